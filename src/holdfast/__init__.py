@@ -1,0 +1,59 @@
+"""Holdfast keeps background jobs: it takes a job, holds it fast until it is done, and can show that none was lost."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast, Job, JobOptions
+    from holdfast.definition import JobBuilder, JobDefinition
+    from holdfast.errors import HoldfastError
+    from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+    from holdfast.handle import JobHandle
+    from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+    from holdfast.metrics import InMemoryMetrics, MetricsCollector
+    from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backoff",
+    "BackoffPolicy",
+    "BackoffStrategy",
+    "Cancel",
+    "DeadReason",
+    "ExecutionResult",
+    "Handler",
+    "Holdfast",
+    "HoldfastError",
+    "InMemoryMetrics",
+    "Job",
+    "JobBuilder",
+    "JobContext",
+    "JobDefinition",
+    "JobHandle",
+    "JobOptions",
+    "JobState",
+    "MetricsCollector",
+    "RetryPolicy",
+    "Snooze",
+    "__version__",
+]
+
+# Where each public name lives. They are loaded when they are asked for, so that `holdfast --help` loads none of them.
+_HOMES = {
+    "holdfast.app": ("Holdfast", "Job", "JobOptions"),
+    "holdfast.definition": ("JobBuilder", "JobDefinition"),
+    "holdfast.errors": ("HoldfastError",),
+    "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
+    "holdfast.handle": ("JobHandle",),
+    "holdfast.handlers": ("Cancel", "Handler", "JobContext", "Snooze"),
+    "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
+    "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

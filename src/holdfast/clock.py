@@ -1,0 +1,95 @@
+"""Time, injected: wall time decides what is due and expired, monotonic time only fences this process.
+
+Engines count microseconds since the epoch; people see aware UTC datetimes.
+"""
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+MICROSECONDS = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """What time it is, and how to let it pass."""
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch, UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards; comparable only within this process."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after that many seconds of this clock."""
+        ...
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told: tests, and the `sync` engine whose retries must not sleep."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._lock = threading.Lock()
+        self._now_us = to_us(start)
+        self._monotonic = 1000.0
+
+    def now_us(self) -> int:
+        with self._lock:
+            return self._now_us
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        if seconds < 0:
+            raise ValueError("time passes forwards; use set_back() to move the wall clock alone")
+        with self._lock:
+            self._now_us += span_us(seconds)
+            self._monotonic += seconds
+
+    def set_back(self, seconds: float) -> None:
+        """Move the wall clock back, as an operator or a bad time server would; monotonic time is untouched."""
+        with self._lock:
+            self._now_us -= span_us(seconds)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+def to_us(instant: datetime) -> int:
+    """Whole microseconds since the epoch; exact, where `timestamp()` would round through a float."""
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant.isoformat()} has no time zone; Holdfast takes aware datetimes only")
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_us(microseconds: int) -> datetime:
+    """The aware UTC datetime of that many microseconds since the epoch."""
+    # A float of seconds is good to a quarter of a microsecond until the year 2242, and is rounded to the nearest one.
+    return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
+
+
+def span_us(seconds: float) -> int:
+    """A span in whole microseconds, rounded up: a job is never delivered early."""
+    return -int(-seconds * MICROSECONDS // 1)

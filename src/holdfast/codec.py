@@ -1,0 +1,222 @@
+"""Values ⇄ bytes: the message on the wire, strict JSON for anything not yet trusted, and what counts as the same job.
+
+`docs/wire.md` specifies the format for other languages; signatures are made and checked in `queues/signing.py`.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected
+from holdfast.values import DEFAULT_PRIORITY, Backoff
+
+WIRE_VERSION: Final = 1
+MAX_WIRE_BYTES: Final = 1024 * 1024
+MAX_DEPTH: Final = 32
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+# The signed bytes end with "}"; the signature is spliced in as the last member, so that the wire is one JSON object
+# and the signed part can be cut out of it without parsing.
+_SIG_HEAD: Final = b',"_sig":"'
+_SIG_TAIL: Final = b'"}'
+_SIG_HEX: Final = 64
+_SIG_SIZE: Final = len(_SIG_HEAD) + _SIG_HEX + len(_SIG_TAIL)
+
+
+class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """The signed part of a job: everything that steers its execution. Members with their default are left out."""
+
+    v: int
+    job: str
+    payload: msgspec.Raw
+    queue: str
+    priority: int = DEFAULT_PRIORITY
+    max_retries: int
+    name: str | None = None
+    identifier: str
+    timeout: float
+    backoff: Backoff | None = None
+    created_at: datetime
+    expires_at: datetime | None = None
+    trace_id: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+    kid: str = ""
+
+
+class _VersionOnly(msgspec.Struct):
+    v: int
+
+
+_encoder = msgspec.json.Encoder()
+_message_decoder = msgspec.json.Decoder(JobMessage)
+_version_decoder = msgspec.json.Decoder(_VersionOnly)
+_long_integer = re.compile(rb"\d{19}")
+
+
+def encode_message(message: JobMessage) -> bytes:
+    """The exact bytes that are signed."""
+    return _encoder.encode(message)
+
+
+def decode_message(signed: bytes) -> JobMessage:
+    """The message in bytes whose signature has been verified."""
+    try:
+        message = _message_decoder.decode(signed)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise _newer_or_rejected(signed, problem) from problem
+    if message.v > WIRE_VERSION:
+        raise NewerWire(message.v, WIRE_VERSION)
+    return message
+
+
+def decode_untrusted_message(signed: bytes) -> JobMessage:
+    """The message in bytes nobody vouches for: strict before anything else looks at them."""
+    try:
+        strict_json(signed)
+    except PayloadRejected as problem:
+        raise EnvelopeRejected(str(problem)) from problem
+    return decode_message(signed)
+
+
+def _newer_or_rejected(signed: bytes, problem: Exception) -> Exception:
+    try:
+        version = _version_decoder.decode(signed).v
+    except (msgspec.DecodeError, RecursionError):
+        version = 0
+    if version > WIRE_VERSION:
+        return NewerWire(version, WIRE_VERSION)
+    return EnvelopeRejected(f"not a message of ours: {problem}")
+
+
+def seal(signed: bytes, signature_hex: bytes) -> bytes:
+    """The wire: the signed object with `_sig` as its last member."""
+    return signed[:-1] + _SIG_HEAD + signature_hex + _SIG_TAIL
+
+
+def unseal(wire: bytes) -> tuple[bytes, bytes | None]:
+    """The signed bytes and the signature's hex digits; None if the wire carries no signature where it belongs."""
+    start = len(wire) - _SIG_SIZE
+    if start > 0 and wire.endswith(_SIG_TAIL) and wire.startswith(_SIG_HEAD, start):
+        return wire[:start] + b"}", wire[start + len(_SIG_HEAD) : -len(_SIG_TAIL)]
+    return wire, None
+
+
+def describe(wire: bytes) -> JobMessage | None:
+    """What a stored message says of itself, for people; None if it says nothing readable. Nothing is verified."""
+    try:
+        return decode_message(unseal(wire)[0])
+    except (EnvelopeRejected, NewerWire):
+        return None
+
+
+def content_digest(wire: bytes) -> bytes:
+    """What makes two messages the same job: what runs and how, not when, by whom or under which key."""
+    message = describe(wire)
+    if message is None:
+        return hashlib.blake2b(wire, digest_size=16).digest()
+    content = (
+        message.job,
+        msgspec.json.decode(message.payload),
+        message.queue,
+        message.priority,
+        message.max_retries,
+        message.name,
+        message.timeout,
+        message.backoff,
+        message.tags,
+        msgspec.json.decode(message.meta),
+    )
+    return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
+
+
+def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
+    """The JSON of a payload, or `PayloadRejected` if another process could not read exactly this value back."""
+    try:
+        encoded = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise PayloadRejected(f"{what} cannot be written as JSON: {problem}") from problem
+    if len(encoded) > MAX_WIRE_BYTES:
+        raise PayloadRejected(_too_large(what, len(encoded)))
+    # The encoder writes NaN as null, integers of any size and any depth: look closer only where one could hide.
+    suspicious = b"null" in encoded or _long_integer.search(encoded)
+    if suspicious or encoded.count(b"{") + encoded.count(b"[") > MAX_DEPTH:
+        _check_values(msgspec.to_builtins(value), what)
+    return msgspec.Raw(encoded)
+
+
+def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BYTES) -> Any:
+    """Decode JSON nobody vouches for; everything two parsers could read differently ends in `PayloadRejected`."""
+    if len(text) > limit:
+        raise PayloadRejected(_too_large(what, len(text)))
+    try:
+        msgspec.json.decode(text)  # the grammar: no NaN, no BOM, no lone surrogates, nothing behind the value
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_finite)
+    except PayloadRejected as problem:
+        raise PayloadRejected(f"{what}: {problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise PayloadRejected(f"{what} is not valid JSON: {problem}") from problem
+    _check_values(value, what)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise PayloadRejected(f"the key {twice!r} appears twice in one object")
+    return members
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20:
+        raise PayloadRejected("an integer does not fit 64 bits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise PayloadRejected(f"the number {digits} is not finite")
+    return number
+
+
+def _check_values(value: Any, what: str) -> None:
+    """Refuse what JSON would carry differently: non-finite floats, integers past 64 bits, nesting past the limit."""
+    level: list[Any] = [value]
+    for depth in range(MAX_DEPTH + 2):
+        if depth > MAX_DEPTH and any(isinstance(item, dict | list | tuple) for item in level):
+            raise PayloadRejected(f"{what} is nested deeper than {MAX_DEPTH} levels")
+        for item in level:
+            if isinstance(item, float) and not math.isfinite(item):
+                raise PayloadRejected(f"{what} holds {item}, which JSON cannot carry")
+            if isinstance(item, int) and not INT64_MIN <= item <= INT64_MAX:
+                raise PayloadRejected(f"{what} holds an integer that does not fit 64 bits; send it as a string")
+        level = [member for item in level for member in _members(item)]
+        if not level:
+            return
+
+
+def _members(item: Any) -> Iterable[Any]:
+    match item:
+        case dict():
+            return cast("Mapping[str, Any]", item).values()
+        case list() | tuple():
+            return cast("Sequence[Any]", item)
+        case _:
+            return ()
+
+
+def _too_large(what: str, size: int) -> str:
+    return (
+        f"{what} is {size:,} bytes, the limit is {MAX_WIRE_BYTES:,}: "
+        "store the data elsewhere and send a reference to it"
+    )

@@ -1,0 +1,98 @@
+"""`JobBuilder`: the fluent, throw-away way to write a `JobDefinition` down."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol, TypeAlias
+
+from holdfast.codec import encode_payload
+from holdfast.definition.definition import JobDefinition, check_id
+from holdfast.values import Backoff, BackoffStrategy
+
+BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
+
+
+class Dispatcher(Protocol):
+    """Whoever can enqueue what a builder has built."""
+
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str: ...
+
+
+class JobBuilder:
+    """Collects options; `definition()` makes the immutable value, `dispatch()` enqueues it."""
+
+    def __init__(self, handler: str, payload: object = None, *, dispatcher: Dispatcher | None = None) -> None:
+        self._definition = JobDefinition(handler=handler, payload=encode_payload(payload))
+        self._dispatcher = dispatcher
+        self._id: str | None = None
+
+    def named(self, name: str) -> "JobBuilder":
+        """The name people see in lists and logs."""
+        return self._set(self._definition.with_name(name))
+
+    def queue(self, queue: str) -> "JobBuilder":
+        return self._set(self._definition.with_queue(queue))
+
+    def priority(self, priority: int) -> "JobBuilder":
+        """0 to 9, higher first."""
+        return self._set(self._definition.with_priority(priority))
+
+    def max_retries(self, max_retries: int) -> "JobBuilder":
+        """Retries after the first run: N + 1 runs in all."""
+        return self._set(self._definition.with_max_retries(max_retries))
+
+    def backoff(self, backoff: BackoffLike) -> "JobBuilder":
+        """A `Backoff`, the name of a strategy, or a list of delays in seconds."""
+        return self._set(self._definition.with_backoff(as_backoff(backoff)))
+
+    def timeout(self, timeout: float | timedelta) -> "JobBuilder":
+        """The longest one attempt may take; 0 for no limit."""
+        return self._set(self._definition.with_timeout(timeout))
+
+    def delay(self, delay: float | timedelta) -> "JobBuilder":
+        """Not before that much time has passed."""
+        return self._set(self._definition.with_delay(delay))
+
+    def run_at(self, run_at: datetime) -> "JobBuilder":
+        """Not before that instant; one in the past means now."""
+        return self._set(self._definition.with_run_at(run_at))
+
+    def expires(self, expires: float | timedelta | datetime) -> "JobBuilder":
+        """Not started after that span or instant: it is cancelled instead."""
+        return self._set(self._definition.with_expires(expires))
+
+    def tags(self, *tags: str) -> "JobBuilder":
+        return self._set(self._definition.with_tags(*tags))
+
+    def meta(self, meta: Mapping[str, object]) -> "JobBuilder":
+        """Your own notes, signed and handed to the handler."""
+        return self._set(self._definition.with_meta(meta))
+
+    def trace_id(self, trace_id: str) -> "JobBuilder":
+        return self._set(self._definition.with_trace_id(trace_id))
+
+    def id(self, job_id: str) -> "JobBuilder":
+        """The id to enqueue under: the same id with the same content is one job, however often it is enqueued."""
+        self._id = check_id(job_id)
+        return self
+
+    def definition(self) -> JobDefinition:
+        return self._definition
+
+    def dispatch(self) -> str:
+        """Enqueue the job and return its id."""
+        if self._dispatcher is None:
+            raise RuntimeError("this builder belongs to no application; pass definition() to Holdfast.enqueue()")
+        return self._dispatcher.enqueue(self._definition, id=self._id)
+
+    def _set(self, definition: JobDefinition) -> "JobBuilder":
+        self._definition = definition
+        return self
+
+
+def as_backoff(backoff: BackoffLike) -> Backoff:
+    """A `Backoff` from any of the ways to write one."""
+    if isinstance(backoff, Backoff):
+        return backoff
+    if isinstance(backoff, str):
+        return Backoff(strategy=BackoffStrategy(backoff))
+    return Backoff(delays=tuple(float(delay) for delay in backoff))

@@ -1,0 +1,152 @@
+"""`JobDefinition`: what a job is. It has no id, so it can be shared and enqueued many times."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.codec import encode_payload
+from holdfast.errors import DefinitionError
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff
+
+MAX_RETRIES: Final = 1000
+MAX_SPAN_S: Final = 10 * 366 * 86400.0
+_queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
+_job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
+_label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+
+
+class JobDefinition(Struct, frozen=True, kw_only=True):
+    """A job, described. Options left as None take the application's setting when the job is enqueued."""
+
+    handler: str
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+    name: str | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    max_retries: int | None = None
+    backoff: Backoff | None = None
+    timeout: float | None = None
+    delay: float | None = None
+    run_at: datetime | None = None
+    expires_in: float | None = None
+    expires_at: datetime | None = None
+    tags: tuple[str, ...] = ()
+    meta: msgspec.Raw = msgspec.Raw(b"{}")
+    trace_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if not _handler_key.fullmatch(self.handler):
+            raise DefinitionError(
+                f"{self.handler!r} cannot be a handler key: use letters, digits, '_', '.', ':' and '-', at most 200"
+            )
+        check_queue(self.queue)
+        _check_number("priority", self.priority, 0, 9)
+        _check_number("max_retries", self.max_retries, 0, MAX_RETRIES)
+        _check_number("timeout", self.timeout, 0, MAX_SPAN_S)
+        _check_number("delay", self.delay, 0, MAX_SPAN_S)
+        _check_number("expires", self.expires_in, 0, MAX_SPAN_S)
+        if self.delay is not None and self.run_at is not None:
+            raise DefinitionError("a job has either a delay or a run_at, not both")
+        if self.expires_in is not None and self.expires_at is not None:
+            raise DefinitionError("a job expires either after a span or at an instant, not both")
+        for option, instant in (("run_at", self.run_at), ("expires", self.expires_at)):
+            if instant is not None and instant.tzinfo is None:
+                raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
+        for option, text in (("name", self.name), ("trace_id", self.trace_id), *(("tag", tag) for tag in self.tags)):
+            if text is not None and not _label.fullmatch(text):
+                raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
+        if self.backoff is not None:
+            check_backoff(self.backoff)
+
+    def with_payload(self, payload: object) -> "JobDefinition":
+        return msgspec.structs.replace(self, payload=encode_payload(payload))
+
+    def with_name(self, name: str | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, name=name)
+
+    def with_queue(self, queue: str) -> "JobDefinition":
+        return msgspec.structs.replace(self, queue=queue)
+
+    def with_priority(self, priority: int) -> "JobDefinition":
+        return msgspec.structs.replace(self, priority=priority)
+
+    def with_max_retries(self, max_retries: int | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, max_retries=max_retries)
+
+    def with_backoff(self, backoff: Backoff | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, backoff=backoff)
+
+    def with_timeout(self, timeout: float | timedelta | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, timeout=span_s(timeout))
+
+    def with_delay(self, delay: float | timedelta | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, delay=span_s(delay), run_at=None)
+
+    def with_run_at(self, run_at: datetime | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, run_at=run_at, delay=None)
+
+    def with_expires(self, expires: float | timedelta | datetime | None) -> "JobDefinition":
+        if isinstance(expires, datetime):
+            return msgspec.structs.replace(self, expires_at=expires, expires_in=None)
+        return msgspec.structs.replace(self, expires_in=span_s(expires), expires_at=None)
+
+    def with_tags(self, *tags: str) -> "JobDefinition":
+        return msgspec.structs.replace(self, tags=unique(tags))
+
+    def with_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
+        return msgspec.structs.replace(self, meta=encode_payload(dict(meta), what="the meta"))
+
+    def with_trace_id(self, trace_id: str | None) -> "JobDefinition":
+        return msgspec.structs.replace(self, trace_id=trace_id)
+
+
+def check_queue(queue: str) -> str:
+    """The queue's name, if it can be one."""
+    if not _queue_name.fullmatch(queue):
+        raise DefinitionError(
+            f"{queue!r} cannot be a queue name: use lower-case letters, digits, '_' and '-', "
+            "starting with a letter or digit, at most 63"
+        )
+    return queue
+
+
+def check_id(job_id: str) -> str:
+    """The job's id, if it can be one."""
+    if not _job_id.fullmatch(job_id):
+        raise DefinitionError(
+            f"{job_id!r} cannot be a job id: use letters, digits and _ . : @ / + = -, starting with a letter, "
+            "digit or '_', at most 128"
+        )
+    return job_id
+
+
+def check_backoff(backoff: Backoff) -> Backoff:
+    """The backoff, if every number in it makes sense."""
+    _check_number("backoff base", backoff.base, 0, MAX_SPAN_S)
+    _check_number("backoff multiplier", backoff.multiplier, 1, 100)
+    _check_number("backoff max", backoff.max, 0, MAX_SPAN_S)
+    _check_number("backoff jitter", backoff.jitter, 0, 1)
+    for delay in backoff.delays:
+        _check_number("backoff delay", delay, 0, MAX_SPAN_S)
+    return backoff
+
+
+def span_s(span: float | timedelta | None) -> float | None:
+    """A span in seconds, from what users write."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def unique(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags once each, in the order given."""
+    return tuple(dict.fromkeys(tags))
+
+
+def _check_number(option: str, value: float | None, low: float, high: float) -> None:
+    # NaN fails both comparisons, so the test is for being inside, never for being outside.
+    if value is not None and not low <= value <= high:
+        raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")

@@ -1,0 +1,142 @@
+"""Every exception Holdfast raises, in one tree.
+
+HoldfastError
+├── ConfigError                 a setting, URL, key or command-line value that cannot be used
+├── DefinitionError             a job described in a way that cannot be enqueued
+│   ├── PayloadRejected         the payload is not what may travel: shape, size, depth, numbers
+│   └── CommandForbidden        a command job whose program nobody has allowed
+├── WireError                   bytes that are not a message of ours
+│   ├── EnvelopeRejected        undecodable
+│   ├── BadSignature            no key of the ring made this signature
+│   ├── UnknownKey              signed with a key this process does not have
+│   └── NewerWire               written by a newer Holdfast
+├── HandlerError
+│   ├── UnknownHandler          no handler under that key here
+│   └── HandlerForbidden        the queue's allowlist does not name the handler
+├── BackendError
+│   ├── BackendUnavailable      the engine cannot be reached or stays busy; nothing is known to have changed
+│   ├── IdConflict              the id is taken by a job with other content
+│   ├── NotSupported            the engine declares that it cannot do this
+│   ├── ForeignDatabase         the file or schema is not ours to write
+│   └── SchemaTooNew            the schema was written by a newer Holdfast
+└── JobError                    what a caller learns of a job that did not complete
+    ├── UnknownJob              no record under that id
+    ├── JobFailed               it is dead
+    ├── JobCancelled            it was cancelled
+    └── ResultGone              it completed, but the result is no longer kept
+"""
+
+
+class HoldfastError(Exception):
+    """The root: catching it catches everything Holdfast raises on purpose."""
+
+
+class ConfigError(HoldfastError):
+    """A setting, URL, key or value that cannot be used; the message names it and says what to do."""
+
+
+class DefinitionError(HoldfastError):
+    """A job described in a way that cannot be enqueued."""
+
+
+class PayloadRejected(DefinitionError):
+    """The payload may not travel: not JSON, too large, too deep, or a number no other language could read."""
+
+
+class CommandForbidden(DefinitionError):
+    """A command job whose program has not been allowed."""
+
+
+class WireError(HoldfastError):
+    """Bytes that are not a message of ours."""
+
+
+class EnvelopeRejected(WireError):
+    """The bytes cannot be decoded as a message."""
+
+
+class BadSignature(WireError):
+    """The signature was made by none of our keys."""
+
+
+class UnknownKey(WireError):
+    """The message names a signing key this process does not have."""
+
+    def __init__(self, kid: str) -> None:
+        super().__init__(f"the message was signed with key '{kid}', which is not in this worker's key ring")
+        self.kid = kid
+
+
+class NewerWire(WireError):
+    """The message was written by a newer Holdfast than this one."""
+
+    def __init__(self, version: int, known: int) -> None:
+        super().__init__(f"the message has wire version {version}; this program knows {known}: upgrade this worker")
+        self.version = version
+
+
+class HandlerError(HoldfastError):
+    """A handler key that cannot be resolved for a queue."""
+
+
+class UnknownHandler(HandlerError):
+    """No handler is registered under this key."""
+
+
+class HandlerForbidden(HandlerError):
+    """The queue's allowlist does not name this handler."""
+
+
+class BackendError(HoldfastError):
+    """Something the engine said or could not do."""
+
+
+class BackendUnavailable(BackendError):
+    """The engine cannot be reached or stays busy; retrying the same call is safe."""
+
+
+class IdConflict(BackendError):
+    """The id is taken by a job with other content; nothing was enqueued."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"job '{job_id}' already exists with other content; nothing was enqueued: "
+            "choose another id, or leave the id out and one is made"
+        )
+        self.job_id = job_id
+
+
+class NotSupported(BackendError):
+    """The engine declares in its capabilities that it cannot do this."""
+
+
+class ForeignDatabase(BackendError):
+    """The file or schema belongs to something else; Holdfast will not write to it unasked."""
+
+
+class SchemaTooNew(BackendError):
+    """The schema was written by a newer Holdfast."""
+
+
+class JobError(HoldfastError):
+    """What a caller learns of a job that did not complete."""
+
+
+class UnknownJob(JobError):
+    """There is no record under this id."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job '{job_id}' is known here: it was never accepted, or its record has been pruned")
+        self.job_id = job_id
+
+
+class JobFailed(JobError):
+    """The job is dead; the message carries its last error."""
+
+
+class JobCancelled(JobError):
+    """The job was cancelled; the message carries the reason."""
+
+
+class ResultGone(JobError):
+    """The job completed, but its result is no longer kept."""

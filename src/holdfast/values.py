@@ -1,0 +1,362 @@
+"""The nouns every layer shares: states, reasons, leases, attempts, settlements, what people read. All frozen."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Raw, Struct
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 5
+OUTPUT_LIMIT = 64 * 1024
+RESULT_LIMIT = 64 * 1024
+
+
+class JobState(StrEnum):
+    """Where a job is; at every quiet moment it is in exactly one of these."""
+
+    BLOCKED = "blocked"
+    SCHEDULED = "scheduled"
+    PENDING = "pending"
+    PROCESSING = "processing"
+    FAILED = "failed"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether only an operator can move the job from here."""
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED})
+
+
+class DeadReason(StrEnum):
+    """Why a dead letter is one; the list is closed."""
+
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CRASH_LOOP = "crash-loop"
+    BAD_SIGNATURE = "bad-signature"
+    UNDECODABLE = "undecodable"
+    WRONG_QUEUE = "wrong-queue"
+    HANDLER_FORBIDDEN = "handler-forbidden"
+    NO_RETRY = "no-retry"
+    PARENT_FAILED = "parent-failed"
+
+    @property
+    def follows_a_run(self) -> bool:
+        """Whether the handler ran and failed; the other reasons end a job that was never started."""
+        return self in (DeadReason.FAILED, DeadReason.TIMEOUT, DeadReason.NO_RETRY)
+
+
+class Outcome(StrEnum):
+    """How one attempt ended, as its record says."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    INTERRUPTED = "interrupted"
+    SNOOZED = "snoozed"
+    POSTPONED = "postponed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    LOST_LEASE = "lost-lease"
+
+
+class BackoffStrategy(StrEnum):
+    """How the delay grows from retry to retry."""
+
+    NONE = "none"
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How long to wait before each retry; with `delays`, exactly those, the last one repeated."""
+
+    strategy: BackoffStrategy = BackoffStrategy.EXPONENTIAL
+    base: float = 2.0
+    multiplier: float = 2.0
+    max: float = 300.0
+    jitter: float = 0.15
+    delays: tuple[float, ...] = ()
+
+
+class ErrorInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An exception as text; it is never turned back into an object."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line for lists and logs."""
+        head, _, rest = self.message.partition("\n")
+        return f"{self.type}: {head}{' …' if rest else ''}" if head else self.type
+
+
+class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt did; stored in the same write as the settlement it belongs to."""
+
+    outcome: Outcome
+    started_at: datetime
+    ended_at: datetime
+    error: ErrorInfo | None = None
+    output: str = ""
+    result: bytes | None = None
+    note: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+class JobEnvelope(Struct, frozen=True, kw_only=True):
+    """One job on its way into a queue: its id, what engines index, and the signed bytes, made once."""
+
+    id: str
+    queue: str
+    job: str
+    priority: int
+    wire: bytes
+    name: str | None = None
+    trace_id: str | None = None
+    delay: float = 0.0
+    run_at: datetime | None = None
+
+
+class Accepted(Struct, frozen=True, kw_only=True):
+    """The engine's answer to one envelope: `created` is False if this very job was accepted before."""
+
+    id: str
+    created: bool
+
+
+class JobLease(Struct, frozen=True, kw_only=True):
+    """A reservation. Its bytes are as fetched, unverified: only the worker's verification makes a message of them.
+
+    `token` is the engine's handle, `owner_token` the 128 random bits of this claim; `claimed_at` is the engine's
+    clock, `fence_at` this process's monotonic clock, taken before the request.
+    """
+
+    id: str
+    queue: str
+    wire: bytes
+    token: int | str
+    owner_token: str
+    ttl_s: float
+    claimed_at: datetime
+    fence_at: float
+    delivery: int
+    attempts: int = 0
+    crashes: int = 0
+    ignore_expiry: bool = False
+
+
+class LeaseState(StrEnum):
+    """What a renewal found: the lease is longer now, it is gone, or it is longer and the job shall be cancelled."""
+
+    HELD = "held"
+    LOST = "lost"
+    CANCEL_REQUESTED = "cancel-requested"
+
+
+class Ack(Struct, frozen=True, kw_only=True, tag=True):
+    """The handler returned."""
+
+    lease: JobLease
+    record: AttemptRecord | None = None
+
+
+class Nack(Struct, frozen=True, kw_only=True, tag=True):
+    """The run failed and shall be retried after `delay`: one attempt more."""
+
+    lease: JobLease
+    delay: float = 0.0
+    record: AttemptRecord | None = None
+
+
+class Release(Struct, frozen=True, kw_only=True, tag=True):
+    """Give the job back; costs no attempt. `crashed` counts as a delivery that ended without a verdict."""
+
+    lease: JobLease
+    delay: float = 0.0
+    crashed: bool = False
+    record: AttemptRecord | None = None
+
+
+class Abandon(Struct, frozen=True, kw_only=True, tag=True):
+    """Make the job a dead letter: kept, with its reason."""
+
+    lease: JobLease
+    reason: DeadReason
+    record: AttemptRecord | None = None
+
+
+class Cancel(Struct, frozen=True, kw_only=True, tag=True):
+    """End the job as cancelled. `expired`: it was too late to start it, so replaying it asks for `ignore_expiry`."""
+
+    lease: JobLease
+    reason: str = ""
+    expired: bool = False
+    record: AttemptRecord | None = None
+
+
+Settlement: TypeAlias = Ack | Nack | Release | Abandon | Cancel
+
+
+class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job as people see it: the engine's record beside what its message says of itself."""
+
+    id: str
+    queue: str
+    state: JobState
+    job: str
+    name: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    attempts: int = 0
+    max_retries: int | None = None
+    crashes: int = 0
+    deliveries: int = 0
+    accepted_at: datetime
+    due_at: datetime
+    finished_at: datetime | None = None
+    lease_until: datetime | None = None
+    dead_reason: DeadReason | None = None
+    cancel_reason: str | None = None
+    cancel_requested: bool = False
+    last_error: str | None = None
+    payload: Raw = Raw(b"null")
+    timeout: float | None = None
+    expires_at: datetime | None = None
+    trace_id: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: Raw = Raw(b"{}")
+
+
+class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt of a job's history; `delivery` counts claims over all lives of the job."""
+
+    delivery: int
+    record: AttemptRecord
+
+
+class JobHistory(Struct, frozen=True, kw_only=True):
+    """A job with every attempt it made, oldest first."""
+
+    job: JobView
+    attempts: tuple[AttemptView, ...]
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs: every condition given must hold."""
+
+    states: tuple[JobState, ...] = ()
+    queue: str | None = None
+    job: str | None = None
+    ids: tuple[str, ...] = ()
+    dead_reason: DeadReason | None = None
+    finished_before: datetime | None = None
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """Some jobs, newest first, and the cursor of the next page, if there is one."""
+
+    jobs: tuple[JobView, ...]
+    next: str | None = None
+
+
+class QueuePause(Struct, frozen=True, kw_only=True):
+    """A queue from which nothing is claimed until it is resumed."""
+
+    queue: str
+    reason: str
+    since: datetime
+
+
+class CancelAnswer(StrEnum):
+    """What a request to cancel did."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    TOO_LATE = "too-late"
+    UNKNOWN = "unknown"
+
+
+class ReplayAnswer(StrEnum):
+    """What a request to replay did."""
+
+    REPLAYED = "replayed"
+    EXPIRED = "expired"
+    NOT_FINAL = "not-final"
+    UNKNOWN = "unknown"
+
+
+class WorkerStatus(StrEnum):
+    """What one turn of the worker did."""
+
+    EMPTY = "empty"
+    ACKED = "acked"
+    REQUEUED = "requeued"
+    DEAD_LETTERED = "dead-lettered"
+    REJECTED = "rejected"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    SKIPPED_IDEMPOTENT = "skipped-idempotent"
+    LOST_LEASE = "lost-lease"
+    ERROR = "error"
+
+
+class WorkerResult(Struct, frozen=True, kw_only=True):
+    """The end of one turn: what happened to which job."""
+
+    status: WorkerStatus
+    job_id: str | None = None
+    job: str | None = None
+    attempt: int = 0
+    error: ErrorInfo | None = None
+    retry_in: float | None = None
+    duration_s: float = 0.0
+
+
+class ExecutionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt came to, before anybody settles it; `result` is the returned value as JSON."""
+
+    handler: str
+    outcome: Outcome
+    started_at: datetime
+    ended_at: datetime
+    output: str = ""
+    result: bytes | None = None
+    error: ErrorInfo | None = None
+    note: str = ""
+    no_retry: bool = False
+    snooze_s: float | None = None
+    cancel_reason: str | None = None
+
+    @property
+    def success(self) -> bool:
+        return self.outcome is Outcome.SUCCEEDED
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_at - self.started_at).total_seconds()
+
+    def record(self) -> AttemptRecord:
+        """The part of it that is kept with the settlement."""
+        return AttemptRecord(
+            outcome=self.outcome,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            error=self.error,
+            output=self.output,
+            result=self.result,
+            note=self.note,
+        )
