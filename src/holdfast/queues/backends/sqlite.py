@@ -1,0 +1,497 @@
+"""The embedded engine: one SQLite file, shared by any number of threads and processes of one machine.
+
+Accepted means committed and synced. Writers take turns, so every verb is one short `BEGIN IMMEDIATE` transaction over
+a whole batch, and polling an empty queue only reads. The engine's clock is the host's; `sqlite_file.py` opens the file.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.clock import SYSTEM_CLOCK, Clock, from_us, span_us, to_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import IdConflict, NotSupported
+from holdfast.queues.backends.sqlite_file import SqliteFile
+from holdfast.queues.backends.sqlite_inspector import CODES, DELETE_JOB, FORGOTTEN, Row, SqliteInspector
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    Capabilities,
+    Crashes,
+    Effect,
+    Engine,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+)
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    AttemptRecord,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    Settlement,
+)
+
+WAIT_STEP_S: Final = 0.004
+PLAIN_COLUMNS: Final = 7
+
+INSERT_JOB: Final = """
+    INSERT INTO holdfast_jobs (seq, id, queue, job, priority, due_at, accepted_at, trace_id)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+
+INSERT_MESSAGE: Final = "INSERT INTO holdfast_messages (seq, wire) VALUES (?, ?)"
+
+NEXT_SEQ: Final = "SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs"
+
+KNOWN: Final = """
+    SELECT seq, state, finished_at, digest, (SELECT wire FROM holdfast_messages AS m WHERE m.seq = j.seq)
+    FROM holdfast_jobs AS j WHERE id = ?"""
+
+# One index range per priority, best first, each in due order: the cost does not grow with what is not due yet.
+CANDIDATES: Final = (
+    " UNION ALL ".join(
+        f"""SELECT * FROM (
+        SELECT seq, crashes FROM holdfast_jobs
+        WHERE state <= 1 AND queue = :queue AND priority = {priority} AND due_at <= :now
+        ORDER BY due_at, id LIMIT :limit)"""
+        for priority in range(9, -1, -1)
+    )
+    + " LIMIT :limit"
+)
+
+NEXT_DUE: Final = " UNION ALL ".join(
+    f"""SELECT * FROM (
+        SELECT due_at FROM holdfast_jobs
+        WHERE state <= 1 AND queue = :queue AND priority = {priority} ORDER BY due_at LIMIT 1)"""
+    for priority in range(10)
+)
+
+STAMPED: Final = """
+    SELECT seq FROM holdfast_jobs WHERE state = 2 AND owner_token = ? AND queue = ? AND lease_until > ? ORDER BY seq"""
+
+IS_PAUSED: Final = "SELECT 1 FROM holdfast_pauses WHERE queue = ?"
+
+CLAIM: Final = """
+    UPDATE holdfast_jobs
+    SET state = 2, owner_token = :token, deliveries = deliveries + 1,
+        claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
+    WHERE seq IN (SELECT value FROM json_each(:seqs))"""
+
+LEASES: Final = """
+    SELECT j.seq, j.id, m.wire, j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes, j.ignore_expiry,
+           min(j.lease_until - :now, j.lease_us)
+    FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
+    WHERE j.seq IN (SELECT value FROM json_each(:seqs))"""
+
+ACK: Final = """
+    UPDATE holdfast_jobs
+    SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
+    RETURNING seq"""
+
+END: Final = """
+    UPDATE holdfast_jobs
+    SET state = :state, attempts = attempts + :attempt, finished_at = :now, cancel_request = NULL,
+        crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, last_error = coalesce(:error, last_error),
+        dead_reason = :dead_reason, expired = :expired,
+        cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+# Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+GIVE_BACK: Final = """
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+                     ELSE :state END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit) THEN :now END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
+        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
+        attempts = attempts + :attempt, due_at = :due,
+        crashes = CASE WHEN :crash THEN crashes + 1 ELSE 0 END, last_error = coalesce(:error, last_error)
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+SETTLED_AS: Final = """
+    SELECT 1 FROM holdfast_attempts WHERE seq = ? AND delivery = ? AND owner_token = ? AND verdict = ?"""
+
+INSERT_ATTEMPT: Final = """
+    INSERT INTO holdfast_attempts
+        (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
+         error_type, error_message, traceback, output, result, note)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+# Most attempts have nothing to tell but that they went well: binding half as many columns halves the cost.
+INSERT_PLAIN_ATTEMPT: Final = """
+    INSERT INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
+RENEW: Final = """
+    UPDATE holdfast_jobs SET lease_until = :now + lease_us
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
+    RETURNING seq, cancel_request IS NOT NULL"""
+
+# The wall clock was set back: such a lease would outlive its worker by as much.
+CLAMP: Final = """
+    UPDATE holdfast_jobs SET lease_until = :now + lease_us
+    WHERE state = 2 AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)"""
+
+HAS_EXPIRED: Final = """
+    SELECT 1 FROM holdfast_jobs
+    WHERE state = 2 AND (:queue IS NULL OR queue = :queue)
+        AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)
+    LIMIT 1"""
+
+REAP: Final = """
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= :crash_limit THEN 5 ELSE 0 END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN :now END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
+        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
+        crashes = crashes + 1, owner_token = NULL, due_at = :now, last_error = :error
+    WHERE state = 2 AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
+    RETURNING seq, deliveries, claimed_at"""
+
+
+class SqliteBackend(SqliteInspector, Engine):
+    """Jobs in an SQLite file."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=False,
+        wakes_up=True,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        path: str | Path,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        self.file = SqliteFile(Path(path), clock=clock, prefix=prefix)
+
+        @cache
+        def with_prefix(statement: str) -> str:
+            return statement.replace("holdfast_", prefix)
+
+        self._sql = with_prefix
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if tx is not None:
+            raise NotSupported("enqueueing in your own SQLite transaction is not built yet; leave tx out")
+        if not envelopes:
+            return []
+
+        def insert(connection: sqlite3.Connection, now: int) -> list[Accepted]:
+            created = self._insert(connection, envelopes, now)
+            return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+
+        return self.file.write(insert)
+
+    def _insert(self, connection: sqlite3.Connection, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+        """Insert all at once; only if that meets a known id, look at them one by one."""
+        sql = self._sql
+        start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
+        # Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
+        first = now - len(envelopes) + 1
+        rows = [
+            (start + place, one.id, one.queue, one.job, one.priority, _due(one, now, first + place), now, one.trace_id)
+            for place, one in enumerate(envelopes)
+        ]
+        connection.execute("SAVEPOINT batch")
+        if connection.executemany(sql(INSERT_JOB), rows).rowcount == len(rows):
+            wires = [(start + place, one.wire) for place, one in enumerate(envelopes)]
+            connection.executemany(sql(INSERT_MESSAGE), wires)
+            return [True] * len(rows)
+        connection.execute("ROLLBACK TO batch")
+        return [self._insert_one(connection, row, envelope, now) for row, envelope in zip(rows, envelopes, strict=True)]
+
+    def _insert_one(self, connection: sqlite3.Connection, row: Row, envelope: JobEnvelope, now: int) -> bool:
+        known = connection.execute(self._sql(KNOWN), (envelope.id,)).fetchone()
+        if known is not None:
+            seq, state, finished_at, digest, wire = known
+            if state != FORGOTTEN or finished_at > now:
+                if (digest if state == FORGOTTEN else content_digest(wire)) != content_digest(envelope.wire):
+                    raise IdConflict(envelope.id)
+                return False
+            connection.execute(self._sql(DELETE_JOB), (json.dumps([seq]),))
+        connection.execute(self._sql(INSERT_JOB), row)
+        connection.execute(self._sql(INSERT_MESSAGE), (row[0], envelope.wire))
+        return True
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            version = self.file.read(self.file.data_version)
+            leases = self._claim_now(queue, limit, owner_token)
+            if leases or not self._wait_for_change(queue, version, give_up_at):
+                return leases
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """Look before locking: an idle worker must not take the write lock from those with work to do."""
+        token = bytes.fromhex(owner_token)
+        now = self.clock.now_us()
+
+        def look(connection: sqlite3.Connection) -> bool:
+            query = {"queue": queue, "now": now, "limit": 1}
+            return (
+                connection.execute(self._sql(CANDIDATES), query).fetchone() is not None
+                or connection.execute(self._sql(STAMPED), (token, queue, now)).fetchone() is not None
+            )
+
+        if not self.file.read(look):
+            return []
+        asked_at = self.clock.monotonic()
+        rows = self.file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
+        return [_lease(row, queue, owner_token, asked_at) for row in rows]
+
+    def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
+        sql = self._sql
+        stamped = connection.execute(sql(STAMPED), (token, queue, now)).fetchall()
+        if stamped:
+            return self._leases(connection, [seq for (seq,) in stamped], now)
+        if limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
+            return []
+        query = {"queue": queue, "now": now, "limit": limit}
+        chosen = _alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall())
+        if not chosen:
+            return []
+        lease_us = span_us(self.policy.lease_s)
+        stamp = {"token": token, "now": now, "lease": lease_us, "seqs": json.dumps(chosen)}
+        connection.execute(sql(CLAIM), stamp)
+        return self._leases(connection, chosen, now)
+
+    def _leases(self, connection: sqlite3.Connection, seqs: list[int], now: int) -> list[Row]:
+        query = {"seqs": json.dumps(seqs), "now": now}
+        rows = {row[0]: row for row in connection.execute(self._sql(LEASES), query)}
+        return [rows[seq] for seq in seqs]
+
+    def _wait_for_change(self, queue: str, version: int, give_up_at: float) -> bool:
+        """Wait until another connection has committed or a job falls due; False if that took too long."""
+
+        def next_due(connection: sqlite3.Connection) -> int | None:
+            rows = connection.execute(self._sql(NEXT_DUE), {"queue": queue}).fetchall()
+            return min((due for (due,) in rows), default=None)
+
+        due = self.file.read(next_due) if give_up_at > self.clock.monotonic() else None
+        while (left := give_up_at - self.clock.monotonic()) > 0:
+            self.clock.sleep(min(left, WAIT_STEP_S))
+            if (due is not None and due <= self.clock.now_us()) or self.file.read(self.file.data_version) != version:
+                return True
+        return False
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        if not settlements:
+            return []
+        return self.file.write(lambda connection, now: self._settle(connection, settlements, now))
+
+    def _settle(self, connection: sqlite3.Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
+        """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
+        fresh: list[bool] = []
+        for token, run in groupby(settlements, key=_ack_token):
+            batch = list(run)
+            if token is not None:
+                fresh += self._ack_all(connection, batch, token, now)
+            else:
+                fresh += [self._settle_one(connection, one, now) for one in batch]
+        self._insert_ends(connection, [_end_row(one) for one, is_new in zip(settlements, fresh, strict=True) if is_new])
+        if all(fresh):
+            return fresh
+        # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
+        return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _insert_ends(self, connection: sqlite3.Connection, ends: Sequence[Row]) -> None:
+        plain: list[Row] = []
+        full: list[Row] = []
+        for row in ends:
+            (plain if len(row) == PLAIN_COLUMNS else full).append(row)
+        connection.executemany(self._sql(INSERT_PLAIN_ATTEMPT), plain)
+        connection.executemany(self._sql(INSERT_ATTEMPT), full)
+
+    def _ack_all(self, connection: sqlite3.Connection, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
+        seqs = [one.lease.token for one in batch]
+        query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
+        settled = {seq for (seq,) in connection.execute(self._sql(ACK), query).fetchall()}
+        if len(settled) == len(seqs):
+            return [True] * len(seqs)
+        return [_take(settled, seq) for seq in seqs]
+
+    def _settle_one(self, connection: sqlite3.Connection, settlement: Settlement, now: int) -> bool:
+        lease, effect = settlement.lease, effect_of(settlement)
+        error = settlement.record.error.line if settlement.record and settlement.record.error else None
+        query: dict[str, Any] = {
+            "seq": lease.token,
+            "token": bytes.fromhex(lease.owner_token),
+            "now": now,
+            "attempt": int(effect.adds_attempt),
+            "error": error,
+            **(self._end(effect) if effect.state.is_final else self._give_back(effect, now)),
+        }
+        statement = END if effect.state.is_final else GIVE_BACK
+        return connection.execute(self._sql(statement), query).rowcount == 1
+
+    def _end(self, effect: Effect) -> dict[str, Any]:
+        return {
+            "state": CODES[effect.state],
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            "dead_reason": effect.dead_reason,
+            "cancel_reason": effect.cancel_reason,
+            "expired": effect.expired,
+        }
+
+    def _give_back(self, effect: Effect, now: int) -> dict[str, Any]:
+        return {
+            "state": CODES[effect.state],
+            "crash": effect.crashes is Crashes.ADD,
+            "crash_limit": self.policy.crash_limit,
+            "due": now + span_us(effect.delay),
+        }
+
+    def _settled_before(self, connection: sqlite3.Connection, settlement: Settlement) -> bool:
+        lease, verdict = settlement.lease, effect_of(settlement).verdict
+        query = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), verdict)
+        return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        token = bytes.fromhex(owner_token)
+        asked_at = self.clock.monotonic()
+
+        def both(connection: sqlite3.Connection, now: int) -> tuple[list[bool], list[Row]]:
+            answers = self._settle(connection, settlements, now)
+            return answers, self._stamp(connection, queue, limit, token, now)
+
+        answers, rows = self.file.write(both)
+        return answers, [_lease(row, queue, owner_token, asked_at) for row in rows]
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if not leases:
+            return []
+
+        def renew(connection: sqlite3.Connection, now: int) -> dict[tuple[str, Any], bool]:
+            held: dict[tuple[str, Any], bool] = {}
+            by_token = sorted(leases, key=lambda lease: lease.owner_token)
+            for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
+                seqs = json.dumps([lease.token for lease in group])
+                query = {"seqs": seqs, "token": bytes.fromhex(token), "now": now}
+                for seq, cancel in connection.execute(self._sql(RENEW), query).fetchall():
+                    held[token, seq] = bool(cancel)
+            return held
+
+        held = self.file.write(renew)
+        return [_lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        look = {"queue": queue, "now": self.clock.now_us()}
+        if not self.file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
+            return 0
+
+        def reap(connection: sqlite3.Connection, now: int) -> int:
+            error = abandoned_run(now, now).error
+            query = {
+                "queue": queue,
+                "now": now,
+                "crash_limit": self.policy.crash_limit,
+                "error": error.line if error else None,
+            }
+            connection.execute(self._sql(CLAMP), query)
+            reaped = connection.execute(self._sql(REAP), query).fetchall()
+            ends = [
+                (seq, delivery, None, None, *_told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
+            ]
+            self._insert_ends(connection, ends)
+            return len(reaped)
+
+        return self.file.write(reap)
+
+    def create_schema(self) -> None:
+        self.file.create_schema()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _due(envelope: JobEnvelope, now: int, immediate: int) -> int:
+    if envelope.delay > 0:
+        return now + span_us(envelope.delay)
+    if envelope.run_at is not None:
+        due = to_us(envelope.run_at)
+        return due if due > now else immediate
+    return immediate
+
+
+def _alone_if_suspect(candidates: list[Row]) -> list[int]:
+    """The first candidates up to the first suspect; a suspect that is first comes alone."""
+    chosen: list[int] = []
+    for seq, crashes in candidates:
+        if crashes and chosen:
+            break
+        chosen.append(seq)
+        if crashes:
+            break
+    return chosen
+
+
+def _ack_token(settlement: Settlement) -> str | None:
+    return settlement.lease.owner_token if isinstance(settlement, Ack) else None
+
+
+def _take(settled: set[int], seq: int | str) -> bool:
+    """Whether this one is settled now; a second settlement of the same lease is a repetition."""
+    if seq in settled:
+        settled.remove(int(seq))
+        return True
+    return False
+
+
+def _lease(row: Row, queue: str, owner_token: str, asked_at: float) -> JobLease:
+    seq, job_id, wire, lease_us, claimed_at, deliveries, attempts, crashes, ignore_expiry, left_us = row
+    return JobLease(
+        id=job_id,
+        queue=queue,
+        wire=wire,
+        token=seq,
+        owner_token=owner_token,
+        ttl_s=lease_us / 1e6,
+        claimed_at=from_us(claimed_at),
+        fence_at=asked_at + left_us / 1e6,
+        delivery=deliveries,
+        attempts=attempts,
+        crashes=crashes,
+        ignore_expiry=bool(ignore_expiry),
+    )
+
+
+def _lease_state(cancel: bool | None) -> LeaseState:
+    if cancel is None:
+        return LeaseState.LOST
+    return LeaseState.CANCEL_REQUESTED if cancel else LeaseState.HELD
+
+
+def _end_row(settlement: Settlement) -> Row:
+    lease, record = settlement.lease, settlement.record
+    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
+    return (*head, None, None, None) if record is None else (*head, *_told(record))
+
+
+def _told(record: AttemptRecord) -> Row:
+    """What a record tells, in columns; only the first three if there is no more than that."""
+    times = (record.outcome, to_us(record.started_at), to_us(record.ended_at))
+    error = record.error
+    if error is None and record.result is None and not record.output and not record.note:
+        return times
+    problem = (error.type, error.message, error.traceback) if error else (None, None, None)
+    return (*times, *problem, record.output or None, record.result, record.note or None)

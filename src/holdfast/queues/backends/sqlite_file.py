@@ -1,0 +1,311 @@
+"""One SQLite file, opened so that a committed job stays committed: connections, transactions, checkpoints, schema.
+
+WAL with `synchronous=FULL`; every write is `BEGIN IMMEDIATE`; one connection per thread and process. SQLite before
+3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so nobody checkpoints without the
+write lock: automatic checkpoints are off, and whoever commits past a limit runs one that takes the lock
+(docs/decisions/0003-sqlite-checkpoints.md).
+"""
+
+import os
+import random
+import re
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Final, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+
+T = TypeVar("T")
+
+MIN_VERSION: Final = (3, 37, 0)
+BUSY_TIMEOUT_S: Final = 5.0
+BUSY_LIMIT_S: Final = 30.0
+WAL_LIMIT_BYTES: Final = 16 * 1024 * 1024
+CHECKPOINT_PATIENCE_MS: Final = 200
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs"}
+)
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+
+# Connections inherited through fork belong to the parent: using or closing them here would break its locks.
+_inherited: list["_Handle"] = []
+
+
+class _Handle:
+    """A connection and the process it belongs to; it closes with its thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.pid = os.getpid()
+
+    def close(self) -> None:
+        if self.pid == os.getpid():
+            self.connection.close()
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):
+            self.close()
+
+
+class SqliteFile:
+    """The file and its connections. `write` runs a function in one transaction and retries it while others write."""
+
+    def __init__(self, path: Path, *, clock: Clock, prefix: str) -> None:
+        if sqlite3.sqlite_version_info < MIN_VERSION:
+            raise ConfigError(
+                f"this Python is linked with SQLite {sqlite3.sqlite_version}; Holdfast needs "
+                f"{'.'.join(map(str, MIN_VERSION))} or newer: use a newer Python build"
+            )
+        if not _prefix_pattern.fullmatch(prefix):
+            raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
+        self.path = path.absolute()
+        self.prefix = prefix
+        self._clock = clock
+        self._wal_path = f"{self.path}-wal"
+        self._checkpoint_above = WAL_LIMIT_BYTES
+        self._local = threading.local()
+        self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._open_lock = threading.Lock()
+        self._is_open = False
+
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection, opened after any fork, to a file that is known to be ours."""
+        handle: _Handle | None = getattr(self._local, "handle", None)
+        if handle is not None and handle.pid == os.getpid():
+            return handle.connection
+        if handle is not None:
+            _inherited.append(handle)
+        if not self._is_open:
+            with self._open_lock:
+                if not self._is_open:
+                    self._prepare()
+                    self._is_open = True
+        return self._connect()
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a short read; nothing is kept open behind it."""
+        try:
+            return query(self.connection())
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+
+    def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
+        connection = self.connection()
+        try:
+            answer = _patiently(lambda: self._transact(connection, work))
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        self._checkpoint_if_large(connection)
+        return answer
+
+    def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            answer = work(connection, self._clock.now_us())
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                # A failing disk can refuse the rollback too; SQLite then rolls back when the file is next opened.
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        return answer
+
+    def data_version(self, connection: sqlite3.Connection) -> int:
+        """A number that changes when another connection has committed."""
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def checkpoint(self) -> None:
+        """Write the WAL back into the file and empty it, holding the write lock; without effect while others read."""
+        self.read(self._checkpoint)
+
+    def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
+        try:
+            size = os.stat(self._wal_path).st_size
+        except FileNotFoundError:
+            return
+        if size > self._checkpoint_above:
+            # A reader can hold the checkpoint up: then try again only after more has been written.
+            with suppress(sqlite3.Error):
+                emptied = self._checkpoint(connection)
+                self._checkpoint_above = WAL_LIMIT_BYTES if emptied else size + WAL_LIMIT_BYTES // 4
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> bool:
+        connection.execute(f"PRAGMA busy_timeout={CHECKPOINT_PATIENCE_MS}")
+        try:
+            blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+        return not blocked
+
+    def create_schema(self) -> None:
+        """Create the tables or bring them up to date, also in a database that other programs use."""
+        with self._open_lock:
+            self._prepare(may_share=True)
+            self._is_open = True
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        self._is_open = False
+        for handle in list(self._handles):
+            handle.close()
+        self._handles.clear()
+        self._local = threading.local()
+
+    def _prepare(self, *, may_share: bool = False) -> None:
+        _refuse_network_file_system(self.path)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as problem:
+            raise BackendUnavailable(f"cannot open {self.path} for writing: {problem.strerror}") from problem
+        try:
+            self._migrate(self._connect(), may_share=may_share)
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA mmap_size=0")
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        handle = _Handle(connection)
+        self._handles.add(handle)
+        self._local.handle = handle
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection, *, may_share: bool) -> None:
+        migrations = dict(_migrations())
+        newest = max(migrations)
+        if self._version(connection, newest) == newest:
+            return
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not may_share and tables and f"{self.prefix}schema" not in tables:
+            raise ForeignDatabase(
+                f"{self.path} is a database of another program (it has the table '{min(tables)}'): choose another "
+                f"file, or let Holdfast keep its tables ({self.prefix}…) there with  holdfast migrate"
+            )
+        mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        if mode != "wal":
+            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
+        self._apply(connection, migrations, newest)
+
+    def _apply(self, connection: sqlite3.Connection, migrations: dict[int, str], newest: int) -> None:
+        """Whoever gets the write lock first migrates; the others find it done."""
+
+        def apply(locked: sqlite3.Connection, now: int) -> None:
+            columns = "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
+            locked.execute(f"CREATE TABLE IF NOT EXISTS {self.prefix}schema {columns}")
+            for version in range(self._version(locked, newest) + 1, newest + 1):
+                for statement in _statements(migrations[version].replace("holdfast_", self.prefix)):
+                    locked.execute(statement)
+                locked.execute(f"INSERT INTO {self.prefix}schema VALUES (?, ?)", (version, now))
+
+        _patiently(lambda: self._transact(connection, apply))
+
+    def _version(self, connection: sqlite3.Connection, newest: int) -> int:
+        try:
+            query = f"SELECT coalesce(max(version), 0) FROM {self.prefix}schema"
+            version: int = connection.execute(query).fetchone()[0]
+        except sqlite3.OperationalError as problem:
+            if "no such table" in str(problem):
+                return 0
+            raise
+        if version > newest:
+            raise SchemaTooNew(
+                f"{self.path} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
+                "upgrade Holdfast here"
+            )
+        return version
+
+    def _translated(self, problem: sqlite3.Error) -> BackendError:
+        match _code(problem):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return BackendUnavailable(f"{self.path} stayed locked by another process for {BUSY_LIMIT_S:g} s")
+            case sqlite3.SQLITE_FULL:
+                return BackendUnavailable(f"the disk of {self.path} is full; nothing was changed: free some space")
+            case sqlite3.SQLITE_NOTADB:
+                return ForeignDatabase(f"{self.path} is not an SQLite database: choose another file")
+            case sqlite3.SQLITE_CORRUPT:
+                return BackendError(f"{self.path} is damaged ({problem}): restore it from a backup")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+                return BackendUnavailable(f"cannot write {self.path} ({problem}): check its owner and mode")
+            case _:
+                return BackendUnavailable(f"{self.path}: {problem}")
+
+
+def _patiently(action: Callable[[], T]) -> T:
+    """Run an action again while another process holds the lock, for a bounded time, at random intervals.
+
+    SQLite's own busy timeout is in front of this; it does not cover every case (a snapshot that went stale).
+    """
+    give_up_at = time.monotonic() + BUSY_LIMIT_S
+    while True:
+        try:
+            return action()
+        except sqlite3.Error as problem:
+            if _code(problem) not in _BUSY or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def _code(problem: sqlite3.Error) -> int:
+    """The primary result code; extended codes carry it in their low byte."""
+    return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _migrations() -> Iterator[tuple[int, str]]:
+    for entry in resources.files("holdfast.queues.backends").joinpath("schema/sqlite").iterdir():
+        number, _, _ = entry.name.partition("_")
+        yield int(number), entry.read_text(encoding="utf-8")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: `executescript` would commit the transaction they belong to."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _refuse_network_file_system(path: Path) -> None:
+    kind = _file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise ConfigError(
+            f"{path} is on a network file system ({kind}), where SQLite's locks cannot be trusted: "
+            "keep the file on a local disk, or use a networked engine"
+        )
+
+
+def _file_system(path: Path) -> str:
+    """The type of the file system a path is on; empty where the system does not say (only Linux does)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    resolved = str(path.resolve())
+    for mount in mounts:
+        left, _, right = mount.partition(" - ")
+        point = left.split(" ")[4].replace("\\040", " ")
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split(" ")[0]
+    return kind

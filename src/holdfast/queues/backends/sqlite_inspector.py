@@ -1,0 +1,364 @@
+"""Reading and operating the embedded engine: what people and pruning ask of the file that `sqlite.py` writes."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from holdfast.clock import Clock, from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.queues.backends.sqlite_file import SqliteFile
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, view_of
+from holdfast.values import (
+    AttemptRecord,
+    AttemptView,
+    CancelAnswer,
+    DeadReason,
+    ErrorInfo,
+    JobFilter,
+    JobHistory,
+    JobState,
+    JobView,
+    Outcome,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+Row: TypeAlias = tuple[Any, ...]
+
+PRUNE_BATCH: Final = 1000
+NEVER: Final = 2**63 - 1
+
+# Stored states. `WAITING` shows as scheduled or pending, as the time decides; `FORGOTTEN` rows are tombstones.
+WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
+STATES: Final = {
+    WAITING: JobState.PENDING,
+    FAILED: JobState.FAILED,
+    PROCESSING: JobState.PROCESSING,
+    BLOCKED: JobState.BLOCKED,
+    COMPLETED: JobState.COMPLETED,
+    DEAD: JobState.DEAD,
+    CANCELLED: JobState.CANCELLED,
+}
+CODES: Final = {state: code for code, state in STATES.items()}
+
+FORGET: Final = """
+    UPDATE holdfast_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
+
+DELETE_MESSAGE: Final = "DELETE FROM holdfast_messages WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
+
+FINISHED_BEFORE: Final = """
+    SELECT j.seq, j.finished_at, m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
+    WHERE j.state >= 4 AND j.state = :state AND j.finished_at <= :before AND (:queue IS NULL OR j.queue = :queue)
+    ORDER BY j.finished_at LIMIT :limit"""
+
+OLD_TOMBSTONES: Final = """
+    SELECT seq FROM holdfast_jobs WHERE state >= 4 AND state = 7 AND finished_at <= ? ORDER BY finished_at LIMIT ?"""
+
+COUNT_WAITING: Final = """
+    SELECT queue, state, due_at > :now, count(*) FROM holdfast_jobs
+    WHERE state <= 1 AND (:queue IS NULL OR queue = :queue) GROUP BY 1, 2, 3"""
+COUNT_LEASED: Final = """
+    SELECT queue, count(*) FROM holdfast_jobs WHERE state = 2 AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
+COUNT_FINISHED: Final = """
+    SELECT queue, state, count(*) FROM holdfast_jobs
+    WHERE state >= 4 AND state < 7 AND (:queue IS NULL OR queue = :queue) GROUP BY 1, 2"""
+
+VIEW_COLUMNS: Final = """
+    j.seq, j.id, j.queue, j.state, j.job, m.wire, j.attempts, j.crashes, j.deliveries, j.accepted_at, j.due_at,
+    j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error
+    FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq"""
+
+ATTEMPTS: Final = """
+    SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
+    FROM holdfast_attempts WHERE seq = ? AND outcome IS NOT NULL ORDER BY delivery"""
+
+CANCEL_WAITING: Final = """
+    UPDATE holdfast_jobs SET state = 6, cancel_reason = :reason, finished_at = :now
+    WHERE id = :id AND state IN (0, 1, 3)"""
+REQUEST_CANCEL: Final = "UPDATE holdfast_jobs SET cancel_request = :reason WHERE id = :id AND state = 2"
+
+REPLAY: Final = """
+    UPDATE holdfast_jobs
+    SET state = 0, attempts = 0, crashes = 0, due_at = :now, dead_reason = NULL, cancel_reason = NULL,
+        finished_at = NULL, expired = 0, ignore_expiry = ignore_expiry OR :ignore_expiry
+    WHERE id = :id AND state IN (5, 6) AND (NOT expired OR :ignore_expiry)"""
+
+
+class SqliteInspector(QueueInspector):
+    """The reading side of `SqliteBackend`."""
+
+    file: SqliteFile
+    clock: Clock
+    policy: LeasePolicy
+    _sql: Callable[[str], str]
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        query = {"queue": queue, "now": self.clock.now_us()}
+        numbers: dict[str, dict[JobState, int]] = {}
+
+        def add(name: str, state: JobState, number: int) -> None:
+            states = numbers.setdefault(name, {})
+            states[state] = states.get(state, 0) + number
+
+        def read(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is counted once
+            try:
+                for name, state, later, number in connection.execute(self._sql(COUNT_WAITING), query):
+                    add(name, JobState.SCHEDULED if state == WAITING and later else STATES[state], number)
+                for name, number in connection.execute(self._sql(COUNT_LEASED), query):
+                    add(name, JobState.PROCESSING, number)
+                for name, state, number in connection.execute(self._sql(COUNT_FINISHED), query):
+                    add(name, STATES[state], number)
+            finally:
+                connection.execute("COMMIT")
+
+        self.file.read(read)
+        return numbers
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        conditions, query = self._conditions(where)
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        order = "(j.finished_at, j.seq)" if by_finish else "(0, j.seq)"
+        if after is not None:
+            finished, seq = (int(part) for part in after.split("."))
+            conditions.append(f"{order} < (:after_finished, :after_seq)")
+            query |= {"after_finished": finished, "after_seq": seq}
+        newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
+        text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
+        query["limit"] = limit + 1
+        rows = self.file.read(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        page = rows[:limit]
+        last = page[-1] if len(rows) > limit and page else None
+        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
+        return Page(jobs=tuple(_view(row, query["now"]) for row in page), next=cursor)
+
+    def _conditions(self, where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+        query: dict[str, Any] = {"now": self.clock.now_us()}
+        conditions = ["j.state < 7"]
+        if where.states:
+            conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
+        if where.queue is not None:
+            conditions.append("j.queue = :queue")
+            query["queue"] = where.queue
+        if where.job is not None:
+            conditions.append("j.job = :job")
+            query["job"] = where.job
+        if where.ids:
+            conditions.append("j.id IN (SELECT value FROM json_each(:ids))")
+            query["ids"] = json.dumps(where.ids)
+        if where.dead_reason is not None:
+            conditions.append("j.dead_reason = :dead_reason")
+            query["dead_reason"] = where.dead_reason
+        if where.finished_before is not None:
+            conditions.append("j.finished_at < :finished_before")
+            query["finished_before"] = to_us(where.finished_before)
+        return conditions, query
+
+    def get(self, job_id: str) -> JobHistory | None:
+        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < 7"
+
+        def read(connection: sqlite3.Connection) -> JobHistory | None:
+            row = connection.execute(self._sql(text), (job_id,)).fetchone()
+            if row is None:
+                return None
+            attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
+            return JobHistory(job=_view(row, self.clock.now_us()), attempts=tuple(_attempt(past) for past in attempts))
+
+        return self.file.read(read)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
+            query = {"id": job_id, "reason": reason, "now": now}
+            if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
+                return CancelAnswer.CANCELLED
+            if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
+
+        return self.file.write(change)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        def change(connection: sqlite3.Connection, now: int) -> ReplayAnswer:
+            query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
+            if connection.execute(self._sql(REPLAY), query).rowcount:
+                return ReplayAnswer.REPLAYED
+            match self._state(connection, job_id):
+                case None:
+                    return ReplayAnswer.UNKNOWN
+                case JobState.DEAD | JobState.CANCELLED:
+                    return ReplayAnswer.EXPIRED
+                case _:
+                    return ReplayAnswer.NOT_FINAL
+
+        return self.file.write(change)
+
+    def _state(self, connection: sqlite3.Connection, job_id: str) -> JobState | None:
+        row = connection.execute(self._sql("SELECT state FROM holdfast_jobs WHERE id = ?"), (job_id,)).fetchone()
+        return None if row is None else STATES.get(row[0])
+
+    def discard(self, job_id: str) -> bool:
+        text = "SELECT j.seq, m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq WHERE"
+
+        def change(connection: sqlite3.Connection, now: int) -> bool:
+            row = connection.execute(self._sql(f"{text} j.id = ? AND j.state = 5"), (job_id,)).fetchone()
+            if row is None:
+                return False
+            self._forget(connection, [(row[0], now + span_us(TOMBSTONE_S), row[1])])
+            return True
+
+        return self.file.write(change)
+
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        return sum(
+            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
+            for state in sorted(check_purge(states))
+        )
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        statement = self._sql("INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)")
+        self.file.write(lambda connection, now: connection.execute(statement, (queue, reason, now)))
+
+    def resume(self, queue: str) -> bool:
+        statement = self._sql("DELETE FROM holdfast_pauses WHERE queue = ?")
+        return self.file.write(lambda connection, _: connection.execute(statement, (queue,)).rowcount) == 1
+
+    def pauses(self) -> Sequence[QueuePause]:
+        query = self._sql("SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue")
+        rows = self.file.read(lambda connection: connection.execute(query).fetchall())
+        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
+
+    def facts(self, kind: str) -> frozenset[str]:
+        query = self._sql("SELECT fact FROM holdfast_facts WHERE kind = ?")
+        return frozenset(fact for (fact,) in self.file.read(lambda connection: connection.execute(query, (kind,))))
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        rows = [(kind, fact) for fact in facts]
+        statement = self._sql("INSERT OR IGNORE INTO holdfast_facts (kind, fact) VALUES (?, ?)")
+        self.file.write(lambda connection, _: connection.executemany(statement, rows))
+
+    def prune(self) -> int:
+        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
+        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
+        if self.policy.retain_dead_s is not None:
+            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
+        self._drop_tombstones()
+        return dropped
+
+    def _drop_old(self, state: int, kept_s: float) -> int:
+        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
+        kept = span_us(max(kept_s, TOMBSTONE_S))
+        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
+
+    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
+        """Forget finished jobs in batches, so that nobody waits long for the write lock.
+
+        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
+        """
+        total, batch = 0, PRUNE_BATCH
+        while batch == PRUNE_BATCH:
+            batch = self.file.write(
+                lambda connection, now: self._forget_batch(connection, state, queue, now, age_us, tombstone_us)
+            )
+            total += batch
+        return total
+
+    def _forget_batch(
+        self,
+        connection: sqlite3.Connection,
+        state: int,
+        queue: str | None,
+        now: int,
+        age_us: int | None,
+        tombstone_us: int | None,
+    ) -> int:
+        query = {
+            "state": state,
+            "queue": queue,
+            "before": NEVER if age_us is None else now - age_us,
+            "limit": PRUNE_BATCH,
+        }
+        old = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
+        hour = now + span_us(TOMBSTONE_S)
+        stones: list[tuple[int, int, bytes]] = [
+            (seq, hour if tombstone_us is None else finished_at + tombstone_us, wire) for seq, finished_at, wire in old
+        ]
+        self._forget(connection, [stone for stone in stones if stone[1] > now])
+        self._delete(connection, [seq for seq, until, _ in stones if until <= now])
+        return len(old)
+
+    def _forget(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int, bytes]]) -> None:
+        """Leave only tombstones of these (number, until when, message)."""
+        rows = [{"seq": seq, "until": until, "digest": content_digest(wire)} for seq, until, wire in stones]
+        connection.executemany(self._sql(FORGET), rows)
+        seqs = json.dumps([seq for seq, _, _ in stones])
+        connection.execute(self._sql(DELETE_MESSAGE), (seqs,))
+        connection.execute(self._sql(DELETE_ATTEMPTS), (seqs,))
+
+    def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
+        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS):
+            connection.execute(self._sql(statement), (json.dumps(seqs),))
+
+    def _drop_tombstones(self) -> None:
+        def drop(connection: sqlite3.Connection, now: int) -> None:
+            old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
+            connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
+
+        now = self.clock.now_us()
+        if self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone()):
+            self.file.write(drop)
+
+
+def _state_condition(state: JobState) -> str:
+    if state is JobState.SCHEDULED:
+        return "(j.state = 0 AND j.due_at > :now)"
+    if state is JobState.PENDING:
+        return "(j.state = 0 AND j.due_at <= :now)"
+    # The partial index of finished jobs is used only where its own condition is spelled out.
+    return f"(j.state = {CODES[state]}{' AND j.state >= 4' if state.is_final else ''})"
+
+
+def _view(row: Row, now: int) -> JobView:
+    state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
+    return view_of(
+        id=row[1],
+        queue=row[2],
+        state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES[state],
+        job=row[4],
+        wire=row[5],
+        attempts=row[6],
+        crashes=row[7],
+        deliveries=row[8],
+        accepted_at=from_us(row[9]),
+        due_at=from_us(due_at),
+        finished_at=None if finished_at is None else from_us(finished_at),
+        lease_until=from_us(lease_until) if state == PROCESSING else None,
+        dead_reason=None if row[13] is None else DeadReason(row[13]),
+        cancel_reason=row[14],
+        cancel_requested=row[15] is not None,
+        last_error=row[16],
+    )
+
+
+def _attempt(row: Row) -> AttemptView:
+    delivery, outcome, started_at, ended_at, error_type, message, traceback, output, result, note = row
+    error = None if error_type is None else ErrorInfo(type=error_type, message=message, traceback=traceback)
+    return AttemptView(
+        delivery=delivery,
+        record=AttemptRecord(
+            outcome=Outcome(outcome),
+            started_at=from_us(started_at),
+            ended_at=from_us(ended_at),
+            error=error,
+            output=output or "",
+            result=result,
+            note=note or "",
+        ),
+    )

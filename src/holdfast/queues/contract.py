@@ -1,0 +1,351 @@
+"""The contract with leases that every engine obeys, and the second one for reading and operating.
+
+An engine implements the primitives (`accept`, `claim`, `settle`, `exchange`, `renew_many`, `reap_expired`); the
+readable verbs are one-element calls of them. `holdfast.testing.conformance` states the laws behind it as tests.
+"""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Self, TypedDict, Unpack
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.clock import Clock, from_us
+from holdfast.codec import describe
+from holdfast.definition import JobDefinition
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    FINAL_STATES,
+    Abandon,
+    Accepted,
+    Ack,
+    AttemptRecord,
+    Cancel,
+    CancelAnswer,
+    DeadReason,
+    ErrorInfo,
+    JobFilter,
+    JobHistory,
+    JobLease,
+    JobState,
+    JobView,
+    LeaseState,
+    Nack,
+    Outcome,
+    Page,
+    QueuePause,
+    Release,
+    ReplayAnswer,
+    Settlement,
+)
+from holdfast.values import JobEnvelope as JobEnvelope
+
+DEFAULT_LEASE_S = 60.0
+DEFAULT_CRASH_LIMIT = 3
+DEFAULT_RETAIN_COMPLETED_S = 86_400.0
+TOMBSTONE_S = 3600.0
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do. Asking for what it cannot is `NotSupported`, never a silent downgrade."""
+
+    durable: bool
+    shared: bool
+    transactional_enqueue: bool
+    wakes_up: bool
+    max_wire_bytes: int
+    delay_resolution_s: float
+
+
+class LeasePolicy(Struct, frozen=True, kw_only=True):
+    """The engine's own settings: how long a lease lasts, how many crashes end a job, how long records are kept."""
+
+    lease_s: float = DEFAULT_LEASE_S
+    crash_limit: int = DEFAULT_CRASH_LIMIT
+    retain_completed_s: float = DEFAULT_RETAIN_COMPLETED_S
+    retain_dead_s: float | None = None
+
+
+DEFAULT_POLICY = LeasePolicy()
+
+
+class Crashes(Enum):
+    """What a settlement does to the count of consecutive deliveries without a verdict."""
+
+    RESET = 0
+    KEEP = 1
+    ADD = 2
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """What a settlement changes, the same on every engine. A release is `PENDING`; its delay makes it scheduled."""
+
+    state: JobState
+    verdict: str
+    delay: float = 0.0
+    adds_attempt: bool = False
+    crashes: Crashes = Crashes.RESET
+    dead_reason: DeadReason | None = None
+    cancel_reason: str | None = None
+    expired: bool = False
+
+
+_ACKED = Effect(state=JobState.COMPLETED, verdict="ack")
+
+
+def effect_of(settlement: Settlement) -> Effect:
+    """The change a settlement asks for: the table of ends, as a pure function."""
+    match settlement:
+        case Ack():
+            return _ACKED
+        case Nack(delay=delay):
+            return Effect(state=JobState.FAILED, verdict="nack", delay=delay, adds_attempt=True)
+        case Release(delay=delay, crashed=crashed):
+            return Effect(
+                state=JobState.PENDING,
+                verdict="release",
+                delay=delay,
+                crashes=Crashes.ADD if crashed else Crashes.RESET,
+            )
+        case Abandon(reason=reason):
+            return Effect(
+                state=JobState.DEAD,
+                verdict="abandon",
+                adds_attempt=reason.follows_a_run,
+                crashes=Crashes.RESET if reason.follows_a_run else Crashes.KEEP,
+                dead_reason=reason,
+            )
+        case Cancel(reason=reason, expired=expired):
+            return Effect(
+                state=JobState.CANCELLED,
+                verdict="cancel",
+                crashes=Crashes.KEEP if expired else Crashes.RESET,
+                cancel_reason="expired" if expired else reason,
+                expired=expired,
+            )
+
+
+def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
+    """The record the engine itself writes of a delivery that ended without a verdict."""
+    return AttemptRecord(
+        outcome=Outcome.CRASHED,
+        started_at=from_us(claimed_us),
+        ended_at=from_us(max(claimed_us, now_us)),
+        error=ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict"),
+    )
+
+
+def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
+    """The states to purge, if all of them are final: work that is not done is cancelled, never purged."""
+    chosen = frozenset(states)
+    if not chosen or not chosen <= FINAL_STATES:
+        wrong = ", ".join(sorted(chosen - FINAL_STATES)) or "nothing"
+        raise ValueError(f"only completed, dead and cancelled jobs can be purged, not {wrong}: cancel the others first")
+    return chosen
+
+
+class RecordFields(TypedDict):
+    """The part of a `JobView` that is the engine's own bookkeeping."""
+
+    id: str
+    queue: str
+    state: JobState
+    job: str
+    attempts: int
+    crashes: int
+    deliveries: int
+    accepted_at: datetime
+    due_at: datetime
+    finished_at: datetime | None
+    lease_until: datetime | None
+    dead_reason: DeadReason | None
+    cancel_reason: str | None
+    cancel_requested: bool
+    last_error: str | None
+
+
+def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:
+    """What people see of a record, completed by what its message says of itself."""
+    message = describe(wire)
+    if message is None:
+        return JobView(**record)
+    return JobView(
+        **record,
+        name=message.name,
+        priority=message.priority,
+        max_retries=message.max_retries,
+        payload=message.payload,
+        timeout=message.timeout,
+        expires_at=message.expires_at,
+        trace_id=message.trace_id,
+        tags=message.tags,
+        meta=message.meta,
+    )
+
+
+def new_owner_token() -> str:
+    """128 random bits, minted by the caller for each claim."""
+    return secrets.token_hex(16)
+
+
+class QueueBackend(ABC):
+    """One engine. Every change of a leased job is one conditional write on its id, its claim and its lease's end."""
+
+    capabilities: Capabilities
+
+    def __init__(self, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> None:
+        self.envelopes = envelopes
+        self.policy = policy
+        self.clock = clock
+
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
+        """Keep one job of this definition and return its id."""
+        return self.accept([self.envelopes.make(definition, id=id)])[0].id
+
+    def fetch(self, queue: str) -> JobLease | None:
+        """Lease the next job of the queue, or None if there is none to be had now."""
+        leases = self.claim(queue, 1, owner_token=new_owner_token())
+        return leases[0] if leases else None
+
+    def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:
+        """The job is done."""
+        return self.settle([Ack(lease=lease, record=record)])[0]
+
+    def nack(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
+        """The run failed: one attempt more, and again after the delay."""
+        return self.settle([Nack(lease=lease, delay=delay or 0.0, record=record)])[0]
+
+    def release(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
+        """Give the job back; it costs no attempt."""
+        return self.settle([Release(lease=lease, delay=delay or 0.0, record=record)])[0]
+
+    def abandon(self, lease: JobLease, reason: DeadReason, record: AttemptRecord | None = None) -> bool:
+        """Make the job a dead letter; it is kept."""
+        return self.settle([Abandon(lease=lease, reason=reason, record=record)])[0]
+
+    def renew(self, lease: JobLease) -> JobLease | None:
+        """Move the lease's end and return the longer lease; an ended lease is never revived, someone may hold it."""
+        fence_at = self.clock.monotonic() + lease.ttl_s
+        if self.renew_many([lease])[0] is LeaseState.LOST:
+            return None
+        return msgspec.structs.replace(lease, fence_at=fence_at)
+
+    @abstractmethod
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        """Keep all of these jobs, or none: an id taken by other content refuses the whole call."""
+
+    @abstractmethod
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        """Lease up to `limit` due jobs, best first, waiting up to `wait` seconds for the first one.
+
+        Repeated with the same token, it returns what that token already holds. A job that was delivered without a
+        verdict before comes alone.
+        """
+
+    @abstractmethod
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Apply each settlement whose lease still holds; False means it no longer did and nothing changed.
+
+        Repeating a settlement that went through answers True.
+        """
+
+    @abstractmethod
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        """Settle one batch and claim the next in one transaction or round trip."""
+
+    @abstractmethod
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """Give each lease that still holds its full length again, counted from now."""
+
+    @abstractmethod
+    def reap_expired(self, queue: str | None = None) -> int:
+        """Take back jobs whose lease has ended: each delivery counts as a crash, the limit makes it dead."""
+
+    @abstractmethod
+    def prune(self) -> int:
+        """Drop records kept long enough; an id stays known for at least an hour after its job finished."""
+
+    @abstractmethod
+    def create_schema(self) -> None:
+        """Prepare the engine, or bring it up to date; safe from many processes at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of every connection. Leases stay as they are."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class QueueInspector(ABC):
+    """Reading and operating, for people. Each change is one conditional write, like the worker's."""
+
+    @abstractmethod
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        """How many jobs of each queue are in each state; states without jobs are left out."""
+
+    @abstractmethod
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        """Some jobs; `after` is the `next` of the page before.
+
+        Newest first: the last finished if only final states are asked for, else the last accepted.
+        """
+
+    @abstractmethod
+    def get(self, job_id: str) -> JobHistory | None:
+        """One job with its history."""
+
+    @abstractmethod
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        """Cancel a waiting job at once; ask for a running one to be cancelled by its worker."""
+
+    @abstractmethod
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        """Give a dead or cancelled job a new life: no attempts, no crashes, its whole history."""
+
+    @abstractmethod
+    def discard(self, job_id: str) -> bool:
+        """Forget one dead letter; its id stays known for an hour."""
+
+    @abstractmethod
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        """Forget finished jobs of these states, finished longer ago than that."""
+
+    @abstractmethod
+    def pause(self, queue: str, reason: str = "") -> None:
+        """Claim nothing more from the queue; what is running goes on."""
+
+    @abstractmethod
+    def resume(self, queue: str) -> bool:
+        """Claim from the queue again; False if it was not paused."""
+
+    @abstractmethod
+    def pauses(self) -> Sequence[QueuePause]:
+        """The queues that are paused."""
+
+    @abstractmethod
+    def facts(self, kind: str) -> frozenset[str]:
+        """What this installation remembers of itself, such as the fingerprints of its signing keys."""
+
+    @abstractmethod
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        """Remember these."""
+
+    def dead_letters(self, *, queue: str | None = None, limit: int = 50, after: str | None = None) -> Page:
+        """Dead letters, newest first."""
+        return self.find(JobFilter(states=(JobState.DEAD,), queue=queue), limit=limit, after=after)
+
+
+class Engine(QueueBackend, QueueInspector, ABC):
+    """A record engine: it moves jobs and keeps the whole record of each."""

@@ -1,0 +1,65 @@
+"""Where signing keys come from: an argument, the environment, a file; only the embedded engine makes its own."""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import ConfigError
+from holdfast.queues.signing import Keyring, SigningKey
+
+KEY_VARIABLE: Final = "HOLDFAST_SIGNING_KEY"
+KEY_FILE_VARIABLE: Final = "HOLDFAST_SIGNING_KEY_FILE"
+KEY_FILE_NAME: Final = "signing.key"
+
+
+def find_keyring(
+    explicit: str | None = None, *, environment: Mapping[str, str] | None = None, configured_file: str = ""
+) -> Keyring | None:
+    """The keys this process was given: by argument, by variable, by a file named in a variable or in the settings."""
+    environment = os.environ if environment is None else environment
+    if explicit is not None:
+        return Keyring.parse(explicit)
+    if text := environment.get(KEY_VARIABLE):
+        return Keyring.parse(text)
+    if named := environment.get(KEY_FILE_VARIABLE) or configured_file:
+        return read_keyring(Path(named).expanduser())
+    return None
+
+
+def read_keyring(path: Path) -> Keyring:
+    """The keys in a file that only its owner can read."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"cannot read the signing keys in {path}: {problem}") from problem
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path} holds signing keys and others can read it:  chmod 600 {path}")
+    return Keyring.parse(text)
+
+
+def keyring_beside(database: Path) -> Keyring:
+    """The key kept next to an embedded database, made when the first process needs it."""
+    path = database.parent / KEY_FILE_NAME
+    if not path.exists():
+        _make(path)
+    return read_keyring(path)
+
+
+def _make(path: Path) -> None:
+    """Write a new key so that of two processes doing it at once one wins and none reads half a key."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(SigningKey.generate_text() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        pass  # the other process was first: its key is the one
+    finally:
+        temporary.unlink()

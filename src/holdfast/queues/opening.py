@@ -1,0 +1,95 @@
+"""`BackendFactory`: a URL becomes an open engine."""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import ConfigError
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
+from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
+from holdfast.queues.keyfiles import keyring_beside
+from holdfast.queues.signing import Keyring, Signer, SigningKey
+
+SCHEMES: Final = ("sqlite", "memory", "sync")
+
+
+class BackendFactory:
+    """Opens engines. Without a signer of its own it makes a key where one may be made: beside an embedded file."""
+
+    def __init__(
+        self,
+        signer: Signer | None = None,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        max_retries: int = DEFAULT_MAX_RETRIES,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        table_prefix: str = "holdfast_",
+    ) -> None:
+        self._signer = signer
+        self._policy = policy
+        self._clock = clock
+        self._max_retries = max_retries
+        self._timeout_s = timeout_s
+        self._prefix = table_prefix
+
+    def open(self, url: str) -> tuple[Engine, Signer]:
+        """The engine of a URL, and the keys its messages are signed with."""
+        scheme = urlsplit(url).scheme
+        match scheme:
+            case "sqlite":
+                return self._open_sqlite(url)
+            case "memory":
+                signer = self._signer or Keyring([SigningKey.generate()])
+                return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
+            case "sync":
+                signer = self._signer or Keyring([SigningKey.generate()])
+                return self._open_sync(signer), signer
+            case _:
+                raise ConfigError(
+                    f"{redacted(url)!r} names no engine: a URL begins with one of "
+                    f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"
+                )
+
+    def _open_sqlite(self, url: str) -> tuple[Engine, Signer]:
+        # Imported here, like every driver: only whoever uses the engine pays for it.
+        from holdfast.queues.backends.sqlite import SqliteBackend
+
+        path, prefix = sqlite_path(url), self._prefix
+        for option, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
+            if option != "prefix":
+                raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
+            prefix = values[-1]
+        signer = self._signer or keyring_beside(path)
+        backend = SqliteBackend(path, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix)
+        return backend, signer
+
+    def _open_sync(self, signer: Signer) -> SyncBackend:
+        return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
+
+    def _envelopes(self, signer: Signer) -> EnvelopeFactory:
+        return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of an sqlite URL: `sqlite:///jobs.db` is relative, `sqlite:////var/jobs.db` absolute."""
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise ConfigError(f"{url!r} has two slashes; an sqlite URL has three (relative) or four (absolute)")
+    path = unquote(parts.path.removeprefix("/"))
+    if not path:
+        raise ConfigError(f"{url!r} names no file: write sqlite:///jobs.db, or sqlite:////var/lib/app/jobs.db")
+    if path == ":memory:":
+        raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
+    return Path(path).expanduser().absolute()
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for messages."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":…@", 1)

@@ -1,0 +1,155 @@
+"""HMAC-SHA256 over the exact bytes of a message: sign with the first key of the ring, verify with any of them."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.codec import JobMessage as JobMessage
+from holdfast.codec import decode_message, decode_untrusted_message, seal, unseal
+from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey
+
+MIN_KEY_BYTES: Final = 32
+_kid_pattern = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+
+
+class SigningKey:
+    """A secret and its name. The secret never appears in a repr, an error or a log line."""
+
+    __slots__ = ("_inner", "_outer", "_secret", "kid")
+
+    def __init__(self, secret: bytes, kid: str | None = None) -> None:
+        if len(secret) < MIN_KEY_BYTES:
+            raise ConfigError(
+                f"a signing key needs at least {MIN_KEY_BYTES} bytes, this one has {len(secret)}: "
+                "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+            )
+        self._secret = secret
+        # HMAC hashes the key into two states first (RFC 2104). They are kept: that halves the cost of a signature.
+        block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
+        self.kid = kid if kid is not None else self.fingerprint[:8]
+        if not _kid_pattern.fullmatch(self.kid):
+            raise ConfigError(f"{self.kid!r} cannot name a key: use 1 to 32 letters, digits, dots, dashes, underscores")
+
+    @classmethod
+    def generate(cls) -> "SigningKey":
+        """A new random key."""
+        return cls.parse(cls.generate_text())
+
+    @staticmethod
+    def generate_text() -> str:
+        """A new random key as it is written to a file."""
+        return secrets.token_hex(32)
+
+    @classmethod
+    def parse(cls, text: str) -> "SigningKey":
+        """A key as it stands in a variable or file: `kid:secret`, or the secret alone, named by its fingerprint."""
+        head, colon, rest = text.strip().partition(":")
+        return cls(rest.encode(), head) if colon else cls(head.encode())
+
+    @property
+    def fingerprint(self) -> str:
+        """Says which key this is without saying the key."""
+        return hashlib.blake2b(self._secret, digest_size=16, person=b"holdfast-key").hexdigest()
+
+    def sign(self, signed: bytes) -> bytes:
+        """The HMAC-SHA256 of these bytes, as hex digits."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(signed)
+        outer.update(inner.digest())
+        return outer.hexdigest().encode()
+
+    def __repr__(self) -> str:
+        return f"SigningKey(kid={self.kid!r})"
+
+
+class Keyring:
+    """The keys of this process: the first signs, all verify. Rotation adds in front and removes at the end."""
+
+    def __init__(self, keys: Sequence[SigningKey]) -> None:
+        if not keys:
+            raise ConfigError("a key ring needs at least one signing key")
+        names = [key.kid for key in keys]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two signing keys have the same name: {', '.join(names)}")
+        self.keys = tuple(keys)
+        self._known = frozenset(names)
+
+    @classmethod
+    def parse(cls, text: str) -> "Keyring":
+        """Keys separated by commas or new lines, the signing one first; lines starting with `#` are comments."""
+        lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+        parts = [part.strip() for line in lines for part in line.split(",")]
+        return cls([SigningKey.parse(part) for part in parts if part])
+
+    @property
+    def kid(self) -> str:
+        """The name of the key that signs."""
+        return self.keys[0].kid
+
+    def sign(self, signed: bytes) -> bytes:
+        """The wire of a message: its bytes with their signature."""
+        return seal(signed, self.keys[0].sign(signed))
+
+    def open(self, wire: bytes) -> JobMessage:
+        """The message in a wire, its signature checked before anything is parsed."""
+        signed, signature = unseal(wire)
+        if signature is None:
+            raise self._why_unsigned(signed)
+        for key in self.keys:
+            if hmac.compare_digest(key.sign(signed), signature):
+                return decode_message(signed)
+        raise self._why_refused(signed)
+
+    def _why_unsigned(self, signed: bytes) -> Exception:
+        try:
+            decode_untrusted_message(signed)
+        except NewerWire:
+            pass
+        except EnvelopeRejected as problem:
+            return problem
+        return BadSignature("the message carries no signature")
+
+    def _why_refused(self, signed: bytes) -> Exception:
+        """A key we lack may come with the next deploy; a wrong signature by a key we have is a forgery."""
+        try:
+            kid = decode_untrusted_message(signed).kid
+        except NewerWire:
+            kid = _kid_of(signed)
+        except EnvelopeRejected as problem:
+            return problem
+        if kid not in self._known:
+            return UnknownKey(kid)
+        return BadSignature(f"the signature was not made by key '{kid}'; the message was changed or forged")
+
+
+class Unsigned:
+    """Stands in for a key ring where signatures are switched off, twice and on purpose."""
+
+    kid = ""
+
+    def sign(self, signed: bytes) -> bytes:
+        return signed
+
+    def open(self, wire: bytes) -> JobMessage:
+        return decode_untrusted_message(unseal(wire)[0])
+
+
+Signer = Keyring | Unsigned
+
+
+class _KidOnly(msgspec.Struct):
+    kid: str = ""
+
+
+def _kid_of(signed: bytes) -> str:
+    try:
+        return msgspec.json.decode(signed, type=_KidOnly).kid
+    except msgspec.DecodeError:
+        return ""
