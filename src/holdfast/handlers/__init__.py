@@ -1,0 +1,21 @@
+"""Business logic: the handler contract, functions and commands as handlers, and the registry that finds them."""
+
+from holdfast.handlers.command import COMMAND_KEY, Command, CommandFailed, CommandHandler, check_command, parse_command
+from holdfast.handlers.contract import Cancel, Handler, JobContext, Snooze
+from holdfast.handlers.function import FunctionHandler
+from holdfast.handlers.registry import HandlerRegistry
+
+__all__ = [
+    "COMMAND_KEY",
+    "Cancel",
+    "Command",
+    "CommandFailed",
+    "CommandHandler",
+    "FunctionHandler",
+    "Handler",
+    "HandlerRegistry",
+    "JobContext",
+    "Snooze",
+    "check_command",
+    "parse_command",
+]

@@ -1,0 +1,128 @@
+"""The contract between a job and the code that does it: what a handler is, what it sees, how it may end a run."""
+
+import inspect
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.handlers.payload import decoder_of
+from holdfast.values import ExecutionResult
+
+_log = logging.getLogger("holdfast.job")
+
+
+# Both are BaseExceptions, like an interrupt: they are verdicts, and an `except Exception` on the way up that
+# swallowed one would turn it into a success.
+class Snooze(BaseException):
+    """Return or raise it to run the job again after `delay`; it costs no attempt."""
+
+    def __init__(self, delay: float | timedelta) -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+        if not 0 <= seconds <= MAX_SPAN_S:
+            raise ValueError(f"a snooze lasts between 0 and {MAX_SPAN_S:g} seconds, not {seconds:g}")
+        super().__init__(seconds)
+        self.delay_s = seconds
+
+
+class Cancel(BaseException):
+    """Return or raise it to end the job as cancelled: it is neither done nor failed, and is not run again."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _never() -> bool:
+    return False
+
+
+def _nowhere(text: str) -> None: ...
+
+
+class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
+    """What a handler sees of its job, and what it may ask. `attempt` is 1 for the first run.
+
+    The last three fields are how the runtime answers; without them a context stands alone, as tests of handlers like.
+    """
+
+    id: str
+    job: str
+    queue: str
+    attempt: int
+    payload: Any = None
+    name: str | None = None
+    meta: Mapping[str, Any] = MappingProxyType({})
+    tags: tuple[str, ...] = ()
+    deadline: datetime | None = None
+    trace_id: str | None = None
+    stop_asked: Callable[[], bool] = _never
+    output: Callable[[str], None] = _nowhere
+    hold: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    @property
+    def log(self) -> logging.Logger:
+        """The logger `holdfast.job`."""
+        return _log
+
+    def is_cancelled(self) -> bool:
+        """Whether the attempt shall stop: cancelled, out of time, or the worker is stopping."""
+        return self.stop_asked()
+
+    def write(self, text: str) -> None:
+        """Add to the output kept with the attempt."""
+        self.output(text)
+
+    def uninterrupted(self) -> AbstractContextManager[None]:
+        """Hold back a timeout or a cancellation until the block has ended, for a step that must not be cut in two.
+
+        Keep it short: the worker kills a process that stays deaf.
+        """
+        return self.hold()
+
+
+class Handler(ABC):
+    """Business logic: `handle` is the job. It may be `async def`, and then the hooks may be too.
+
+    `before_run` and `handle` share the job's timeout, and whatever they raise fails the run. `after_run` follows
+    whenever `before_run` returned, however `handle` ended; it is told the result and cannot change it: what it
+    raises is logged.
+    """
+
+    payload_type: Any = Any
+    """What the payload is decoded into; a payload that does not fit fails the run, and retrying cannot mend it."""
+
+    no_retry: tuple[type[BaseException], ...] = ()
+    """Exceptions after which the job is not run again."""
+
+    is_async: bool = False
+    """Whether `handle` is a coroutine function; read from the class, never guessed from what it returns."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.is_async = inspect.iscoroutinefunction(cls.handle)
+
+    @abstractmethod
+    def handle(self, context: JobContext) -> object:
+        """Do the job once; return its result, `Snooze(...)` or `Cancel(...)`."""
+
+    def before_run(self, context: JobContext) -> object:  # noqa: B027 - a hook: having none is the usual case
+        """Prepare one run."""
+
+    def after_run(self, context: JobContext, result: ExecutionResult) -> object:  # noqa: B027
+        """Clean up after one run."""
+
+    def check(self, payload: Any) -> None:  # noqa: B027
+        """Refuse a payload before anything runs: `CommandForbidden` and `HandlerForbidden` are for the worker to
+        settle without an attempt, any other exception is a failed run.
+        """
+
+    def decode(self, payload: bytes) -> Any:
+        """The payload as its type."""
+        return decoder_of(self.payload_type).decode(payload)

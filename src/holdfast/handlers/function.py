@@ -1,0 +1,134 @@
+"""`FunctionHandler`: a plain or async function as a job, its payload typed by its own signature."""
+
+import inspect
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.codec import encode_payload
+from holdfast.errors import DefinitionError, PayloadRejected
+from holdfast.handlers.contract import Handler, JobContext
+from holdfast.handlers.payload import check_readable
+
+_NULL = b"null"
+_CANNOT_BE_NAMED = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments",
+    inspect.Parameter.VAR_KEYWORD: "takes any keyword",
+}
+_located = re.compile(r"(?P<problem>.*) - at `\$\.(?P<path>(?P<parameter>\w+).*)`", re.DOTALL)
+
+
+class FunctionHandler(Handler):
+    """Calls a function with the members of the payload, each decoded into the type its parameter declares.
+
+    A parameter annotated `JobContext` receives the context and is not part of the payload. A parameter left out of
+    the payload takes the function's own default. Everything is read from the signature once, here.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        *,
+        key: str | None = None,
+        no_retry: Collection[type[BaseException]] = (),
+    ) -> None:
+        self.function = function
+        self.key = key if key is not None else _key_of(function)
+        self.no_retry = tuple(no_retry)
+        self.is_async = inspect.iscoroutinefunction(function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise DefinitionError(f"job '{self.key}' is a generator: nobody would iterate it; return a value instead")
+        parameters = _parameters_of(function, self.key)
+        context_names = [p.name for p in parameters if p.annotation is JobContext]
+        payload = [p for p in parameters if p.annotation is not JobContext]
+        self._context_names = tuple(context_names)
+        self._names = tuple(p.name for p in payload)
+        self._signature = inspect.Signature(payload)
+        self.payload_type = _payload_type(payload)
+        self._decoder = msgspec.json.Decoder[Any](self.payload_type)
+
+    def handle(self, context: JobContext) -> object:
+        payload = context.payload
+        arguments = {name: value for name in self._names if (value := getattr(payload, name)) is not UNSET}
+        for name in self._context_names:
+            arguments[name] = context
+        return self.function(**arguments)
+
+    def decode(self, payload: bytes) -> Any:
+        """The payload as its type; a job enqueued without one is a call without arguments."""
+        return self._decoder.decode(b"{}" if payload == _NULL else payload)
+
+    def bind(self, *args: object, **kwargs: object) -> dict[str, object]:
+        """The payload of a call, checked by reading it back exactly as a worker will."""
+        try:
+            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+        except TypeError as problem:
+            raise DefinitionError(f"job '{self.key}': {problem}; it is called as {self.key}{self._signature}") from None
+        try:
+            self._decoder.decode(encode_payload(arguments))
+        except PayloadRejected:
+            for name, value in arguments.items():
+                encode_payload(value, what=f"job '{self.key}', parameter '{name}'")
+            raise  # no parameter alone is at fault: together they are too large or too deep
+        except msgspec.ValidationError as problem:
+            raise DefinitionError(f"job '{self.key}', {_located_problem(problem)}") from problem
+        return arguments
+
+
+def _key_of(function: Callable[..., object]) -> str:
+    # The bare name, not the module's: the same function is `__main__.send` in one process and `app.send` in another.
+    name = str(getattr(function, "__name__", ""))
+    if not name.isidentifier():
+        raise DefinitionError(f"{function!r} has no name to be its key; pass key=")
+    return name
+
+
+def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError, SyntaxError) as problem:
+        raise DefinitionError(
+            f"job '{key}': an annotation cannot be evaluated ({problem}); import its name where the function is "
+            "defined, outside of TYPE_CHECKING"
+        ) from problem
+    except (TypeError, ValueError) as problem:
+        raise DefinitionError(
+            f"job '{key}': {function!r} shows no signature ({problem}); wrap it in a def"
+        ) from problem
+    parameters = list(signature.parameters.values())
+    for parameter in parameters:
+        if parameter.kind in _CANNOT_BE_NAMED:
+            raise DefinitionError(
+                f"job '{key}': parameter '{parameter}' {_CANNOT_BE_NAMED[parameter.kind]}, but the payload passes "
+                "every argument by its name; give it named parameters"
+            )
+        if parameter.annotation is not JobContext:
+            check_readable(_type_of(parameter), what=f"job '{key}': parameter '{parameter}'")
+    return parameters
+
+
+def _type_of(parameter: inspect.Parameter) -> Any:
+    declared = parameter.annotation
+    return Any if declared is inspect.Parameter.empty or declared is object else declared
+
+
+def _payload_type(parameters: list[inspect.Parameter]) -> type[msgspec.Struct]:
+    # A default is kept as UNSET and left to the function: it may be of another type or mutable, and it is the
+    # worker's default that counts, not the one of the code that enqueued.
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        (p.name, _type_of(p)) if p.default is inspect.Parameter.empty else (p.name, _type_of(p), UNSET)
+        for p in parameters
+    ]
+    return msgspec.defstruct("Payload", fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
+
+
+def _located_problem(problem: msgspec.ValidationError) -> str:
+    found = _located.fullmatch(str(problem))
+    if found is None:
+        return str(problem)
+    inside = f" (at {found['path']})" if found["path"] != found["parameter"] else ""
+    return f"parameter '{found['parameter']}': {found['problem']}{inside}"

@@ -1,0 +1,70 @@
+"""Which Python types a payload can be read into, and the decoders that read it."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+from msgspec import inspect as types
+
+from holdfast.errors import DefinitionError
+
+# JSON has only text for keys; msgspec reads numbers, dates and the like out of it, but nothing that has parts.
+_NEVER_A_KEY = (
+    types.CollectionType,
+    types.TupleType,
+    types.DictType,
+    types.StructType,
+    types.DataclassType,
+    types.TypedDictType,
+    types.NamedTupleType,
+)
+
+
+@lru_cache(maxsize=1024)
+def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
+    """The decoder of a type, made once."""
+    return msgspec.json.Decoder(payload_type)
+
+
+def check_readable(annotation: Any, *, what: str) -> None:
+    """Refuse a type no JSON could be decoded into; `what` names it in the error."""
+    problem = _why_unreadable(annotation)
+    if problem is not None:
+        raise DefinitionError(
+            f"{what} cannot be read from JSON: {problem}; declare what travels (str, int, list, dict, datetime, "
+            "a dataclass, a msgspec Struct, …) and convert it inside the handler"
+        )
+
+
+def _why_unreadable(annotation: Any) -> str | None:
+    try:
+        decoder_of(annotation)
+        described = types.type_info(annotation)
+    except (TypeError, NameError, RecursionError) as problem:
+        return str(problem)
+    for part in _parts_of(described):
+        # msgspec takes any class as a "custom type" that a hook would build; there is no such hook here.
+        if isinstance(part, types.CustomType):
+            return f"{part.cls.__module__}.{part.cls.__qualname__} is not a JSON type"
+        if isinstance(part, types.DictType) and isinstance(part.key_type, _NEVER_A_KEY):
+            return "the keys of a JSON object are text"
+    return None
+
+
+def _parts_of(described: types.Type) -> Iterator[types.Type]:
+    """The type and everything it is made of, each once: types may contain themselves."""
+    seen: set[int] = set()
+    waiting = [described]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        for name in part.__struct_fields__:
+            value: Any = getattr(part, name)
+            for member in cast("Iterable[object]", value) if isinstance(value, tuple) else (value,):
+                inner = member.type if isinstance(member, types.Field) else member
+                if isinstance(inner, types.Type):
+                    waiting.append(inner)

@@ -1,0 +1,71 @@
+"""One attempt of one handler, without a queue."""
+
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.codec import JobMessage, encode_payload
+from holdfast.execution import JobRuntime
+from holdfast.handlers import HandlerRegistry
+from holdfast.handlers.registry import Registrable
+from holdfast.values import ExecutionResult, JobLease
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Bench:
+    """A runtime on a bench: give it a handler and a payload, get the result of one attempt."""
+
+    def __init__(self) -> None:
+        self.registry = HandlerRegistry({"closed": []})
+        self.runtime = JobRuntime(self.registry)
+
+    def message(self, payload: object = None, **members: Any) -> JobMessage:
+        message = JobMessage(
+            v=1,
+            job="work",
+            payload=encode_payload(payload),
+            queue="default",
+            max_retries=3,
+            identifier="job1",
+            timeout=30.0,
+            created_at=NOW,
+        )
+        return msgspec.structs.replace(message, **members)
+
+    def lease(self, *, attempts: int = 0) -> JobLease:
+        return JobLease(
+            id="job1",
+            queue="default",
+            wire=b"",
+            token=1,
+            owner_token="owner",
+            ttl_s=60.0,
+            claimed_at=NOW,
+            fence_at=0.0,
+            delivery=1,
+            attempts=attempts,
+        )
+
+    def run(
+        self,
+        handler: Registrable,
+        payload: object = None,
+        *,
+        attempts: int = 0,
+        is_cancelled: Callable[[], bool] | None = None,
+        **members: Any,
+    ) -> ExecutionResult:
+        self.registry.register("work", handler)
+        message = self.message(payload, **members)
+        return self.runtime.run(message, self.lease(attempts=attempts), is_cancelled=is_cancelled)
+
+
+@pytest.fixture
+def bench() -> Generator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.runtime.close()

@@ -1,0 +1,179 @@
+"""What an attempt prints is caught, and cut where everybody can see it."""
+
+import io
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.execution.output import MIN_LIMIT, Output, cut
+from holdfast.values import OUTPUT_LIMIT
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+mark = re.compile(r"\n… ([\d,]+) bytes cut …\n")
+
+
+@given(st.lists(texts | st.text("aé€😀", min_size=200, max_size=900), max_size=6), st.integers(MIN_LIMIT, 2000))
+def test_nothing_is_cut_below_the_limit_and_above_it_the_mark_says_how_much(pieces: list[str], limit: int) -> None:
+    output = Output(limit=limit)
+    for piece in pieces:
+        output.write(piece)
+    whole, kept = "".join(pieces), output.text()
+    size = len(whole.encode())
+    if size <= limit:
+        assert kept == whole
+        return
+    assert len(kept.encode()) <= limit
+    found = next(m for m in mark.finditer(kept) if whole.startswith(kept[: m.start()]))
+    head, tail = kept[: found.start()], kept[found.end() :]
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    assert int(found[1].replace(",", "")) == size - len(head.encode()) - len(tail.encode())
+    assert min(len(head.encode()), len(tail.encode())) >= limit // 2 - 64 - 3
+
+
+@given(st.text("aé€😀", min_size=200, max_size=2000), st.lists(st.integers(0, 2000)))
+def test_the_size_of_the_writes_does_not_matter(text: str, places: list[int]) -> None:
+    at_once, in_pieces = Output(limit=MIN_LIMIT), Output(limit=MIN_LIMIT)
+    at_once.write(text)
+    for start, end in zip([0, *sorted(places)], [*sorted(places), len(text)], strict=True):
+        in_pieces.write(text[start:end])
+    assert in_pieces.text() == at_once.text()
+
+
+def test_much_output_takes_little_memory() -> None:
+    output = Output()
+    for _ in range(200):
+        output.write("x" * 100_000)
+    output.write("the end")
+    text = output.text()
+    assert text.endswith("xxxthe end")
+    assert "… 19,934,5" in text
+    assert len(text.encode()) <= OUTPUT_LIMIT
+    held = [len(value) for value in vars(output).values() if isinstance(value, bytearray)]
+    assert sum(held) <= 2 * OUTPUT_LIMIT
+
+
+def test_what_an_engine_could_not_store_is_replaced() -> None:
+    assert cut("a\0b\udc80c", 1000) == "a\ufffdb?c"
+
+
+def test_a_limit_without_room_for_the_mark_is_refused() -> None:
+    with pytest.raises(ValueError, match="leaves no room to mark a cut"):
+        Output(limit=MIN_LIMIT - 1)
+
+
+def test_prints_are_caught_and_the_streams_come_back(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    output = Output()
+    with output.redirected():
+        print("out")
+        print("err", file=sys.stderr)
+        sys.stdout.buffer.write(b"bytes \xff\n")
+    assert (sys.stdout, sys.stderr) == before
+    print("after")
+    assert output.text() == "out\nerr\nbytes \ufffd\n"
+    assert capsys.readouterr().out == "after\n"
+
+
+def test_the_streams_come_back_after_a_job_that_replaced_or_closed_them() -> None:
+    before = sys.stdout
+    first, second = Output(), Output()
+    with first.redirected():
+        sys.stdout.close()
+        sys.stdout = io.StringIO()
+    assert sys.stdout is before
+    with second.redirected():
+        print("still here")
+    assert second.text() == "still here\n"
+
+
+def test_a_stream_kept_after_its_job_writes_to_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output()
+    with output.redirected():
+        kept = sys.stdout
+    print("late", file=kept)
+    assert output.text() == ""
+    assert capsys.readouterr().out == "late\n"
+
+
+def test_a_stand_in_put_back_by_a_latecomer_does_not_write_to_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Output().redirected():
+        stand_in = sys.stdout
+    monkeypatch.setattr(sys, "stdout", stand_in)
+    with Output().redirected():
+        pass
+    print("not lost")
+    assert capsys.readouterr().out == "not lost\n"
+
+
+def test_a_thread_the_job_starts_is_caught_too() -> None:
+    output = Output()
+    with output.redirected():
+        thread = threading.Thread(target=print, args=("from a thread",))
+        thread.start()
+        thread.join()
+    assert output.text() == "from a thread\n"
+
+
+def test_jobs_on_two_threads_keep_their_outputs_apart() -> None:
+    before = sys.stdout
+    outputs = [Output(), Output()]
+    both = threading.Barrier(2, timeout=10)
+
+    def job(number: int) -> None:
+        with outputs[number].redirected():
+            both.wait()
+            print(f"job {number}")
+            both.wait()
+
+    threads = [threading.Thread(target=job, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [output.text() for output in outputs] == ["job 0\n", "job 1\n"]
+    assert sys.stdout is before
+
+
+def test_the_tee_hears_everything_as_it_comes() -> None:
+    heard: list[str] = []
+    output = Output(limit=MIN_LIMIT, tee=heard.append)
+    output.write("a" * 1000)
+    output.write("b")
+    assert heard == ["a" * 1000, "b"]
+
+
+def test_a_tee_that_prints_prints_to_the_real_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    output = Output(tee=lambda text: print(f"job: {text}"))
+    with output.redirected():
+        sys.stdout.write("hello")
+    assert output.text() == "hello"
+    assert capsys.readouterr().out == "job: hello\n"
+
+
+def test_a_tee_that_fails_is_not_asked_again_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str] = []
+
+    def broken(text: str) -> None:
+        asked.append(text)
+        raise BrokenPipeError
+
+    output = Output(tee=broken)
+    output.write("one ")
+    output.write("two")
+    assert output.text() == "one two"
+    assert asked == ["one "]
+    assert "live output stopped" in caplog.text
+
+
+def test_a_subprocess_can_be_given_the_stream(capfd: pytest.CaptureFixture[str]) -> None:
+    with Output().redirected():
+        subprocess.run(["echo", "from below"], stdout=sys.stdout, check=True)
+    assert capfd.readouterr().out == "from below\n"

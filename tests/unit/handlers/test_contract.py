@@ -1,0 +1,86 @@
+"""What a handler sees of its job, and the verdicts it may return."""
+
+from contextlib import suppress
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+
+
+def a_context(payload: object = None) -> JobContext:
+    return JobContext(id="job1", job="mail", queue="default", attempt=1, payload=payload)
+
+
+@pytest.mark.parametrize(("delay", "seconds"), [(60, 60.0), (0, 0.0), (1.5, 1.5), (timedelta(minutes=2), 120.0)])
+def test_a_snooze_takes_seconds_or_a_timedelta(delay: float | timedelta, seconds: float) -> None:
+    assert Snooze(delay).delay_s == seconds
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), timedelta(days=-1)])
+def test_a_snooze_of_no_sensible_length_is_refused(delay: float | timedelta) -> None:
+    with pytest.raises(ValueError, match="a snooze lasts between"):
+        Snooze(delay)
+
+
+@pytest.mark.parametrize("verdict", [Snooze(1), Cancel("no longer wanted")])
+def test_an_except_exception_on_the_way_up_does_not_swallow_a_verdict(verdict: BaseException) -> None:
+    def nested() -> None:
+        raise verdict
+
+    with pytest.raises(type(verdict)) as raised, suppress(Exception):
+        nested()
+    assert raised.value is verdict
+
+
+def test_a_context_stands_alone_so_that_handlers_can_be_tested_without_a_worker() -> None:
+    context = a_context({"to": "ada"})
+    context.write("nobody reads this")
+    with context.uninterrupted():
+        assert not context.is_cancelled()
+    assert context.log.name == "holdfast.job"
+    assert repr(context) == "JobContext(id='job1', job='mail', queue='default', attempt=1, payload={'to': 'ada'})"
+
+
+def test_a_context_cannot_be_changed() -> None:
+    context = a_context()
+    with pytest.raises(AttributeError):
+        context.attempt = 2  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError):
+        context.meta["key"] = "value"  # type: ignore[index] # pyright: ignore[reportIndexIssue]
+
+
+def test_what_the_runtime_answers_reaches_the_handler() -> None:
+    written: list[str] = []
+    context = msgspec.structs.replace(a_context(), stop_asked=lambda: True, output=written.append)
+    context.write("half way")
+    assert context.is_cancelled()
+    assert written == ["half way"]
+
+
+def test_a_handler_knows_from_its_class_whether_it_is_async() -> None:
+    class Plain(Handler):
+        def handle(self, context: JobContext) -> object:
+            return None
+
+    class Coroutine(Handler):
+        async def handle(self, context: JobContext) -> object:
+            return None
+
+    assert (Plain().is_async, Coroutine().is_async) == (False, True)
+
+
+def test_a_payload_is_decoded_into_the_type_the_handler_declares() -> None:
+    class Order(msgspec.Struct):
+        number: int
+
+    class Ship(Handler):
+        payload_type = Order
+
+        def handle(self, context: JobContext) -> object:
+            return None
+
+    assert Ship().decode(b'{"number": 7}') == Order(number=7)
+    with pytest.raises(msgspec.ValidationError):
+        Ship().decode(b'{"number": "seven"}')
