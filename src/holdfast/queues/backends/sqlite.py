@@ -248,8 +248,8 @@ class SqliteBackend(SqliteInspector, Engine):
             query = {"queue": queue, "now": now, "limit": 1}
             return (
                 connection.execute(self._sql(CANDIDATES), query).fetchone() is not None
-                or connection.execute(self._sql(STAMPED), (token, queue, now)).fetchone() is not None
-            )
+                and connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
+            ) or connection.execute(self._sql(STAMPED), (token, queue, now)).fetchone() is not None
 
         if not self.file.read(look):
             return []

@@ -79,9 +79,9 @@ class SqliteFile:
     def connection(self) -> sqlite3.Connection:
         """This thread's connection, opened after any fork, to a file that is known to be ours."""
         handle: _Handle | None = getattr(self._local, "handle", None)
-        if handle is not None and handle.pid == os.getpid():
+        if self._is_open and handle is not None and handle.pid == os.getpid():
             return handle.connection
-        if handle is not None:
+        if handle is not None and handle.pid != os.getpid():
             _inherited.append(handle)
         if not self._is_open:
             with self._open_lock:
@@ -108,8 +108,9 @@ class SqliteFile:
         return answer
 
     def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
-        connection.execute("BEGIN IMMEDIATE")
         try:
+            # Inside the try: a job's timeout can be raised the moment the lock is there.
+            connection.execute("BEGIN IMMEDIATE")
             answer = work(connection, self._clock.now_us())
             connection.execute("COMMIT")
         except BaseException:
@@ -245,8 +246,10 @@ class SqliteFile:
                 return BackendError(f"{self.path} is damaged ({problem}): restore it from a backup")
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return BackendUnavailable(f"cannot write {self.path} ({problem}): check its owner and mode")
-            case _:
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL | sqlite3.SQLITE_INTERRUPT | sqlite3.SQLITE_NOMEM:
                 return BackendUnavailable(f"{self.path}: {problem}")
+            case _:
+                return BackendError(f"{self.path}: {problem}")
 
 
 def _patiently(action: Callable[[], T]) -> T:
