@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
@@ -58,6 +59,7 @@ class _VersionOnly(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _long_integer = re.compile(rb"\d{19}")
 
 
@@ -70,7 +72,7 @@ def decode_message(signed: bytes) -> JobMessage:
     """The message in bytes whose signature has been verified."""
     try:
         message = _message_decoder.decode(signed)
-    except (msgspec.DecodeError, RecursionError) as problem:
+    except _UNREADABLE as problem:
         raise _newer_or_rejected(signed, problem) from problem
     if message.v > WIRE_VERSION:
         raise NewerWire(message.v, WIRE_VERSION)
@@ -80,7 +82,7 @@ def decode_message(signed: bytes) -> JobMessage:
 def decode_untrusted_message(signed: bytes) -> JobMessage:
     """The message in bytes nobody vouches for: strict before anything else looks at them."""
     try:
-        strict_json(signed)
+        strict_json(signed, depth=MAX_DEPTH + 1)  # the payload may be as deep as that, inside the message
     except PayloadRejected as problem:
         raise EnvelopeRejected(str(problem)) from problem
     return decode_message(signed)
@@ -89,7 +91,7 @@ def decode_untrusted_message(signed: bytes) -> JobMessage:
 def _newer_or_rejected(signed: bytes, problem: Exception) -> Exception:
     try:
         version = _version_decoder.decode(signed).v
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         version = 0
     if version > WIRE_VERSION:
         return NewerWire(version, WIRE_VERSION)
@@ -112,9 +114,13 @@ def unseal(wire: bytes) -> tuple[bytes, bytes | None]:
 def describe(wire: bytes) -> JobMessage | None:
     """What a stored message says of itself, for people; None if it says nothing readable. Nothing is verified."""
     try:
-        return decode_message(unseal(wire)[0])
-    except (EnvelopeRejected, NewerWire):
+        message = decode_message(unseal(wire)[0])
+        # The decoder leaves these two as they are; whoever looks at the message will want to read them.
+        msgspec.json.decode(message.payload)
+        msgspec.json.decode(message.meta)
+    except (EnvelopeRejected, NewerWire, *_UNREADABLE):
         return None
+    return message
 
 
 def content_digest(wire: bytes) -> bytes:
@@ -149,10 +155,22 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
     suspicious = b"null" in encoded or _long_integer.search(encoded)
     if suspicious or encoded.count(b"{") + encoded.count(b"[") > MAX_DEPTH:
         _check_values(msgspec.to_builtins(value), what)
+    if not _reads_back(encoded):
+        strict_json(encoded, what=what)
     return msgspec.Raw(encoded)
 
 
-def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BYTES) -> Any:
+def _reads_back(encoded: bytes) -> bool:
+    """Whether these bytes are written again when they are read: not so for keys that became equal as text, or for
+    raw bytes inside that are no JSON.
+    """
+    try:
+        return _encoder.encode(msgspec.json.decode(encoded)) == encoded
+    except _UNREADABLE:
+        return False
+
+
+def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BYTES, depth: int = MAX_DEPTH) -> Any:
     """Decode JSON nobody vouches for; everything two parsers could read differently ends in `PayloadRejected`."""
     if len(text) > limit:
         raise PayloadRejected(_too_large(what, len(text)))
@@ -163,15 +181,14 @@ def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BY
         raise PayloadRejected(f"{what}: {problem}") from None
     except (ValueError, RecursionError) as problem:
         raise PayloadRejected(f"{what} is not valid JSON: {problem}") from problem
-    _check_values(value, what)
+    _check_values(value, what, depth)
     return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
         raise PayloadRejected(f"the key {twice!r} appears twice in one object")
     return members
 
@@ -189,11 +206,11 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _check_values(value: Any, what: str) -> None:
+def _check_values(value: Any, what: str, deepest: int = MAX_DEPTH) -> None:
     """Refuse what JSON would carry differently: non-finite floats, integers past 64 bits, nesting past the limit."""
     level: list[Any] = [value]
-    for depth in range(MAX_DEPTH + 2):
-        if depth > MAX_DEPTH and any(isinstance(item, dict | list | tuple) for item in level):
+    for depth in range(deepest + 1):
+        if depth == deepest and any(isinstance(item, dict | list | tuple) for item in level):
             raise PayloadRejected(f"{what} is nested deeper than {MAX_DEPTH} levels")
         for item in level:
             if isinstance(item, float) and not math.isfinite(item):

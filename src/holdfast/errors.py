@@ -63,7 +63,8 @@ class UnknownKey(WireError):
     """The message names a signing key this process does not have."""
 
     def __init__(self, kid: str) -> None:
-        super().__init__(f"the message was signed with key '{kid}', which is not in this worker's key ring")
+        # The name comes from a message nobody vouches for: it may be long, and may hold what a terminal would obey.
+        super().__init__(f"the message was signed with key {kid[:64]!a}, which is not in this worker's key ring")
         self.kid = kid
 
 

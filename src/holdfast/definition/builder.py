@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 
 from holdfast.codec import encode_payload
 from holdfast.definition.definition import JobDefinition, check_id
+from holdfast.errors import DefinitionError
 from holdfast.values import Backoff, BackoffStrategy
 
 BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
@@ -94,5 +95,9 @@ def as_backoff(backoff: BackoffLike) -> Backoff:
     if isinstance(backoff, Backoff):
         return backoff
     if isinstance(backoff, str):
+        if backoff not in list(BackoffStrategy):
+            raise DefinitionError(f"{backoff!r} is no backoff strategy; choose one of {', '.join(BackoffStrategy)}")
         return Backoff(strategy=BackoffStrategy(backoff))
+    if not backoff:
+        raise DefinitionError("an empty list of delays says nothing; name the strategy 'none' to retry at once")
     return Backoff(delays=tuple(float(delay) for delay in backoff))

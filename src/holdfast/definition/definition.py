@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff
 
 MAX_RETRIES: Final = 1000
 MAX_SPAN_S: Final = 10 * 366 * 86400.0
+LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
@@ -57,6 +58,8 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
         for option, instant in (("run_at", self.run_at), ("expires", self.expires_at)):
             if instant is not None and instant.tzinfo is None:
                 raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
+            if instant is not None and instant > LATEST:
+                raise DefinitionError(f"{option} {instant.isoformat()} is later than {LATEST.year}")
         for option, text in (("name", self.name), ("trace_id", self.trace_id), *(("tag", tag) for tag in self.tags)):
             if text is not None and not _label.fullmatch(text):
                 raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")

@@ -43,8 +43,11 @@ def read_keyring(path: Path) -> Keyring:
 def keyring_beside(database: Path) -> Keyring:
     """The key kept next to an embedded database, made when the first process needs it."""
     path = database.parent / KEY_FILE_NAME
-    if not path.exists():
-        _make(path)
+    try:
+        if not path.exists():
+            _make(path)
+    except OSError as problem:
+        raise ConfigError(f"cannot make a signing key at {path}: {problem.strerror}") from problem
     return read_keyring(path)
 
 

@@ -1,5 +1,6 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -13,6 +14,7 @@ from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, Env
 from holdfast.queues.keyfiles import keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey
 
+_password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
 SCHEMES: Final = ("sqlite", "memory", "sync")
 
 
@@ -38,7 +40,10 @@ class BackendFactory:
 
     def open(self, url: str) -> tuple[Engine, Signer]:
         """The engine of a URL, and the keys its messages are signed with."""
-        scheme = urlsplit(url).scheme
+        try:
+            scheme = urlsplit(url).scheme
+        except ValueError as problem:
+            raise ConfigError(f"{redacted(url)!r} is not a URL: {problem}") from problem
         match scheme:
             case "sqlite":
                 return self._open_sqlite(url)
@@ -89,7 +94,5 @@ def sqlite_path(url: str) -> Path:
 
 def redacted(url: str) -> str:
     """The URL without its password, for messages."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":…@", 1)
+    # Not by the rules of URLs: a password with a character that should have been escaped is one all the same.
+    return _password.sub(r"\1…@", url)

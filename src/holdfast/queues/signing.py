@@ -35,7 +35,11 @@ class SigningKey:
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
         self.kid = kid if kid is not None else self.fingerprint[:8]
         if not _kid_pattern.fullmatch(self.kid):
-            raise ConfigError(f"{self.kid!r} cannot name a key: use 1 to 32 letters, digits, dots, dashes, underscores")
+            # What stands before the colon may be the start of a key that holds a colon: it is not repeated here.
+            raise ConfigError(
+                "the name of a signing key, before the colon, must be 1 to 32 letters, digits, dots, dashes or "
+                "underscores; a key without a name must not hold a colon"
+            )
 
     @classmethod
     def generate(cls) -> "SigningKey":

@@ -1,0 +1,317 @@
+"""`Holdfast`: wires the layers together and decides nothing."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property, update_wrapper
+from pathlib import Path
+from typing import Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.codec import encode_payload
+from holdfast.config import Project, Settings, find_project, load_settings
+from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition.builder import BackoffLike, as_backoff
+from holdfast.definition.definition import span_s, unique
+from holdfast.errors import ConfigError, DefinitionError
+from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+from holdfast.execution.runtime import JobRuntime
+from holdfast.handle import JobHandle
+from holdfast.handlers import COMMAND_KEY, CommandHandler, FunctionHandler, Handler, HandlerRegistry
+from holdfast.metrics import InMemoryMetrics, MetricsCollector
+from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.keyfiles import find_keyring
+from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
+from holdfast.queues.signing import Keyring, Signer, Unsigned
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, BackoffStrategy, WorkerResult
+from holdfast.worker import QueueWorker, WorkerLoop
+
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H", bound=type[Handler])
+
+# A library only speaks if the program wants to hear it: the command line adds a handler, others may.
+logging.getLogger("holdfast").addHandler(logging.NullHandler())
+
+KEY_FACTS = "signing-key"
+COMMAND_FACTS = "allowed-command"
+
+
+class JobOptions(TypedDict, total=False):
+    """How a job is enqueued, wherever options are given: on the decorator, by `options()`."""
+
+    name: str
+    queue: str
+    priority: int
+    max_retries: int
+    backoff: BackoffLike
+    timeout: float | timedelta
+    delay: float | timedelta
+    run_at: datetime
+    expires: float | timedelta | datetime
+    tags: Sequence[str]
+    meta: Mapping[str, object]
+    trace_id: str
+    id: str
+
+
+class Job(Generic[P, R]):
+    """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker."""
+
+    def __init__(self, app: "Holdfast", handler: FunctionHandler, options: JobOptions) -> None:
+        self._app = app
+        self._handler = handler
+        self._options = options
+        self.key = handler.key
+        update_wrapper(self, handler.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast("R", self._handler.function(*args, **kwargs))
+
+    def options(self, **options: Unpack[JobOptions]) -> "Job[P, R]":
+        """The same job with other options."""
+        return Job(self._app, self._handler, {**self._options, **options})
+
+    def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
+        """The definition of this call; an invalid argument is an error here, not in the worker."""
+        return definition_of(self.key, self._handler.bind(*args, **kwargs), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
+        """Keep this call for a worker."""
+        job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"))
+        return self._app.handle(job_id)
+
+
+class Holdfast:
+    """An application's jobs: where they are kept, which handlers run them, and what workers need."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        settings: Settings | None = None,
+        signing_key: str | None = None,
+        allowlist: Mapping[str, Collection[str]] | None = None,
+        allowed_commands: Collection[str] | None = None,
+        retry_policy: RetryPolicy | None = None,
+        metrics: MetricsCollector | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        directory: str | Path | None = None,
+    ) -> None:
+        self.project: Project = find_project(Path(directory) if directory is not None else None)
+        self.settings = settings if settings is not None else load_settings(self.project)
+        self.url = url or self.settings.url or self.project.default_url
+        self.metrics = metrics if metrics is not None else InMemoryMetrics()
+        self.commands = CommandHandler(self.settings.allowed_commands if allowed_commands is None else allowed_commands)
+        self.registry = HandlerRegistry(self.settings.allowlist if allowlist is None else allowlist)
+        self.registry.register(COMMAND_KEY, self.commands)
+        self._signing_key = signing_key
+        self._retry_policy = retry_policy
+        self._clock = clock
+
+    @cached_property
+    def _opened(self) -> tuple[Engine, Signer]:
+        engine, signer = self._factory().open(self.url)
+        if isinstance(signer, Keyring):
+            _compare_keys(engine, signer)
+        if isinstance(engine, SyncBackend):
+            engine.attach(self._worker(engine, signer).process_once)
+        return engine, signer
+
+    def _factory(self) -> BackendFactory:
+        settings = self.settings
+        return BackendFactory(
+            self._signer(),
+            policy=LeasePolicy(
+                lease_s=settings.lease,
+                crash_limit=settings.crash_limit,
+                retain_completed_s=settings.retain_completed,
+                retain_dead_s=settings.retain_dead or None,
+            ),
+            clock=self._clock,
+            max_retries=settings.max_retries,
+            timeout_s=settings.timeout,
+            table_prefix=settings.table_prefix,
+        )
+
+    def _signer(self) -> Signer | None:
+        if not self.settings.verify:
+            return Unsigned()
+        return find_keyring(self._signing_key, configured_file=self.settings.signing_key_file)
+
+    def backend(self) -> Engine:
+        """The engine, opened when it is first needed."""
+        return self._opened[0]
+
+    @property
+    def location(self) -> str:
+        """Where the jobs are, for people."""
+        return str(sqlite_path(self.url)) if self.url.startswith("sqlite:") else redacted(self.url)
+
+    def create_schema(self) -> None:
+        """Prepare the engine or bring its schema up to date."""
+        engine, _ = self._factory().open(self.url)
+        with engine:
+            engine.create_schema()
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
+    @overload
+    def job(
+        self,
+        /,
+        *,
+        key: str | None = None,
+        no_retry: Collection[type[BaseException]] = (),
+        **options: Unpack[JobOptions],
+    ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+    def job(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        key: str | None = None,
+        no_retry: Collection[type[BaseException]] = (),
+        **options: Unpack[JobOptions],
+    ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+        """Make a plain or async function a job, under its own name or another key."""
+
+        def register(function: Callable[P, R]) -> Job[P, R]:
+            handler = FunctionHandler(function, key=key, no_retry=no_retry)
+            definition_of(handler.key, None, options)  # wrong options are an error here, where they are written
+            self.registry.register(handler.key, handler)
+            return Job(self, handler, options)
+
+        return register if function is None else register(function)
+
+    def handler(self, key: str) -> Callable[[H], H]:
+        """Register a handler class under a key."""
+
+        def register(handler: H) -> H:
+            self.registry.register(key, handler)
+            return handler
+
+        return register
+
+    def define(self, handler: str, payload: object = None) -> JobBuilder:
+        """Describe a job step by step; `dispatch()` enqueues it."""
+        return JobBuilder(handler, payload, dispatcher=self)
+
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
+        """Keep one job of this definition and return its id."""
+        return self.backend().enqueue(definition, id=id)
+
+    def enqueue_many(self, definitions: Iterable[JobDefinition]) -> list[str]:
+        """Keep one job of each definition, all or none, in one round trip."""
+        engine = self.backend()
+        return [one.id for one in engine.accept([engine.envelopes.make(each) for each in definitions])]
+
+    def handle(self, job_id: str) -> JobHandle:
+        """The handle of a job, by its id."""
+        engine = self.backend()
+        return JobHandle(job_id, engine, engine.clock)
+
+    def worker(self, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
+        """A worker in this process. `tee` sees a job's output while it runs."""
+        return self._worker(*self._opened, tee=tee)
+
+    def _worker(self, engine: Engine, signer: Signer, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
+        return QueueWorker(
+            engine,
+            JobRuntime(self.registry, clock=engine.clock, tee=tee),
+            signer,
+            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            metrics=self.metrics,
+            clock=engine.clock,
+        )
+
+    @property
+    def backoff(self) -> Backoff:
+        """The delays of jobs that bring none of their own."""
+        settings = self.settings
+        return Backoff(
+            strategy=BackoffStrategy(settings.backoff),
+            base=settings.backoff_base,
+            multiplier=max(1.0, settings.backoff_base),
+            max=settings.backoff_max,
+            jitter=settings.backoff_jitter,
+        )
+
+    def loop(
+        self,
+        worker: QueueWorker,
+        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        *,
+        burst: bool = False,
+        max_jobs: int = 0,
+        on_result: Callable[[WorkerResult], None] | None = None,
+    ) -> WorkerLoop:
+        """Turn after turn of a worker, as the settings say; `run()` it."""
+        return WorkerLoop(
+            worker,
+            queues,
+            poll_interval_s=self.settings.poll_interval,
+            reap_interval_s=self.settings.reap_interval,
+            burst=burst,
+            max_jobs=max_jobs,
+            on_result=on_result,
+        )
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        if "_opened" in self.__dict__:
+            self.backend().close()
+            del self.__dict__["_opened"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
+    """The definition of a job with these options."""
+    unknown = sorted(set(options) - JobOptions.__optional_keys__)
+    if unknown:
+        raise DefinitionError(
+            f"'{unknown[0]}' is no option of a job; known: {', '.join(sorted(JobOptions.__optional_keys__))}"
+        )
+    expires = options.get("expires")
+    expires_at = expires if isinstance(expires, datetime) else None
+    expires_in = None if isinstance(expires, datetime) else span_s(expires)
+    backoff = options.get("backoff")
+    return JobDefinition(
+        handler=key,
+        payload=encode_payload(payload),
+        name=options.get("name"),
+        queue=options.get("queue", DEFAULT_QUEUE),
+        priority=options.get("priority", DEFAULT_PRIORITY),
+        max_retries=options.get("max_retries"),
+        backoff=None if backoff is None else as_backoff(backoff),
+        timeout=span_s(options.get("timeout")),
+        delay=span_s(options.get("delay")),
+        run_at=options.get("run_at"),
+        expires_in=expires_in,
+        expires_at=expires_at,
+        tags=unique(options.get("tags", ())),
+        meta=encode_payload(dict(options["meta"]), what="the meta") if "meta" in options else msgspec.Raw(b"{}"),
+        trace_id=options.get("trace_id"),
+    )
+
+
+def _compare_keys(engine: Engine, keyring: Keyring) -> None:
+    """Refuse keys that cannot verify what is already queued; remember the one that signs from now on."""
+    known = engine.facts(KEY_FACTS)
+    ours = {key.fingerprint for key in keyring.keys}
+    if known and not known & ours:
+        raise ConfigError(
+            "the jobs in this queue were signed with another key than the one given here, so every one of them would "
+            "be rejected: give the old key too, behind the new one (HOLDFAST_SIGNING_KEY=new,old)"
+        )
+    signing = keyring.keys[0].fingerprint
+    if signing not in known:
+        engine.add_facts(KEY_FACTS, [signing])

@@ -1,0 +1,82 @@
+"""The command line, `holdfast` and `queuectl`: one file per group of commands, loaded when it is used."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+
+# Where each command lives, and what `--help` says of it without loading it.
+COMMANDS: Final = {
+    "run": ("holdfast.cli.run:run", "Keep one command as a job, work it here, exit with its code."),
+    "enqueue": ("holdfast.cli.enqueue:enqueue", "Add jobs: JSON, a file, lines on stdin, or a command."),
+    "worker": ("holdfast.cli.worker:worker", "Run jobs."),
+    "list": ("holdfast.cli.jobs:list_jobs", "Show jobs, newest first."),
+    "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
+    "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
+    "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
+    "config": ("holdfast.cli.config:config", "Read and change settings."),
+    "migrate": ("holdfast.cli.migrate:migrate", "Create the schema or bring it up to date."),
+    "version": ("holdfast.cli.version:version", "Show the version."),
+}
+
+EXAMPLES: Final = """\
+\b
+Examples:
+  holdfast run -- echo kept
+  holdfast enqueue '{"id": "job1", "command": "sleep 2"}'
+  holdfast worker start --allow sleep
+  holdfast list --state pending
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they run, so that `--help` and completion are fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Holdfast keeps background jobs until they are done."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(given))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        answer: Any = cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+    except Exception as problem:
+        from holdfast.cli.failing import report
+
+        ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        return report(problem, as_json="--json" in ours)
+    return answer if isinstance(answer, int) else 0

@@ -1,0 +1,156 @@
+"""`holdfast enqueue`: jobs from JSON, from a file, from lines on stdin, or from a command."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import click
+
+from holdfast.app import COMMAND_FACTS, Holdfast
+from holdfast.cli.options import Span, json_option, url_option
+from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.spec import read_spec
+from holdfast.codec import strict_json
+from holdfast.errors import ConfigError, DefinitionError
+from holdfast.values import Accepted, JobEnvelope
+
+MAX_INPUT_BYTES: Final = 4 * 1024**3
+
+
+@click.command()
+@click.argument("spec", nargs=-1, type=click.UNPROCESSED)
+@click.option("--queue", "-q", metavar="NAME", help="The queue, instead of the one in the JSON.")
+@click.option("--id", "job_id", metavar="ID", help="The id: enqueueing it again with the same content adds nothing.")
+@click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher first.")
+@click.option("--max-retries", type=click.IntRange(0, 1000), metavar="N", help="Retries after the first run.")
+@click.option("--timeout", type=Span(), metavar="SPAN", help="The longest one attempt may take.")
+@click.option("--delay", type=Span(), metavar="SPAN", help="Not before that long from now.")
+@url_option
+@json_option
+def enqueue(
+    spec: tuple[str, ...],
+    queue: str | None,
+    job_id: str | None,
+    priority: int | None,
+    max_retries: int | None,
+    timeout: float | None,
+    delay: float | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Add jobs: a JSON object, @FILE, - for JSON lines on stdin, or a command after --.
+
+    All jobs of one call are added, or none.
+
+    \b
+    Examples:
+      holdfast enqueue '{"id": "job1", "command": "sleep 2"}'
+      holdfast enqueue '{"job": "send_mail", "payload": {"to": "ada@example.org"}, "priority": 8}'
+      holdfast enqueue @jobs.jsonl
+      make-jobs | holdfast enqueue -
+      holdfast enqueue --queue nightly -- pg_dump shop
+    """
+    given = {
+        "queue": queue,
+        "id": job_id,
+        "priority": priority,
+        "max_retries": max_retries,
+        "timeout": timeout,
+        "delay": delay,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    described = _read(spec)
+    if not described:
+        raise DefinitionError("there is nothing to enqueue: the list of jobs is empty")
+    with Holdfast(url) as hf:
+        envelopes = _envelopes(hf, described, options)
+        accepted = hf.backend().accept(envelopes)
+        _print(hf, envelopes, accepted, as_json=as_json, is_bulk=_is_bulk(spec))
+
+
+def _is_bulk(spec: tuple[str, ...]) -> bool:
+    return len(spec) == 1 and (spec[0] == "-" or spec[0].lstrip().startswith(("@", "[")))
+
+
+def _read(spec: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The job descriptions, each with the place it came from, for messages."""
+    if not spec:
+        raise click.UsageError("say what to enqueue: a JSON object, @FILE, - for stdin, or a command after --")
+    if len(spec) == 1 and spec[0] == "-":
+        return _split(sys.stdin.buffer.read(), "line")
+    if len(spec) == 1 and spec[0].startswith("@"):
+        path = Path(spec[0][1:])
+        try:
+            return _split(path.read_bytes(), f"{path}:")
+        except OSError as problem:
+            raise ConfigError(f"cannot read {path}: {problem.strerror}") from problem
+    if len(spec) == 1 and spec[0].lstrip().startswith(("{", "[")):
+        return _described(strict_json(spec[0].encode(errors="surrogateescape"), what="the job"), "the job")
+    return [("the command", {"command": list(spec)})]
+
+
+def _split(text: bytes, what: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """JSON lines, or one JSON array or object over several lines."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise DefinitionError("there is nothing to enqueue: the input is empty")
+    one_document = text.lstrip().startswith(b"[") or (len(lines) > 1 and not lines[0][1].rstrip().endswith(b"}"))
+    if one_document:
+        return _described(strict_json(text, what="the input", limit=MAX_INPUT_BYTES), what)
+    return [
+        one
+        for number, line in lines
+        for one in _described(strict_json(line, what=f"{what} {number}"), f"{what} {number}")
+    ]
+
+
+def _described(value: object, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    if isinstance(value, dict):
+        return [(where, cast("dict[str, Any]", value))]
+    if isinstance(value, list):
+        items = cast("list[object]", value)
+        return [one for place, item in enumerate(items, 1) for one in _described(item, f"{where} item {place}")]
+    raise DefinitionError(f"{where}: a job is a JSON object, not {type(value).__name__}")
+
+
+def _envelopes(
+    hf: Holdfast, described: list[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any]
+) -> list[JobEnvelope]:
+    factory = hf.backend().envelopes
+    allowed = {*hf.commands.allowed, *hf.backend().facts(COMMAND_FACTS)}
+    envelopes: list[JobEnvelope] = []
+    with click.progressbar(described, label="signing", file=sys.stderr, hidden=not _shows_progress(described)) as items:
+        for where, fields in items:
+            try:
+                spec = read_spec({**fields, **options})
+                envelopes.append(factory.make(spec.definition(allowed), id=spec.id))
+            except DefinitionError as problem:
+                raise type(problem)(f"{where}: {problem}") from problem
+    return envelopes
+
+
+def _shows_progress(described: list[tuple[str, Mapping[str, Any]]]) -> bool:
+    return len(described) >= 1000 and sys.stderr.isatty()
+
+
+def _print(
+    hf: Holdfast, envelopes: list[JobEnvelope], accepted: list[Accepted], *, as_json: bool, is_bulk: bool
+) -> None:
+    if as_json:
+        documents = [
+            {"id": one.id, "queue": envelope.queue, "created": one.created}
+            for envelope, one in zip(envelopes, accepted, strict=True)
+        ]
+        print_json(documents if is_bulk else documents[0])
+    elif is_bulk:
+        created = sum(one.created for one in accepted)
+        already = f", {len(accepted) - created:,} were there already" if created < len(accepted) else ""
+        click.echo(f"{glyph('✓', '*')} {created:,} {'job' if created == 1 else 'jobs'} queued{already}")
+    else:
+        queue, one = envelopes[0].queue, accepted[0]
+        if one.created:
+            click.echo(f"{glyph('✓', '*')} {one.id} queued on {queue}")
+        else:
+            click.echo(f"{glyph('•', '-')} {one.id} is already there with the same content; nothing was added")
+    say(f"  kept in {hf.location}")

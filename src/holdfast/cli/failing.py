@@ -1,0 +1,79 @@
+"""How the command line fails: every error in one sentence on stderr, and an exit code that scripts can tell apart."""
+
+import logging
+import os
+import sys
+from typing import Final
+
+import click
+
+from holdfast.cli.output import print_error
+from holdfast.errors import (
+    BackendUnavailable,
+    CommandForbidden,
+    ConfigError,
+    DefinitionError,
+    ForeignDatabase,
+    HoldfastError,
+    IdConflict,
+    SchemaTooNew,
+    UnknownJob,
+)
+
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
+UNREACHABLE: Final = 5
+INTERRUPTED: Final = 130
+
+
+def report(problem: Exception, *, as_json: bool) -> int:
+    """Say what went wrong and return the exit code for it."""
+    match problem:
+        case click.Abort():
+            # Click makes one of Ctrl-C and of the end of its input alike.
+            interrupted = isinstance(problem.__cause__, KeyboardInterrupt)
+            click.echo("interrupted" if interrupted else "aborted", err=True)
+            return INTERRUPTED if interrupted else FAILED
+        case click.exceptions.Exit():
+            return problem.exit_code
+        case click.ClickException():
+            if as_json:
+                print_error(_name(problem), problem.format_message())
+            else:
+                problem.show()
+            return problem.exit_code
+        case BrokenPipeError():
+            # Whoever read our output has left; so that Python does not complain at exit, give it somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
+        case HoldfastError():
+            print_error(_name(problem), str(problem), as_json=as_json)
+            return exit_code(problem)
+        case OSError():
+            what = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
+            print_error(_name(problem), what, as_json=as_json)
+            return UNREACHABLE
+        case _:
+            logging.getLogger("holdfast.cli").debug("unexpected", exc_info=problem)
+            raise problem
+
+
+def exit_code(problem: HoldfastError) -> int:
+    """The exit code of an error."""
+    match problem:
+        case CommandForbidden() | IdConflict() | ForeignDatabase() | SchemaTooNew():
+            return REFUSED
+        case ConfigError() | DefinitionError():
+            return USAGE
+        case UnknownJob():
+            return NOT_FOUND
+        case BackendUnavailable():
+            return UNREACHABLE
+        case _:
+            return FAILED
+
+
+def _name(problem: Exception) -> str:
+    return type(problem).__name__

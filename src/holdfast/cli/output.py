@@ -1,0 +1,120 @@
+"""What the command line prints: tables and sentences for people, JSON for programs, nothing a terminal would obey."""
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+import msgspec
+
+from holdfast.values import AttemptView, JobHistory, JobView
+
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: object) -> str:
+    """Text without control characters, escape sequences and direction overrides: stored data is not trusted."""
+    return _UNPRINTABLE.sub("\ufffd", str(text))
+
+
+def glyph(good: str, ascii_only: str) -> str:
+    """A sign the terminal's encoding can show."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    try:
+        good.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return ascii_only
+    return good
+
+
+def say(sentence: str) -> None:
+    """Tell a person something that is not the command's data."""
+    click.echo(plain(sentence), err=True)
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_error(code: str, message: str, *, as_json: bool = True) -> None:
+    """An error on stderr: a sentence, or a document."""
+    if as_json:
+        click.echo(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False), err=True)
+    else:
+        click.echo(f"holdfast: {plain(message)}", err=True)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their content."""
+    lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(len(heading), *(len(line[at]) for line in lines), 0) for at, heading in enumerate(headings)]
+    for line in [list(headings), *lines]:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def job_document(job: JobView) -> dict[str, Any]:
+    """A job as JSON shows it: every member always there, payload and meta as values."""
+    document: dict[str, Any] = {name: getattr(job, name) for name in job.__struct_fields__}
+    document["payload"] = _value(job.payload)
+    document["meta"] = _value(job.meta)
+    return document
+
+
+def history_document(history: JobHistory) -> dict[str, Any]:
+    """A job as JSON shows it, with its `history`: one document for each attempt, oldest first."""
+    return {**job_document(history.job), "history": [_attempt_document(past) for past in history.attempts]}
+
+
+def _attempt_document(attempt: AttemptView) -> dict[str, Any]:
+    """An attempt as JSON shows it."""
+    record = attempt.record
+    return {
+        "delivery": attempt.delivery,
+        "outcome": record.outcome,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        "duration_s": record.duration_s,
+        "error": record.error,
+        "output": record.output,
+        "result": None if record.result is None else msgspec.json.decode(record.result),
+        "note": record.note,
+    }
+
+
+def _value(json_text: msgspec.Raw) -> Any:
+    """The value of a stored JSON text, or the text itself: nobody has verified it yet, so it may be anything."""
+    try:
+        return msgspec.json.decode(json_text)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        return bytes(json_text).decode(errors="replace")
+
+
+def instant(moment: datetime | None) -> str:
+    """A moment in local time with its offset."""
+    if moment is None:
+        return "–"
+    # At the ends of the calendar there may be no such local time.
+    with suppress(OverflowError, ValueError):
+        moment = moment.astimezone()
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def span(seconds: float) -> str:
+    """A span in the unit people would use."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} m"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+
+
+def age(moment: datetime) -> str:
+    """How long ago that was."""
+    return span(max(0.0, (datetime.now(UTC) - moment).total_seconds()))

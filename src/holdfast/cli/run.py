@@ -1,0 +1,112 @@
+"""`holdfast run`: one command, kept as a durable job and worked here."""
+
+import re
+import secrets
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.options import Span, json_option, url_option
+from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
+from holdfast.cli.spec import command_job
+from holdfast.errors import UnknownJob
+from holdfast.handlers import parse_command
+from holdfast.values import ErrorInfo, JobHistory, JobState, Outcome
+from holdfast.worker import QueueWorker
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--timeout", type=Span(), default=0.0, metavar="SPAN", help="End it after that long; 0 = no limit.")
+@url_option
+@json_option
+def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool) -> int:
+    """Keep COMMAND as a job, work it here, and exit with its exit code.
+
+    The job is durable before it starts. It waits in a queue of its own, and what you type here is allowed for this
+    one job only.
+
+    \b
+    Example:
+      holdfast run -- make backup
+    """
+    argv = parse_command(command)
+    queue = f"run-{secrets.token_hex(6)}"
+    definition = command_job(argv).queue(queue).max_retries(0).timeout(timeout).definition()
+    with Holdfast(url, allowed_commands=[argv[0]]) as hf:
+        job_id = hf.enqueue(definition)
+        say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
+        worker = hf.worker(tee=None if as_json else _printer())
+        stopped_by = _work(worker, queue)
+        if stopped_by is not None:
+            hf.backend().cancel(job_id, "interrupted at the terminal")
+        history = hf.backend().get(job_id)
+        if history is None:
+            raise UnknownJob(job_id)
+    if as_json:
+        print_json(history_document(history))
+    if stopped_by is not None:
+        say(f"{glyph('✗', 'x')} {plain(shlex.join(argv))}: {history.job.state}, {stopped_by.name} came")
+        return 128 + stopped_by
+    return _finish(history, argv)
+
+
+def _work(worker: QueueWorker, queue: str) -> signal.Signals | None:
+    """Run the queue's one job; the signal that stopped it, if one came."""
+    stopped_by: signal.Signals | None = None
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal stopped_by
+        stopped_by = signal.Signals(signum)
+        worker.interrupt()
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        worker.process_once(queue)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        worker.close()
+    return stopped_by
+
+
+def _finish(history: JobHistory, argv: list[str]) -> int:
+    job, last = history.job, history.attempts[-1].record
+    took = span(last.duration_s)
+    if job.state is JobState.COMPLETED:
+        say(f"{glyph('✓', '*')} {plain(shlex.join(argv))}: completed in {took}")
+        return 0
+    say(f"{glyph('✗', 'x')} {plain(shlex.join(argv))}: {job.state} after {took}: {job.last_error}")
+    say(f"  look at it:  holdfast show {job.id}")
+    return _exit_code(last.error) if last.outcome is Outcome.FAILED else 124
+
+
+def _exit_code(error: ErrorInfo | None) -> int:
+    """The command's own exit code, as the record of its failed attempt says it; 128 + n if signal n killed it.
+
+    What could not be started ends as a shell would have it: 127 not found, 126 not runnable.
+    """
+    said = error.message if error is not None else ""
+    if code := re.fullmatch(r"exit code (\d+)", said):
+        return int(code[1])
+    if killed := re.fullmatch(r"killed by (?:signal (\d+)|(SIG\w+))", said):
+        return 128 + (int(killed[1]) if killed[1] else signal.Signals[killed[2]])
+    return 126 if "cannot be run: " in said else 127
+
+
+def _printer() -> Callable[[str], None]:
+    """Prints what the command prints, at once; a sign the terminal's encoding lacks is replaced."""
+    # Taken here and now: while a job runs, `sys.stdout` is the job's.
+    stdout = sys.stdout
+    encoding = stdout.encoding or "utf-8"
+
+    def pass_on(text: str) -> None:
+        stdout.write(text.encode(encoding, "replace").decode(encoding))
+        stdout.flush()
+
+    return pass_on

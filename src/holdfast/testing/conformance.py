@@ -1,0 +1,39 @@
+"""The law every engine obeys, as tests: give `EngineConformance` a `lab` fixture and pytest runs every clause.
+
+The names of the tests are the clauses. No clause asks which engine it runs on; it asks `capabilities`.
+"""
+
+from collections.abc import Callable
+
+from holdfast.testing.lab import Lab
+from holdfast.testing.laws.accepting import AcceptingLaws
+from holdfast.testing.laws.claiming import ClaimingLaws
+from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
+from holdfast.testing.laws.operating import CancelLaws, ForgettingLaws, PauseLaws, ReplayLaws
+from holdfast.testing.laws.racing import RacingLaws
+from holdfast.testing.laws.reading import ReadingLaws
+from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
+
+
+class EngineConformance(
+    AcceptingLaws,
+    ClaimingLaws,
+    VerdictLaws,
+    HolderLaws,
+    RenewalLaws,
+    CrashLaws,
+    ClockLaws,
+    CancelLaws,
+    ReplayLaws,
+    ForgettingLaws,
+    PauseLaws,
+    ReadingLaws,
+    RacingLaws,
+):
+    """Every clause. Subclass it under a name pytest collects, beside a fixture `lab` that yields a fresh `Lab`."""
+
+
+def clauses() -> dict[str, Callable[[Lab], None]]:
+    """Every clause by its name, as a plain function of a lab."""
+    suite = EngineConformance()
+    return {name: getattr(suite, name) for name in dir(suite) if name.startswith("test_")}

@@ -1,0 +1,1 @@
+"""The laws, one file per verb group; `holdfast.testing.conformance` puts them together."""

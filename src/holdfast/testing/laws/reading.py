@@ -1,0 +1,166 @@
+"""What people can see: numbers, lists, one job with its past, and what the installation knows of itself (law 1)."""
+
+from datetime import timedelta
+
+from holdfast.testing.lab import Lab
+from holdfast.values import DEFAULT_QUEUE, DeadReason, JobFilter, JobState
+
+
+class ReadingLaws:
+    """`counts`, `find`, `get`, `facts`: each job is in exactly one state, and every view says the same."""
+
+    def test_an_empty_store_shows_nothing(self, lab: Lab) -> None:
+        assert lab.engine.counts() == {}
+        assert lab.engine.find(JobFilter()).jobs == ()
+        assert lab.engine.find(JobFilter()).next is None
+        assert lab.engine.get("nobody") is None
+        assert lab.engine.dead_letters().jobs == ()
+
+    def test_every_job_is_counted_in_its_one_state(self, lab: Lab) -> None:
+        self._fill(lab)
+        assert lab.engine.counts() == {
+            "mail": {
+                JobState.COMPLETED: 1,
+                JobState.DEAD: 2,
+                JobState.FAILED: 1,
+                JobState.PROCESSING: 1,
+                JobState.CANCELLED: 1,
+            },
+            "slow": {JobState.PENDING: 2, JobState.SCHEDULED: 1},
+        }
+        assert lab.engine.counts("slow") == {"slow": {JobState.PENDING: 2, JobState.SCHEDULED: 1}}
+        assert not lab.engine.counts("third").get("third")
+
+    def test_a_scheduled_job_is_counted_as_pending_once_it_is_due(self, lab: Lab) -> None:
+        lab.put("a", delay=30)
+        assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.SCHEDULED: 1}}
+        lab.advance(60)
+        assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.PENDING: 1}}
+        assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["a"]
+        assert lab.ids(JobFilter(states=(JobState.SCHEDULED,))) == []
+
+    def test_every_state_can_be_searched_alone(self, lab: Lab) -> None:
+        expected = self._fill(lab)
+        for state in JobState:
+            found = lab.ids(JobFilter(states=(state,)))
+            assert sorted(found) == sorted(id for id, its in expected.items() if its is state), state
+            assert all(lab.view(id).state is state for id in found)
+
+    def test_each_condition_of_a_search_must_hold(self, lab: Lab) -> None:
+        expected = self._fill(lab)
+
+        def found(where: JobFilter) -> list[str]:
+            return sorted(lab.ids(where))
+
+        assert found(JobFilter()) == sorted(expected)
+        assert found(JobFilter(states=(JobState.DEAD, JobState.PENDING))) == ["dead", "ousted", "pending", "report"]
+        assert found(JobFilter(queue="slow")) == ["pending", "report", "scheduled"]
+        assert found(JobFilter(job="report.make")) == ["report"]
+        assert found(JobFilter(ids=("dead", "report", "nobody"))) == ["dead", "report"]
+        assert found(JobFilter(dead_reason=DeadReason.NO_RETRY)) == ["ousted"]
+        assert found(JobFilter(queue="mail", states=(JobState.PENDING,))) == []
+        assert found(JobFilter(queue="slow", ids=("dead", "report"))) == ["report"]
+        assert found(JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.FAILED)) == ["dead"]
+
+    def test_a_search_by_when_jobs_finished_finds_only_finished_ones(self, lab: Lab) -> None:
+        lab.put("first", "second", "third")
+        for id in ("first", "second"):
+            assert lab.engine.ack(lab.take(id))
+            lab.advance(10)
+        middle = lab.now() - timedelta(seconds=15)
+        assert lab.ids(JobFilter(finished_before=middle)) == ["first"]
+        assert lab.ids(JobFilter(finished_before=lab.now())) == ["second", "first"]
+        assert lab.ids(JobFilter(finished_before=lab.now() - timedelta(days=1))) == []
+
+    def test_the_newest_come_first(self, lab: Lab) -> None:
+        for id in ("a", "c", "b"):
+            lab.put(id)
+            lab.advance(1)
+        assert lab.ids() == ["b", "c", "a"]
+
+    def test_of_finished_jobs_the_last_finished_comes_first(self, lab: Lab) -> None:
+        lab.put("a", "b", "c")
+        a, b, c = lab.claim()
+        for lease in (b, c, a):
+            assert lab.engine.abandon(lease, DeadReason.FAILED)
+            lab.advance(1)
+        assert [view.id for view in lab.engine.dead_letters().jobs] == ["a", "c", "b"]
+        assert lab.ids(JobFilter(states=(JobState.DEAD, JobState.COMPLETED)), page=1) == ["a", "c", "b"]
+
+    def test_pages_show_every_job_exactly_once(self, lab: Lab) -> None:
+        ids = [f"job{number}" for number in range(7)]
+        lab.engine.accept([lab.envelope(id) for id in ids[:4]])
+        lab.put(*ids[4:])
+        for size in (1, 2, 3, 6, 7, 8):
+            found = lab.ids(page=size)
+            assert sorted(found) == ids, size
+        assert lab.engine.find(JobFilter(), limit=7).next is None
+        assert lab.engine.find(JobFilter(), limit=6).next is not None
+
+    def test_pages_of_finished_jobs_show_every_job_exactly_once(self, lab: Lab) -> None:
+        ids = [f"job{number}" for number in range(7)]
+        lab.put(*ids)
+        for lease in lab.claim():
+            assert lab.engine.ack(lease)
+        for size in (1, 3, 7, 8):
+            assert sorted(lab.ids(JobFilter(states=(JobState.COMPLETED,)), page=size)) == ids, size
+
+    def test_jobs_that_arrive_while_somebody_turns_pages_do_not_disturb(self, lab: Lab) -> None:
+        lab.put("a", "b", "c", "d")
+        first = lab.engine.find(JobFilter(), limit=2)
+        lab.advance(1)
+        lab.put("late")
+        second = lab.engine.find(JobFilter(), limit=2, after=first.next)
+        assert sorted(job.id for job in (*first.jobs, *second.jobs)) == ["a", "b", "c", "d"]
+        assert second.next is None
+
+    def test_dead_letters_can_be_read_by_queue_and_page(self, lab: Lab) -> None:
+        self._fill(lab)
+        first = lab.engine.dead_letters(queue="mail", limit=1)
+        second = lab.engine.dead_letters(queue="mail", limit=1, after=first.next)
+        assert len(first.jobs) == len(second.jobs) == 1
+        assert {job.id for job in first.jobs + second.jobs} == {"dead", "ousted"}
+        assert second.next is None
+        assert lab.engine.dead_letters(queue="slow").jobs == ()
+
+    def test_a_list_and_a_single_look_say_the_same(self, lab: Lab) -> None:
+        expected = self._fill(lab)
+        listed = lab.engine.find(JobFilter()).jobs
+        assert len(listed) == len(expected)
+        for view in listed:
+            assert view == lab.view(view.id)
+
+    def test_facts_are_remembered_by_kind(self, lab: Lab) -> None:
+        assert lab.engine.facts("keys") == frozenset()
+        lab.engine.add_facts("keys", ["one", "two"])
+        lab.engine.add_facts("keys", iter(["two", "drei-ß"]))
+        lab.engine.add_facts("hosts", ["elsewhere"])
+        lab.engine.add_facts("keys", [])
+        assert lab.open().facts("keys") == {"one", "two", "drei-ß"}
+        assert lab.engine.facts("hosts") == {"elsewhere"}
+
+    def _fill(self, lab: Lab) -> dict[str, JobState]:
+        """A store with jobs in every state an engine can bring about."""
+        engine = lab.engine
+        lab.put("completed", "dead", "failed", "ousted", "processing", queue="mail")
+        lab.put("cancelled", queue="mail", priority=0)
+        lab.put("pending", queue="slow")
+        lab.put("scheduled", queue="slow", delay=999)
+        lab.put("report", queue="slow", job="report.make")
+        assert engine.ack(lab.take("completed", queue="mail"))
+        assert engine.abandon(lab.take("dead", queue="mail"), DeadReason.FAILED)
+        assert engine.nack(lab.take("failed", queue="mail"), delay=999)
+        assert engine.abandon(lab.take("ousted", queue="mail"), DeadReason.NO_RETRY)
+        lab.take("processing", queue="mail")
+        engine.cancel("cancelled")
+        return {
+            "completed": JobState.COMPLETED,
+            "dead": JobState.DEAD,
+            "failed": JobState.FAILED,
+            "ousted": JobState.DEAD,
+            "processing": JobState.PROCESSING,
+            "cancelled": JobState.CANCELLED,
+            "pending": JobState.PENDING,
+            "scheduled": JobState.SCHEDULED,
+            "report": JobState.PENDING,
+        }

@@ -1,0 +1,118 @@
+"""`WorkerLoop`: turn after turn over some queues, with reaping and pruning on jittered timers, until told to stop."""
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.errors import BackendUnavailable
+from holdfast.values import WorkerResult, WorkerStatus
+from holdfast.worker.worker import QueueWorker
+
+log = logging.getLogger("holdfast.loop")
+
+PRUNE_INTERVAL_S: Final = 60.0
+SHARED_WAIT_S: Final = 0.02
+MAX_BACKOFF_S: Final = 5.0
+
+
+class WorkerLoop:
+    """Works queues in turn. `stop` lets the running job finish; `burst` ends when nothing is due."""
+
+    def __init__(
+        self,
+        worker: QueueWorker,
+        queues: Sequence[str],
+        *,
+        poll_interval_s: float = 1.0,
+        reap_interval_s: float = 10.0,
+        burst: bool = False,
+        max_jobs: int = 0,
+        on_result: Callable[[WorkerResult], None] | None = None,
+    ) -> None:
+        self._worker = worker
+        self._queues = list(queues)
+        self._poll_interval_s = poll_interval_s
+        self._burst = burst
+        self._max_jobs = max_jobs
+        self._on_result = on_result
+        self._is_stopping = False
+        self._reap = _Timer(worker, reap_interval_s)
+        self._prune = _Timer(worker, PRUNE_INTERVAL_S)
+        self.jobs_done = 0
+
+    def stop(self) -> None:
+        """Fetch nothing more; the running job finishes. Safe to call from a signal handler."""
+        self._is_stopping = True
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    def run(self) -> None:
+        """Work until stopped, drained (`burst`) or `max_jobs` jobs are done."""
+        failures = 0
+        while not self._is_stopping:
+            try:
+                self._maintain()
+                worked = self._turn()
+            except BackendUnavailable as problem:
+                if self._burst:
+                    raise
+                failures += 1
+                pause = min(MAX_BACKOFF_S, 0.1 * 2**failures) * random.uniform(0.5, 1.0)
+                log.warning("the engine does not answer, trying again in %.1f s: %s", pause, problem)
+                self._worker.clock.sleep(pause)
+                continue
+            failures = 0
+            if self._burst and not worked:
+                return
+
+    def _maintain(self) -> None:
+        if self._reap.is_due():
+            for queue in self._queues:
+                reaped = self._worker.backend.reap_expired(queue)
+                if reaped:
+                    self._worker.metrics.count("jobs_reaped", reaped, queue=queue)
+                    log.warning("took back %d jobs of queue %s whose worker stopped without a verdict", reaped, queue)
+        if self._prune.is_due():
+            self._worker.backend.prune()
+
+    def _turn(self) -> bool:
+        """One job of each queue at the most; True if there was any."""
+        worked = False
+        for queue in self._queues:
+            if self._is_stopping:
+                break
+            result = self._worker.process_once(queue, wait=self._wait(worked, queue))
+            if result.status is WorkerStatus.EMPTY:
+                continue
+            worked = True
+            self.jobs_done += 1
+            if self._on_result is not None:
+                self._on_result(result)
+            if self._max_jobs and self.jobs_done >= self._max_jobs:
+                self.stop()
+        return worked
+
+    def _wait(self, worked: bool, queue: str) -> float:
+        """Wait only on the last queue of a turn without work, and there only shortly if there are others."""
+        if self._burst or worked or queue != self._queues[-1]:
+            return 0.0
+        return self._poll_interval_s if len(self._queues) == 1 else min(SHARED_WAIT_S, self._poll_interval_s)
+
+
+class _Timer:
+    """Due at the first look, then again and again, a little irregularly so that workers do not fall into step."""
+
+    def __init__(self, worker: QueueWorker, interval_s: float) -> None:
+        self._clock = worker.clock
+        self._interval_s = interval_s
+        self._due_at = self._clock.monotonic()
+
+    def is_due(self) -> bool:
+        now = self._clock.monotonic()
+        if now < self._due_at:
+            return False
+        self._due_at = now + self._interval_s * random.uniform(0.8, 1.2)
+        return True

@@ -1,0 +1,137 @@
+"""The builder says the same as the definition it makes, step by step."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition.builder import BackoffLike, as_backoff
+from holdfast.errors import DefinitionError, PayloadRejected
+from holdfast.values import Backoff, BackoffStrategy
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Desk:
+    """Notes what is dispatched."""
+
+    def __init__(self) -> None:
+        self.given: list[tuple[JobDefinition, str | None]] = []
+
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
+        self.given.append((definition, id))
+        return id or "made-up"
+
+
+def test_every_step_arrives_in_the_definition() -> None:
+    builder = (
+        JobBuilder("mail.send", {"to": "ada"})
+        .named("welcome")
+        .queue("mail")
+        .priority(7)
+        .max_retries(2)
+        .backoff([1, 2])
+        .timeout(timedelta(seconds=9))
+        .delay(timedelta(seconds=3))
+        .expires(60)
+        .tags("a", "b", "a")
+        .meta({"k": 1})
+        .trace_id("t-1")
+    )
+    made = builder.definition()
+    assert made == JobDefinition(
+        handler="mail.send",
+        payload=made.payload,
+        name="welcome",
+        queue="mail",
+        priority=7,
+        max_retries=2,
+        backoff=Backoff(delays=(1.0, 2.0)),
+        timeout=9.0,
+        delay=3.0,
+        expires_in=60,
+        tags=("a", "b"),
+        meta=made.meta,
+        trace_id="t-1",
+    )
+    assert (bytes(made.payload), bytes(made.meta)) == (b'{"to":"ada"}', b'{"k":1}')
+    assert builder.run_at(NOON).expires(NOON).definition().run_at == NOON
+    assert builder.definition().delay is None
+    assert builder.definition().expires_at == NOON
+
+
+def test_a_definition_taken_from_a_builder_no_longer_changes_with_it() -> None:
+    builder = JobBuilder("mail.send")
+    taken = builder.definition()
+    builder.priority(9)
+    assert (taken.priority, builder.definition().priority) == (5, 9)
+
+
+def test_dispatching_hands_the_definition_and_the_id_to_the_application() -> None:
+    desk = Desk()
+    assert JobBuilder("mail", dispatcher=desk).dispatch() == "made-up"
+    assert JobBuilder("mail", dispatcher=desk).id("job1").priority(9).dispatch() == "job1"
+    assert desk.given == [
+        (JobDefinition(handler="mail"), None),
+        (JobDefinition(handler="mail", priority=9), "job1"),
+    ]
+
+
+def test_without_an_application_dispatching_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=r"pass definition\(\) to Holdfast.enqueue\(\)"):
+        JobBuilder("mail").dispatch()
+
+
+WRONG_STEPS: dict[str, Callable[[JobBuilder], JobBuilder]] = {
+    "queue": lambda builder: builder.queue("No Good"),
+    "priority": lambda builder: builder.priority(10),
+    "max_retries": lambda builder: builder.max_retries(-1),
+    "timeout": lambda builder: builder.timeout(-1),
+    "delay": lambda builder: builder.delay(math.nan),
+    "run_at": lambda builder: builder.run_at(datetime(2026, 1, 1)),
+    "named": lambda builder: builder.named("\n"),
+    "id": lambda builder: builder.id("a b"),
+    "backoff": lambda builder: builder.backoff([1, -1]),
+}
+
+
+@pytest.mark.parametrize("step", WRONG_STEPS.values(), ids=WRONG_STEPS.keys())
+def test_what_is_wrong_is_refused_at_the_step_that_says_it(step: Callable[[JobBuilder], JobBuilder]) -> None:
+    builder = JobBuilder("mail")
+    before = builder.definition()
+    with pytest.raises(DefinitionError):
+        step(builder)
+    assert builder.definition() == before
+
+
+def test_the_first_step_is_checked_too() -> None:
+    with pytest.raises(PayloadRejected):
+        JobBuilder("mail", object())
+    with pytest.raises(DefinitionError, match="handler key"):
+        JobBuilder("no good")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (Backoff(base=9), Backoff(base=9)),
+        ("fixed", Backoff(strategy=BackoffStrategy.FIXED)),
+        (BackoffStrategy.NONE, Backoff(strategy=BackoffStrategy.NONE)),
+        ([1, 5, 30], Backoff(delays=(1.0, 5.0, 30.0))),
+        ((2,), Backoff(delays=(2.0,))),
+    ],
+)
+def test_a_backoff_may_be_written_in_several_ways(written: BackoffLike, meant: Backoff) -> None:
+    assert as_backoff(written) == meant
+
+
+def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DefinitionError, match="none, fixed, linear, exponential"):
+        JobBuilder("mail").backoff("expnential")
+
+
+def test_an_empty_list_of_delays_is_refused() -> None:
+    with pytest.raises(DefinitionError):
+        JobBuilder("mail").backoff([])

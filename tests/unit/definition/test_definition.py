@@ -1,0 +1,207 @@
+"""A definition that exists can be enqueued: everything else is refused where it is written."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.definition import JobDefinition
+from holdfast.definition.definition import MAX_SPAN_S, check_id, check_queue
+from holdfast.errors import DefinitionError, PayloadRejected
+from holdfast.values import Backoff, BackoffStrategy
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MAIL = JobDefinition(handler="mail.send")
+
+
+def test_what_is_left_out_is_left_to_the_application() -> None:
+    assert (MAIL.queue, MAIL.priority) == ("default", 5)
+    assert bytes(MAIL.payload) == b"null"
+    assert bytes(MAIL.meta) == b"{}"
+    assert MAIL.max_retries is None
+    assert MAIL.timeout is None
+    assert MAIL.backoff is None
+
+
+@pytest.mark.parametrize("key", ["mail", "mail.send", "Mail:send-2", "_x", "9", "a" * 200])
+def test_these_are_handler_keys(key: str) -> None:
+    assert JobDefinition(handler=key).handler == key
+
+
+@pytest.mark.parametrize(
+    "key", ["", " mail", "mail send", ".mail", "-mail", "mail/send", "máil", "mail\n", "a" * 201, "os.system()", "маil"]
+)
+def test_these_are_not(key: str) -> None:
+    with pytest.raises(DefinitionError, match="cannot be a handler key: use"):
+        JobDefinition(handler=key)
+
+
+@pytest.mark.parametrize("queue", ["default", "a", "0", "mail-2_b", "a" * 63])
+def test_these_are_queue_names(queue: str) -> None:
+    assert check_queue(queue) == queue
+    assert MAIL.with_queue(queue).queue == queue
+
+
+@pytest.mark.parametrize("queue", ["", "Mail", "_mail", "-mail", "mail.x", "mail x", "mail\n", "ma:il", "a" * 64, "é"])
+def test_these_are_no_queue_names(queue: str) -> None:
+    with pytest.raises(DefinitionError, match="cannot be a queue name: use lower-case letters"):
+        MAIL.with_queue(queue)
+
+
+@pytest.mark.parametrize("job_id", ["job1", "2026-01-01/shop@eu:7+a=b", "_", "a" * 128])
+def test_these_are_ids(job_id: str) -> None:
+    assert check_id(job_id) == job_id
+
+
+@pytest.mark.parametrize("job_id", ["", "-rf", "--all", ".", "/etc", "a b", "a\n", "a'b", "a%b", "é", "a" * 129, "a\0"])
+def test_these_are_no_ids(job_id: str) -> None:
+    with pytest.raises(DefinitionError, match="cannot be a job id: use"):
+        check_id(job_id)
+
+
+@pytest.mark.parametrize(
+    ("option", "good", "bad"),
+    [
+        ("priority", [0, 9], [-1, 10, math.nan]),
+        ("max_retries", [0, 1000], [-1, 1001]),
+        ("timeout", [0, 0.001, MAX_SPAN_S], [-0.001, MAX_SPAN_S * 2, math.inf, math.nan]),
+        ("delay", [0, MAX_SPAN_S], [-1, math.inf, math.nan]),
+        ("expires_in", [0, MAX_SPAN_S], [-1, math.inf, math.nan]),
+    ],
+)
+def test_a_number_outside_its_range_is_refused_with_the_range(option: str, good: list[Any], bad: list[Any]) -> None:
+    for value in good:
+        assert getattr(JobDefinition(handler="mail", **{option: value}), option) == value
+    for value in bad:
+        with pytest.raises(DefinitionError, match=rf"{option.removesuffix('_in')} must be between 0 and .*, not "):
+            JobDefinition(handler="mail", **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("backoff", "what"),
+    [
+        (Backoff(base=-1), "backoff base"),
+        (Backoff(base=math.nan), "backoff base"),
+        (Backoff(multiplier=0.5), "backoff multiplier"),
+        (Backoff(multiplier=math.inf), "backoff multiplier"),
+        (Backoff(max=-1), "backoff max"),
+        (Backoff(jitter=1.5), "backoff jitter"),
+        (Backoff(delays=(1, -1)), "backoff delay"),
+        (Backoff(delays=(math.nan,)), "backoff delay"),
+    ],
+)
+def test_a_backoff_that_makes_no_sense_is_refused(backoff: Backoff, what: str) -> None:
+    with pytest.raises(DefinitionError, match=f"{what} must be between"):
+        MAIL.with_backoff(backoff)
+
+
+@pytest.mark.parametrize("text", ["", "a\nb", "a\x1b[31m", "a\x7f", "\0", "x" * 201])
+@pytest.mark.parametrize(
+    ("option", "apply"), [("name", MAIL.with_name), ("trace_id", MAIL.with_trace_id), ("tag", MAIL.with_tags)]
+)
+def test_a_label_is_short_and_without_control_characters(
+    text: str, option: str, apply: Callable[[str], JobDefinition]
+) -> None:
+    with pytest.raises(DefinitionError, match=f"^{option} .* must be 1 to 200 printable characters"):
+        apply(text)
+    assert apply("grüße, 😀")
+
+
+def test_a_datetime_without_a_zone_is_refused() -> None:
+    naive = datetime(2026, 1, 1)
+    with pytest.raises(DefinitionError, match="run_at 2026-01-01T00:00:00 has no time zone"):
+        MAIL.with_run_at(naive)
+    with pytest.raises(DefinitionError, match="expires 2026-01-01T00:00:00 has no time zone"):
+        MAIL.with_expires(naive)
+
+
+def test_two_ways_to_say_when_are_refused() -> None:
+    with pytest.raises(DefinitionError, match="either a delay or a run_at"):
+        JobDefinition(handler="mail", delay=1, run_at=NOON)
+    with pytest.raises(DefinitionError, match="either after a span or at an instant"):
+        JobDefinition(handler="mail", expires_in=1, expires_at=NOON)
+
+
+@pytest.mark.parametrize("apply", [MAIL.with_run_at, MAIL.with_expires])
+def test_an_instant_beyond_what_engines_can_count_is_refused(apply: Callable[[datetime], JobDefinition]) -> None:
+    with pytest.raises(DefinitionError):
+        apply(datetime.max.replace(tzinfo=UTC))
+
+
+def test_the_later_of_delay_and_run_at_replaces_the_earlier() -> None:
+    both = MAIL.with_delay(5).with_run_at(NOON)
+    assert (both.delay, both.run_at) == (None, NOON)
+    both = both.with_delay(timedelta(minutes=1))
+    assert (both.delay, both.run_at) == (60.0, None)
+
+
+def test_the_later_of_two_expiries_replaces_the_earlier() -> None:
+    both = MAIL.with_expires(5).with_expires(NOON)
+    assert (both.expires_in, both.expires_at) == (None, NOON)
+    both = both.with_expires(timedelta(hours=1))
+    assert (both.expires_in, both.expires_at) == (3600.0, None)
+
+
+def test_each_with_makes_another_definition_and_leaves_the_first_alone() -> None:
+    before = msgspec.structs.asdict(MAIL)
+    changed = (
+        MAIL.with_payload({"a": 1})
+        .with_name("welcome")
+        .with_queue("mail")
+        .with_priority(9)
+        .with_max_retries(0)
+        .with_backoff(Backoff(strategy=BackoffStrategy.FIXED))
+        .with_timeout(timedelta(minutes=2))
+        .with_delay(3)
+        .with_expires(4)
+        .with_tags("a", "b")
+        .with_meta({"k": "v"})
+        .with_trace_id("t-1")
+    )
+    assert changed == JobDefinition(
+        handler="mail.send",
+        payload=changed.payload,
+        name="welcome",
+        queue="mail",
+        priority=9,
+        max_retries=0,
+        backoff=Backoff(strategy=BackoffStrategy.FIXED),
+        timeout=120.0,
+        delay=3,
+        expires_in=4,
+        tags=("a", "b"),
+        meta=changed.meta,
+        trace_id="t-1",
+    )
+    assert (bytes(changed.payload), bytes(changed.meta)) == (b'{"a":1}', b'{"k":"v"}')
+    assert msgspec.structs.asdict(MAIL) == before
+    assert MAIL.with_timeout(None).timeout is None
+
+
+def test_changing_one_thing_checks_everything_again() -> None:
+    with pytest.raises(DefinitionError, match="priority"):
+        msgspec.structs.replace(MAIL, priority=99)
+
+
+@given(st.lists(st.sampled_from("abcd")))
+def test_a_tag_counts_once_and_keeps_its_first_place(tags: list[str]) -> None:
+    kept = MAIL.with_tags(*tags).tags
+    assert sorted(kept) == sorted(set(tags))
+    assert [tags.index(tag) for tag in kept] == sorted(tags.index(tag) for tag in kept)
+
+
+def test_a_payload_and_a_meta_that_cannot_travel_say_which_it_was() -> None:
+    with pytest.raises(PayloadRejected, match=r"^the payload holds nan"):
+        MAIL.with_payload([math.nan])
+    with pytest.raises(PayloadRejected, match=r"^the meta holds inf"):
+        MAIL.with_meta({"a": math.inf})
+
+
+def test_a_definition_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        MAIL.queue = "other"  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,240 @@
+"""The table of ends, and the readable verbs as one-element calls of the primitives."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.clock import to_us
+from holdfast.definition import JobDefinition
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.contract import (
+    Crashes,
+    Effect,
+    Engine,
+    abandoned_run,
+    check_purge,
+    effect_of,
+    new_owner_token,
+    view_of,
+)
+from holdfast.testing import Lab, memory_lab
+from holdfast.values import (
+    Abandon,
+    Ack,
+    Cancel,
+    DeadReason,
+    JobLease,
+    JobState,
+    Nack,
+    Outcome,
+    Release,
+    Settlement,
+)
+
+LEASE = JobLease(
+    id="job1",
+    queue="default",
+    wire=b"{}",
+    token=1,
+    owner_token="t",
+    ttl_s=60,
+    claimed_at=datetime(2026, 1, 1, tzinfo=UTC),
+    fence_at=0,
+    delivery=1,
+)
+
+# What each end of a run means (DESIGN.md §3): settlement -> state, attempts, crashes.
+ENDS: dict[str, tuple[Settlement, JobState, int, Crashes]] = {
+    "returned": (Ack(lease=LEASE), JobState.COMPLETED, 0, Crashes.RESET),
+    "raised, retries left": (Nack(lease=LEASE, delay=4), JobState.FAILED, 1, Crashes.RESET),
+    "raised, none left": (Abandon(lease=LEASE, reason=DeadReason.FAILED), JobState.DEAD, 1, Crashes.RESET),
+    "timed out, none left": (Abandon(lease=LEASE, reason=DeadReason.TIMEOUT), JobState.DEAD, 1, Crashes.RESET),
+    "listed in no_retry": (Abandon(lease=LEASE, reason=DeadReason.NO_RETRY), JobState.DEAD, 1, Crashes.RESET),
+    "its process died among others": (Release(lease=LEASE, delay=2, crashed=True), JobState.PENDING, 0, Crashes.ADD),
+    "given back": (Release(lease=LEASE), JobState.PENDING, 0, Crashes.RESET),
+    "snoozed": (Release(lease=LEASE, delay=9), JobState.PENDING, 0, Crashes.RESET),
+    "cancelled": (Cancel(lease=LEASE, reason="no use"), JobState.CANCELLED, 0, Crashes.RESET),
+    "expired": (Cancel(lease=LEASE, reason="expired", expired=True), JobState.CANCELLED, 0, Crashes.KEEP),
+    "bad signature": (Abandon(lease=LEASE, reason=DeadReason.BAD_SIGNATURE), JobState.DEAD, 0, Crashes.KEEP),
+    "undecodable": (Abandon(lease=LEASE, reason=DeadReason.UNDECODABLE), JobState.DEAD, 0, Crashes.KEEP),
+    "wrong queue": (Abandon(lease=LEASE, reason=DeadReason.WRONG_QUEUE), JobState.DEAD, 0, Crashes.KEEP),
+    "forbidden": (Abandon(lease=LEASE, reason=DeadReason.HANDLER_FORBIDDEN), JobState.DEAD, 0, Crashes.KEEP),
+    "its parent failed": (Abandon(lease=LEASE, reason=DeadReason.PARENT_FAILED), JobState.DEAD, 0, Crashes.KEEP),
+}
+
+
+@pytest.mark.parametrize(("settlement", "state", "attempts", "crashes"), ENDS.values(), ids=ENDS.keys())
+def test_each_end_of_a_run_means_what_the_table_says(
+    settlement: Settlement, state: JobState, attempts: int, crashes: Crashes
+) -> None:
+    effect = effect_of(settlement)
+    assert (effect.state, int(effect.adds_attempt), effect.crashes) == (state, attempts, crashes)
+
+
+def test_only_what_comes_back_has_a_delay() -> None:
+    assert effect_of(Nack(lease=LEASE, delay=4)).delay == 4
+    assert effect_of(Release(lease=LEASE, delay=9)).delay == 9
+    assert effect_of(Ack(lease=LEASE)).delay == 0
+    assert effect_of(Abandon(lease=LEASE, reason=DeadReason.FAILED)).delay == 0
+
+
+@pytest.mark.parametrize("reason", DeadReason)
+def test_a_dead_letter_keeps_its_reason_and_nothing_else_has_one(reason: DeadReason) -> None:
+    assert effect_of(Abandon(lease=LEASE, reason=reason)).dead_reason is reason
+    assert effect_of(Nack(lease=LEASE)).dead_reason is None
+    assert effect_of(Cancel(lease=LEASE)).dead_reason is None
+
+
+def test_a_cancellation_keeps_its_reason_and_an_expiry_says_so() -> None:
+    assert effect_of(Cancel(lease=LEASE, reason="no use")) == Effect(
+        state=JobState.CANCELLED, verdict="cancel", cancel_reason="no use"
+    )
+    expired = effect_of(Cancel(lease=LEASE, reason="whatever", expired=True))
+    assert (expired.cancel_reason, expired.expired) == ("expired", True)
+
+
+def test_verdicts_of_different_kinds_have_different_names() -> None:
+    # A repeated settlement is recognised by its verdict: two kinds under one name would answer for each other.
+    names = [
+        effect_of(one).verdict
+        for one in (
+            Ack(lease=LEASE),
+            Nack(lease=LEASE),
+            Release(lease=LEASE),
+            Abandon(lease=LEASE, reason=DeadReason.FAILED),
+            Cancel(lease=LEASE),
+        )
+    ]
+    assert names == ["ack", "nack", "release", "abandon", "cancel"]
+
+
+def test_a_delivery_without_a_verdict_is_recorded_as_a_crash_that_took_no_negative_time() -> None:
+    claimed = to_us(LEASE.claimed_at)
+    record = abandoned_run(claimed, claimed + 60_000_000)
+    assert (record.outcome, record.duration_s) == (Outcome.CRASHED, 60)
+    assert record.error is not None
+    assert record.error.type == "LeaseExpired"
+    assert abandoned_run(claimed, claimed - 5).duration_s == 0
+
+
+@pytest.mark.parametrize("states", [[JobState.COMPLETED], [JobState.DEAD, JobState.CANCELLED]])
+def test_finished_jobs_can_be_purged(states: list[JobState]) -> None:
+    assert check_purge(states) == set(states)
+
+
+@pytest.mark.parametrize("states", [[], [JobState.PENDING], [JobState.DEAD, JobState.PROCESSING], [JobState.FAILED]])
+def test_work_that_is_not_done_cannot_be_purged(states: list[JobState]) -> None:
+    with pytest.raises(ValueError, match="only completed, dead and cancelled jobs can be purged"):
+        check_purge(states)
+
+
+def test_every_claim_has_a_token_of_its_own() -> None:
+    tokens = {new_owner_token() for _ in range(1000)}
+    assert len(tokens) == 1000
+    assert all(len(bytes.fromhex(token)) == 16 for token in tokens)
+
+
+# The readable verbs
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return memory_lab()
+
+
+@pytest.fixture
+def engine(lab: Lab) -> Engine:
+    return lab.engine
+
+
+def test_enqueue_and_fetch_are_for_one_job(engine: Engine) -> None:
+    assert engine.fetch("default") is None
+    assert engine.enqueue(JobDefinition(handler="mail"), id="job1") == "job1"
+    lease = engine.fetch("default")
+    assert lease is not None
+    assert (lease.id, lease.delivery) == ("job1", 1)
+    assert engine.fetch("default") is None
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [
+        ("ack", JobState.COMPLETED),
+        ("nack", JobState.FAILED),
+        ("release", JobState.PENDING),
+        ("abandon", JobState.DEAD),
+    ],
+)
+def test_each_verb_settles_its_lease_once(lab: Lab, engine: Engine, verb: str, state: JobState) -> None:
+    engine.enqueue(JobDefinition(handler="mail"), id="job1")
+    lease = engine.fetch("default")
+    assert lease is not None
+    record = lab.record()
+    match verb:
+        case "ack":
+            settled = engine.ack(lease, record)
+        case "nack":
+            settled = engine.nack(lease, 5, record)
+        case "release":
+            settled = engine.release(lease, None, record)
+        case _:
+            settled = engine.abandon(lease, DeadReason.FAILED, record)
+    assert settled
+    assert lab.view("job1").state is state
+    assert lab.history("job1").attempts[0].record == record
+    assert engine.renew(lease) is None
+
+
+def test_a_renewed_lease_is_fenced_from_before_the_request(lab: Lab, engine: Engine) -> None:
+    engine.enqueue(JobDefinition(handler="mail"))
+    lease = engine.fetch("default")
+    assert lease is not None
+    lab.advance(20)
+    renewed = engine.renew(lease)
+    assert renewed is not None
+    assert renewed.fence_at == lab.clock.monotonic() + 60
+    lab.advance(61)
+    assert engine.renew(renewed) is None
+
+
+def test_leaving_the_engine_closes_it() -> None:
+    closed: list[str] = []
+
+    class Closing(MemoryBackend):
+        def close(self) -> None:
+            closed.append("closed")
+
+    with Closing(memory_lab().envelopes) as engine:
+        assert isinstance(engine, Closing)
+        assert not closed
+    assert closed == ["closed"]
+
+
+def test_people_see_the_record_completed_by_the_message(lab: Lab) -> None:
+    lab.put("job1", name="welcome", trace_id="t-1", priority=8, payload={"to": "ada"})
+    view = lab.view("job1")
+    assert (view.name, view.trace_id, view.priority, view.max_retries, view.timeout) == ("welcome", "t-1", 8, 3, 300.0)
+    assert bytes(view.payload) == b'{"to":"ada"}'
+
+
+def test_a_record_whose_message_is_unreadable_is_still_seen() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    view = view_of(
+        wire=b"\x00 junk",
+        id="job1",
+        queue="default",
+        state=JobState.DEAD,
+        job="mail",
+        attempts=0,
+        crashes=0,
+        deliveries=1,
+        accepted_at=now,
+        due_at=now,
+        finished_at=now + timedelta(seconds=1),
+        lease_until=None,
+        dead_reason=DeadReason.UNDECODABLE,
+        cancel_reason=None,
+        cancel_requested=False,
+        last_error="not a message",
+    )
+    assert (view.id, view.job, view.max_retries, bytes(view.payload)) == ("job1", "mail", None, b"null")

@@ -1,0 +1,152 @@
+"""A URL becomes an engine, or an error that says how a URL is written and not what its password was."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import ManualClock
+from holdfast.definition import JobDefinition
+from holdfast.errors import ConfigError
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
+from holdfast.queues.signing import Keyring, SigningKey, Unsigned
+
+RING = Keyring([SigningKey(b"the key of these tests, 32 bytes", "k1")])
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:////var/lib/shop/jobs.db", "/var/lib/shop/jobs.db"),
+        ("sqlite:////var/with%20space/a%23b%3Fc%25.db", "/var/with space/a#b?c%.db"),
+        ("sqlite:////var/jobs.db?prefix=shop_", "/var/jobs.db"),
+        ("SQLite:////var/Jobs.DB", "/var/Jobs.DB"),
+    ],
+)
+def test_four_slashes_begin_an_absolute_path(url: str, path: str) -> None:
+    assert sqlite_path(url) == Path(path)
+
+
+def test_three_slashes_begin_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert sqlite_path("sqlite:///data/jobs.db") == tmp_path / "data" / "jobs.db"
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sqlite_path("sqlite:///~/jobs.db") == tmp_path / "jobs.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite://jobs.db", "has two slashes; an sqlite URL has three"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///:memory:", "is not kept: use memory://"),
+    ],
+)
+def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        BackendFactory(RING).open(url)
+
+
+@pytest.mark.parametrize("url", ["", "jobs.db", "/var/jobs.db", "mongodb://host/db", "sqllite:///x.db"])
+def test_a_url_of_no_engine_names_the_known_ones(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"names no engine: .*sqlite:, memory:, sync:.* sqlite:///jobs\.db"):
+        BackendFactory(RING).open(url)
+
+
+def test_a_url_that_cannot_be_split_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError):
+        BackendFactory(RING).open("postgres://[half/db")
+
+
+def test_an_unknown_option_of_a_url_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'timeout' is no option of sqlite URLs; known: prefix"):
+        BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?timeout=5")
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "x;drop", "1a", "a" * 41])
+def test_a_prefix_that_could_not_begin_a_table_is_refused(tmp_path: Path, prefix: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be a table prefix"):
+        BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?prefix={prefix}")
+    assert not (tmp_path / "jobs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("pg://ada:hunter2@host/db", "pg://ada:…@host/db"),
+        ("pg://ada:host@host/db", "pg://ada:…@host/db"),
+        ("redis://:hunter2@host", "redis://:…@host"),
+        ("pg://ada@host/db", "pg://ada@host/db"),
+        ("sqlite:////var/jobs.db", "sqlite:////var/jobs.db"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+@pytest.mark.parametrize("url", ["pg://ada:hunter#2@host/db", "pg://ada:hunter/2@host", "pg://ada:hunter?2@host/db"])
+def test_not_even_one_that_should_have_been_escaped(url: str) -> None:
+    assert "hunter" not in redacted(url)
+
+
+def test_an_error_about_a_url_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        BackendFactory(RING).open("mongodb://ada:hunter2@host/db")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("url", "kind"), [("memory://", MemoryBackend), ("sync://", SyncBackend)])
+def test_engines_of_one_process_get_a_key_of_their_own(url: str, kind: type) -> None:
+    engine, signer = BackendFactory().open(url)
+    _, other = BackendFactory().open(url)
+    assert type(engine) is kind
+    assert isinstance(signer, Keyring)
+    assert signer.kid != other.kid
+
+
+def test_the_embedded_engine_gets_the_key_beside_its_file(tmp_path: Path) -> None:
+    engine, signer = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
+    with engine:
+        assert isinstance(engine, SqliteBackend)
+        assert isinstance(signer, Keyring)
+        assert (tmp_path / "signing.key").exists()
+    again, same = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
+    with again:
+        assert same.kid == signer.kid
+
+
+@pytest.mark.parametrize("signer", [RING, Unsigned()])
+def test_a_signer_that_was_given_is_used_and_no_key_is_made(tmp_path: Path, signer: Keyring | Unsigned) -> None:
+    engine, used = BackendFactory(signer).open(f"sqlite:///{tmp_path}/jobs.db")
+    with engine:
+        assert used is signer
+        assert not (tmp_path / "signing.key").exists()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "memory", "sync"])
+def test_every_engine_is_given_the_settings(tmp_path: Path, scheme: str) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db" if scheme == "sqlite" else f"{scheme}://"
+    policy = LeasePolicy(lease_s=7, crash_limit=2)
+    clock = ManualClock()
+    engine, signer = BackendFactory(RING, policy=policy, clock=clock, max_retries=8, timeout_s=9.0).open(url)
+    with engine:
+        assert engine.policy == policy
+        assert scheme == "sync" or engine.clock is clock
+        message = signer.open(engine.envelopes.make(JobDefinition(handler="mail")).wire)
+        assert (message.max_retries, message.timeout) == (8, 9.0)
+
+
+def test_the_prefix_of_a_url_wins_over_the_setting(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    for given, expected in ((url, "shop_"), (f"{url}?prefix=mine_", "mine_")):
+        engine, _ = BackendFactory(RING, table_prefix="shop_").open(given)
+        with engine:
+            assert isinstance(engine, SqliteBackend)
+            assert engine.file.prefix == expected

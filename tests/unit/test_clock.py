@@ -1,0 +1,106 @@
+"""Instants are whole microseconds, spans never end early, and a manual clock moves only when told."""
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.clock import SYSTEM_CLOCK, ManualClock, from_us, span_us, to_us
+
+LAST_EXACT = datetime(2242, 1, 1, tzinfo=UTC)
+instants = st.datetimes(
+    min_value=datetime(1970, 1, 1),
+    max_value=LAST_EXACT.replace(tzinfo=None),
+    timezones=st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
+)
+
+
+@given(instants)
+def test_an_instant_survives_the_way_through_microseconds_to_the_last_one(instant: datetime) -> None:
+    assert from_us(to_us(instant)) == instant
+
+
+@given(st.integers(0, to_us(LAST_EXACT)))
+def test_microseconds_survive_the_way_through_a_datetime(microseconds: int) -> None:
+    assert to_us(from_us(microseconds)) == microseconds
+
+
+def test_what_comes_back_is_in_utc_whatever_zone_went_in() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert from_us(to_us(noon)).isoformat() == "2026-01-01T06:30:00+00:00"
+
+
+def test_a_datetime_without_a_zone_is_refused_not_guessed() -> None:
+    with pytest.raises(ValueError, match="2026-01-01T00:00:00 has no time zone"):
+        to_us(datetime(2026, 1, 1))
+
+
+@given(st.floats(0, 1e9))
+def test_a_span_is_rounded_up_and_by_no_more_than_a_microsecond(seconds: float) -> None:
+    assert 0 <= span_us(seconds) - seconds * 1_000_000 <= 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, 0), (1e-9, 1), (1e-6, 1), (1.0000001, 1_000_001), (60, 60_000_000)]
+)
+def test_the_smallest_span_is_not_nothing(seconds: float, expected: int) -> None:
+    assert span_us(seconds) == expected
+
+
+def test_a_manual_clock_stands_still_until_it_is_told() -> None:
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    before = clock.now_us(), clock.monotonic()
+    assert (clock.now_us(), clock.monotonic()) == before
+    assert from_us(clock.now_us()) == datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_time_passes_on_both_of_its_clocks_and_sleeping_is_passing() -> None:
+    clock = ManualClock()
+    wall, monotonic = clock.now_us(), clock.monotonic()
+    clock.advance(1.5)
+    clock.sleep(0.5)
+    assert clock.now_us() - wall == 2_000_000
+    assert clock.monotonic() - monotonic == 2
+
+
+def test_setting_the_wall_clock_back_leaves_monotonic_time_alone() -> None:
+    clock = ManualClock()
+    wall, monotonic = clock.now_us(), clock.monotonic()
+    clock.set_back(3600)
+    assert clock.now_us() - wall == -3_600_000_000
+    assert clock.monotonic() == monotonic
+
+
+def test_time_cannot_pass_backwards() -> None:
+    clock = ManualClock()
+    before = clock.now_us(), clock.monotonic()
+    with pytest.raises(ValueError, match="set_back"):
+        clock.advance(-1)
+    assert (clock.now_us(), clock.monotonic()) == before
+
+
+def test_threads_that_advance_a_manual_clock_lose_nothing() -> None:
+    clock = ManualClock()
+    before = clock.now_us()
+
+    def work() -> None:
+        for _ in range(500):
+            clock.advance(0.001)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock.now_us() - before == 2_000_000
+
+
+def test_the_system_clock_is_the_hosts() -> None:
+    first, now, last = time.time(), SYSTEM_CLOCK.now_us() / 1e6, time.time()
+    assert first - 1e-5 <= now <= last + 1e-5
+    first, now, last = time.monotonic(), SYSTEM_CLOCK.monotonic(), time.monotonic()
+    assert first <= now <= last
+    SYSTEM_CLOCK.sleep(0)

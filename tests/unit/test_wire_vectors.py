@@ -1,0 +1,232 @@
+"""`docs/wire_vectors.json`: the wire format in examples, for readers in other languages and against accidents in ours.
+
+A change here is a change of the format: messages already queued must still be read. After a deliberate one run
+`python tests/unit/test_wire_vectors.py`, which writes the file anew.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+
+from holdfast import errors
+from holdfast.clock import ManualClock
+from holdfast.codec import INT64_MAX, INT64_MIN, encode_payload, seal, unseal
+from holdfast.definition import JobDefinition
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.values import Backoff, BackoffStrategy
+
+FILE: Final = Path(__file__).parents[2] / "docs" / "wire_vectors.json"
+SECRETS: Final = {
+    "2026-01": "the current key of the test vectors",
+    "2025-01": "the key before it, kept for verifying",
+    "long": "a key longer than the sixty-four bytes of a SHA-256 block is hashed before it is used, as RFC 2104 says",
+}
+STRANGER: Final = SigningKey(b"a key that is in nobody's key ring", "stranger")
+CREATED: Final = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+DEFINITIONS: Final = {
+    "the least a message says": JobDefinition(handler="mail.send"),
+    "everything a message can say": JobDefinition(
+        handler="mail.send",
+        payload=encode_payload({"to": "ada@example.org", "copies": 2}),
+        name="welcome mail",
+        queue="mail",
+        priority=8,
+        max_retries=5,
+        timeout=12.5,
+        backoff=Backoff(strategy=BackoffStrategy.LINEAR, base=1.5, multiplier=3.0, max=60.0, jitter=0.0),
+        expires_at=datetime(2026, 2, 1, tzinfo=timezone(timedelta(hours=2))),
+        tags=("eu", "first order"),
+        meta=encode_payload({"tenant": 7}),
+        trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
+    ),
+    "a list of delays": JobDefinition(handler="mail.send", backoff=Backoff(delays=(1.0, 5.0, 30.0))),
+    "values JSON has no words for": JobDefinition(
+        handler="shop.bill",
+        payload=encode_payload(
+            {
+                "instant": datetime(2026, 1, 1, 12, 30, tzinfo=UTC),
+                "instant elsewhere": datetime(2026, 1, 1, 12, 30, tzinfo=timezone(timedelta(hours=-5))),
+                "date": date(2026, 1, 1),
+                "span": timedelta(days=1, seconds=3, milliseconds=500),
+                "decimal": Decimal("19.90"),
+                "uuid": UUID("12345678-1234-5678-1234-567812345678"),
+                "bytes": b"\x00\x01\xfe\xff",
+                "enumeration": BackoffStrategy.FIXED,
+                "null": None,
+                "numbers as keys": {1: "one", 2.5: "two and a half"},
+            }
+        ),
+    ),
+    "text beyond ASCII is not escaped": JobDefinition(
+        handler="mail.send",
+        payload=encode_payload(["grüße", "日本", "😀", 'quote " backslash \\ slash /', "\n\t\x01\x7f"]),
+    ),
+    "the outermost numbers": JobDefinition(
+        handler="sum", payload=encode_payload([INT64_MAX, INT64_MIN, 0, 0.1, -0.0, 1e300, 5e-324, 1.0, 2**53 + 1])
+    ),
+}
+
+# Each is made of a good wire, and refused with the class of error beside it.
+LEAST: Final = "the least a message says"
+
+
+def ring(*kids: str) -> Keyring:
+    return Keyring([SigningKey(SECRETS[kid].encode(), kid) for kid in kids])
+
+
+def wire_of(definition: JobDefinition, kid: str = "2026-01") -> bytes:
+    factory = EnvelopeFactory(ring(kid), clock=ManualClock(CREATED))
+    return factory.make(definition, id="0199aaaa-bbbb-7ccc-8ddd-eeeeffff0000").wire
+
+
+def good() -> Iterator[dict[str, Any]]:
+    for name, definition in DEFINITIONS.items():
+        yield vector(name, wire_of(definition), ["2026-01"])
+    yield vector("a key that is hashed first", wire_of(DEFINITIONS[LEAST], "long"), ["long"])
+    yield vector("signed with the key before", wire_of(DEFINITIONS[LEAST], "2025-01"), ["2026-01", "2025-01"])
+
+
+def bad() -> Iterator[dict[str, Any]]:
+    kids = ["2026-01"]
+    key = ring("2026-01").keys[0]
+    wire = wire_of(DEFINITIONS["everything a message can say"])
+    signed, signature = unseal(wire)
+    assert signature is not None
+    respelled = json.dumps(json.loads(signed)).encode()
+    refused: list[tuple[str, str, bytes]] = [
+        ("BadSignature", "a byte of the payload was changed", wire.replace(b"ada@", b"adb@")),
+        ("BadSignature", "the queue was changed", wire.replace(b'"queue":"mail"', b'"queue":"fail"')),
+        ("BadSignature", "the first digit of the signature was changed", seal(signed, b"f" + signature[1:])),
+        ("BadSignature", "the signature is in capitals", seal(signed, signature.upper())),
+        ("BadSignature", "the same JSON in other bytes", seal(respelled, signature)),
+        ("BadSignature", "signed with another key under this one's name", seal(signed, STRANGER.sign(signed))),
+        ("BadSignature", "there is no signature", signed),
+        ("UnknownKey", "signed with a key that is not in the ring", wire_of(DEFINITIONS[LEAST], "2025-01")),
+        ("EnvelopeRejected", "the signature is not the last member", b'{"_sig":"' + signature + b'",' + signed[1:]),
+        ("EnvelopeRejected", "the signature is too short", seal(signed, signature[:-2])),
+        ("EnvelopeRejected", "a member was added behind the signature", wire[:-1] + b',"priority":9}'),
+        ("EnvelopeRejected", "a key twice", seal(signed[:-1] + b',"queue":"fail"}', signature)),
+        ("EnvelopeRejected", "a key twice inside the payload", wire.replace(b'"copies":2', b'"copies":2,"copies":3')),
+        ("EnvelopeRejected", "NaN", wire.replace(b'"copies":2', b'"copies":NaN')),
+        ("EnvelopeRejected", "a number that becomes infinite", wire.replace(b'"copies":2', b'"copies":1e999')),
+        ("EnvelopeRejected", "an integer past 64 bits", wire.replace(b'"copies":2', b'"copies":9223372036854775808')),
+        ("EnvelopeRejected", "a lone surrogate", wire.replace(b"ada@", b"\\ud800@")),
+        ("EnvelopeRejected", "bytes that are not UTF-8", wire.replace(b"ada@", b"ad\xff@")),
+        (
+            "EnvelopeRejected",
+            "a payload a hundred deep",
+            wire.replace(b'"copies":2', b'"copies":' + b"[" * 100 + b"]" * 100),
+        ),
+        ("EnvelopeRejected", "a byte order mark", b"\xef\xbb\xbf" + wire),
+        ("EnvelopeRejected", "a new line behind it", wire + b"\n"),
+        ("EnvelopeRejected", "half of it is missing", wire[: len(wire) // 2]),
+        ("EnvelopeRejected", "nothing", b""),
+        ("EnvelopeRejected", "not JSON", b"not json"),
+        (
+            "EnvelopeRejected",
+            "rightly signed, but a member nobody knows",
+            sealed(key, signed[:-1] + b',"colour":"red"}'),
+        ),
+        ("EnvelopeRejected", "rightly signed, but no message", sealed(key, b'{"hello":"world"}')),
+        (
+            "NewerWire",
+            "rightly signed, of a newer version",
+            sealed(key, signed.replace(b'{"v":1', b'{"v":2,"colour":"red"')),
+        ),
+        ("BadSignature", "wrongly signed, of a newer version", seal(signed.replace(b'{"v":1', b'{"v":2'), signature)),
+    ]
+    for error, name, bytes_ in refused:
+        yield {**vector(name, bytes_, kids), "error": error}
+
+
+def sealed(key: SigningKey, signed: bytes) -> bytes:
+    return seal(signed, key.sign(signed))
+
+
+def vector(name: str, wire: bytes, kids: list[str]) -> dict[str, Any]:
+    signed, signature = unseal(wire)
+    document: dict[str, Any] = {"name": name, "ring": kids, "wire_base64": base64.b64encode(wire).decode()}
+    try:
+        document["wire"] = wire.decode()
+        document["signed"] = signed.decode()
+    except UnicodeDecodeError:
+        pass  # only the base64 can say it
+    document["signature"] = None if signature is None else signature.decode()
+    return document
+
+
+def document() -> str:
+    whole = {
+        "about": [
+            "Test vectors of the Holdfast wire format, version 1; docs/wire.md explains it.",
+            "wire_base64 holds the exact bytes; wire, signed and signature are the same as text, where they are text.",
+            "A reader with the keys named in ring, in that order, accepts every vector under good, and refuses every "
+            "vector under bad with the error named there.",
+            "signature = hex(HMAC-SHA256(secret, signed)); signed is the wire without its last member, _sig.",
+        ],
+        "keys": [{"kid": kid, "secret": secret} for kid, secret in SECRETS.items()],
+        "good": list(good()),
+        "bad": list(bad()),
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+VECTORS: Final[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+GOOD: Final[list[dict[str, Any]]] = VECTORS.get("good", [])
+BAD: Final[list[dict[str, Any]]] = VECTORS.get("bad", [])
+
+
+def name_of(vector: dict[str, Any]) -> str:
+    return str(vector["name"])
+
+
+def test_the_file_says_what_this_program_writes() -> None:
+    assert FILE.read_text(encoding="utf-8") == document(), "run python tests/unit/test_wire_vectors.py if this is meant"
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=name_of)
+def test_a_good_vector_is_opened(vector: dict[str, Any]) -> None:
+    message = ring(*vector["ring"]).open(base64.b64decode(vector["wire_base64"]))
+    assert message.identifier == "0199aaaa-bbbb-7ccc-8ddd-eeeeffff0000"
+    assert message.created_at == CREATED
+
+
+@pytest.mark.parametrize("vector", GOOD, ids=name_of)
+def test_a_reader_that_knows_only_the_page_verifies_it(vector: dict[str, Any]) -> None:
+    wire = base64.b64decode(vector["wire_base64"])
+    head, signature = wire[: -len(b',"_sig":""}') - 64], wire[-66:-2].decode()
+    signed = head + b"}"
+    kid = json.loads(wire)["kid"]
+    secret = next(key["secret"] for key in VECTORS["keys"] if key["kid"] == kid)
+    assert hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() == signature == vector["signature"]
+    assert (wire.decode(), signed.decode()) == (vector["wire"], vector["signed"])
+    assert json.loads(wire) == {**json.loads(signed), "_sig": signature}
+
+
+@pytest.mark.parametrize("vector", BAD, ids=name_of)
+def test_a_bad_vector_is_refused_with_its_error(vector: dict[str, Any]) -> None:
+    with pytest.raises(errors.WireError) as caught:
+        ring(*vector["ring"]).open(base64.b64decode(vector["wire_base64"]))
+    assert type(caught.value).__name__ == vector["error"]
+
+
+def test_every_way_to_refuse_a_message_has_a_vector() -> None:
+    assert {vector["error"] for vector in BAD} == {kind.__name__ for kind in errors.WireError.__subclasses__()} - {
+        "WrongQueue"
+    }
+    assert len(BAD) == len({vector["wire_base64"] for vector in BAD})
+
+
+if __name__ == "__main__":
+    FILE.write_text(document(), encoding="utf-8")
