@@ -5,7 +5,6 @@ import secrets
 import shlex
 import signal
 import sys
-from collections.abc import Callable
 from types import FrameType
 
 import click
@@ -41,7 +40,7 @@ def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool
     with Holdfast(url, allowed_commands=[argv[0]]) as hf:
         job_id = hf.enqueue(definition)
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
-        worker = hf.worker(tee=None if as_json else _printer())
+        worker = hf.worker(tee=None if as_json else _to_stdout)
         stopped_by = _work(worker, queue)
         if stopped_by is not None:
             hf.backend().cancel(job_id, "interrupted at the terminal")
@@ -99,14 +98,6 @@ def _exit_code(error: ErrorInfo | None) -> int:
     return 126 if "cannot be run: " in said else 127
 
 
-def _printer() -> Callable[[str], None]:
-    """Prints what the command prints, at once; a sign the terminal's encoding lacks is replaced."""
-    # Taken here and now: while a job runs, `sys.stdout` is the job's.
-    stdout = sys.stdout
-    encoding = stdout.encoding or "utf-8"
-
-    def pass_on(text: str) -> None:
-        stdout.write(text.encode(encoding, "replace").decode(encoding))
-        stdout.flush()
-
-    return pass_on
+def _to_stdout(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

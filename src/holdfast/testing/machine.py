@@ -257,7 +257,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 30, 59, 60, 121, 3599, 3601, 7200]))
     def advance(self, seconds: float) -> None:
         self.lab.advance(seconds)
-        self.model.now = to_us(self.lab.now())
+        self.model.look_at_the_clock(to_us(self.lab.now()))
 
     @rule(id=jobs, early=st.booleans())
     def advance_to_what_happens_next_to(self, id: str, early: bool) -> None:
@@ -273,7 +273,7 @@ class EngineMachine(RuleBasedStateMachine):
     def set_the_clock_back(self, seconds: float) -> None:
         if self.lab.can_set_back:
             self.lab.set_back(seconds)
-            self.model.now = to_us(self.lab.now())
+            self.model.look_at_the_clock(to_us(self.lab.now()))
 
     @rule(id=jobs, order=st.sampled_from(Order), handle=handles)
     def operate(self, id: str, order: Order, handle: int) -> None:

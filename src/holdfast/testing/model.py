@@ -92,12 +92,16 @@ class Model:
     """Every verb, in the words of the contract."""
 
     def __init__(self, *, now: int, lease_s: float, crash_limit: int, retain_completed_s: float) -> None:
-        self.now = now
+        self.now = self.latest = now
         self.jobs: dict[str, Job] = {}
         self.tombstones: dict[str, Tombstone] = {}
         self.lease = int(lease_s * SECOND)
         self.crash_limit = crash_limit
         self.retain_completed = int(retain_completed_s * SECOND)
+
+    def look_at_the_clock(self, now: int) -> None:
+        self.now = now
+        self.latest = max(self.latest, now)
 
     @property
     def has_leased_jobs(self) -> bool:
@@ -112,12 +116,15 @@ class Model:
         if id in self.jobs:
             return self.jobs[id].content
         stone = self.tombstones.get(id)
-        return stone.content if stone is not None and self.now < stone.known_until else None
+        return stone.content if stone is not None and self.latest < stone.known_until else None
 
     def is_in_between(self, id: str) -> bool:
         """Whether the contract leaves open if this id is still known."""
         stone = self.tombstones.get(id)
-        return id not in self.jobs and stone is not None and stone.known_until <= self.now < stone.free_from
+        if id in self.jobs or stone is None:
+            return False
+        # What may have been dropped when the clock was later is not known again because somebody set it back.
+        return stone.known_until <= self.latest and self.now < stone.free_from
 
     def accept(self, id: str, content: Content, delay: int) -> bool | None:
         """Whether the job is new; None if its id is taken by other content."""

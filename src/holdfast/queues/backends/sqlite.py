@@ -280,17 +280,20 @@ class SqliteBackend(SqliteInspector, Engine):
 
     def _wait_for_change(self, queue: str, version: int, give_up_at: float) -> bool:
         """Wait until another connection has committed or a job falls due; False if that took too long."""
+        if give_up_at <= self.clock.monotonic():
+            return False
 
-        def next_due(connection: sqlite3.Connection) -> int | None:
+        def watch(connection: sqlite3.Connection) -> bool:
             rows = connection.execute(self._sql(NEXT_DUE), {"queue": queue}).fetchall()
-            return min((due for (due,) in rows), default=None)
+            due = min((due for (due,) in rows), default=None)
+            clock = self.clock
+            while (left := give_up_at - clock.monotonic()) > 0:
+                clock.sleep(min(left, WAIT_STEP_S))
+                if (due is not None and due <= clock.now_us()) or self.file.data_version(connection) != version:
+                    return True
+            return False
 
-        due = self.file.read(next_due) if give_up_at > self.clock.monotonic() else None
-        while (left := give_up_at - self.clock.monotonic()) > 0:
-            self.clock.sleep(min(left, WAIT_STEP_S))
-            if (due is not None and due <= self.clock.now_us()) or self.file.read(self.file.data_version) != version:
-                return True
-        return False
+        return self.file.read(watch)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:

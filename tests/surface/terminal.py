@@ -1,0 +1,130 @@
+"""A terminal in a project of its own: the command line called in this process, or started as the program it is."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.cli import main
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Answer(NamedTuple):
+    """What a command left: its exit code, its data, its remarks."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The error of a command that was to speak JSON: one document on stderr, and nothing on stdout."""
+        assert self.out == ""
+        document: dict[str, dict[str, str]] = json.loads(self.err)
+        assert list(document) == ["error"]
+        return document["error"]
+
+
+class Terminal:
+    """Stands in the directory `project`, whose `holdfast.toml` is empty; HOME and its like are there too."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.project = directory / "project"
+        self.home = directory / "home"
+        self.database = self.project / ".holdfast" / "jobs.db"
+        self.config = self.project / "holdfast.toml"
+        self.project.mkdir()
+        self.home.mkdir()
+        self.config.touch()
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+        for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(self.home))
+        for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
+            monkeypatch.setenv(f"XDG_{kind}_HOME", str(self.home / kind.lower()))
+        monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
+        monkeypatch.chdir(self.project)
+
+    def __call__(self, *words: str, stdin: str | bytes = b"") -> Answer:
+        """Run a command in this process."""
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        self._capsys.readouterr()
+        with _undone(self.project), pytest.raises(SystemExit) as ended:
+            main(list(words))
+        out, err = self._capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return Answer(code, out, err)
+
+    def start(self, *words: str, program: tuple[str, ...] = (), **environment: str) -> "subprocess.Popen[str]":
+        """Start the program itself; what it prints can be read while it runs."""
+        return subprocess.Popen(
+            [*(program or (sys.executable, "-m", "holdfast")), *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.project,
+            env={**os.environ, **environment},
+        )
+
+    def program(self, *words: str, stdin: str = "", program: tuple[str, ...] = (), **environment: str) -> Answer:
+        """Run the program itself to its end."""
+        return ended(self.start(*words, program=program, **environment), stdin)
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        """A file of the project."""
+        path = self.project / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Every job there is, oldest first; none before there is a database."""
+        if not self.database.exists():
+            return []
+        found: list[dict[str, Any]] = self("list", "--json", "--limit", "10000").json
+        return found[::-1]
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """One job with its history."""
+        found: dict[str, Any] = self("show", job_id, "--json").json
+        return found
+
+
+def ended(process: "subprocess.Popen[str]", stdin: str = "") -> Answer:
+    """What a program left when it ended."""
+    out, err = process.communicate(stdin, timeout=60)
+    return Answer(process.returncode, out, err)
+
+
+@contextmanager
+def _undone(project: Path) -> Generator[None]:
+    """Take back what a program may do to its process, because it ends: signal handlers, import paths, modules."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    path = list(sys.path)
+    modules = set(sys.modules)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        sys.path[:] = path
+        sys.path_importer_cache.pop(str(project), None)
+        for name in set(sys.modules) - modules:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(project)):
+                del sys.modules[name]

@@ -1,0 +1,317 @@
+"""`holdfast worker start`: it runs what it is allowed to, says what it did, and leaves when it is told."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .terminal import Terminal, ended
+
+SHOP = """
+from holdfast import Holdfast, JobContext
+
+hf = Holdfast()
+
+@hf.job
+def add(a: int, b: int = 2) -> int:
+    print("adding")
+    return a + b
+
+@hf.job
+def fail(text: str) -> None:
+    raise ValueError(text)
+
+@hf.job
+def wait(context: JobContext, gate: str) -> str:
+    with open(gate) as words:
+        return words.read()
+"""
+
+
+@pytest.fixture
+def shop(terminal: Terminal) -> Terminal:
+    terminal.write("shop.py", SHOP)
+    return terminal
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines without what changes from run to run."""
+    return [line.split(" (attempt")[0] for line in text.splitlines()]
+
+
+# Applications
+
+
+def test_a_function_job_is_run_and_its_result_kept(shop: Terminal) -> None:
+    shop("enqueue", '{"id": "job1", "job": "add", "payload": {"a": 40}}')
+    answer = shop("worker", "start", "shop:hf", "--burst")
+    assert answer.code == 0
+    assert lines_of(answer.out) == ["✓ [acked] add job1"]
+    assert answer.err.splitlines() == [
+        f"holdfast 0.1.0 · {shop.database}",
+        "queues default · handlers add, fail, wait",
+        "stopped · 1 done",
+    ]
+    [attempt] = shop.job("job1")["history"]
+    assert (attempt["result"], attempt["output"]) == (42, "adding\n")
+
+
+def test_the_only_application_of_a_module_needs_no_name(shop: Terminal) -> None:
+    shop("enqueue", '{"id": "job1", "job": "add", "payload": {"a": 1}}')
+    assert lines_of(shop("worker", "start", "shop", "--burst").out) == ["✓ [acked] add job1"]
+
+
+def test_the_application_is_imported_from_where_one_stands_as_the_program_too(shop: Terminal) -> None:
+    shop("enqueue", '{"id": "job1", "job": "add", "payload": {"a": 1}}')
+    answer = shop.program("worker", "start", "shop:hf", "--burst", "--json")
+    assert answer.code == 0
+    assert answer.json["job_id"] == "job1"
+    assert answer.json["status"] == "acked"
+
+
+BAD_APPS = {
+    "a module that is not there": ("nowhere", "there is no module 'nowhere' here: run this where it can be imported"),
+    "a module inside one that is not there": ("nowhere.inside:hf", "there is no module 'nowhere.inside' here"),
+    "a file": ("shop.py", "there is no module 'shop.py' here: for shop.py write  shop:NAME"),
+    "a path": ("./shop", "'./shop' is no application: write MODULE:NAME, such as shop:hf for hf in shop.py"),
+    "a relative name": (".shop", "'.shop' is no application"),
+    "no module": (":hf", "':hf' is no application"),
+    "a name that is not there": ("shop:app", "'shop:app': the module has no 'app'"),
+    "something else": ("shop:add", "'shop:add' is a Job, not a Holdfast application"),
+    "a module without one": ("empty", "module 'empty' has no Holdfast application; name one as empty:NAME"),
+    "a module with two": ("two", "module 'two' has several applications (a, b); name one as two:NAME"),
+}
+
+
+@pytest.mark.parametrize(("reference", "why"), BAD_APPS.values(), ids=BAD_APPS.keys())
+def test_what_is_no_application_is_told_in_one_sentence(shop: Terminal, reference: str, why: str) -> None:
+    shop.write("empty.py", "")
+    shop.write("two.py", "from holdfast import Holdfast\na = Holdfast()\nb = Holdfast()\n")
+    answer = shop("worker", "start", reference, "--burst")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"holdfast: {why}")
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_an_import_that_fails_inside_the_application_is_shown_with_its_traceback(shop: Terminal) -> None:
+    shop.write("broken.py", "import no_such_dependency\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        shop("worker", "start", "broken")
+
+
+def test_the_url_option_moves_the_application(shop: Terminal) -> None:
+    url = f"sqlite:///{shop.home}/elsewhere.db"
+    shop("enqueue", "--url", url, '{"id": "job1", "job": "add", "payload": {"a": 1}}')
+    answer = shop("worker", "start", "shop", "--burst", "--url", url)
+    assert lines_of(answer.out) == ["✓ [acked] add job1"]
+    assert not shop.database.exists()
+
+
+# How long it works, and on what
+
+
+def test_a_burst_ends_when_nothing_is_due(shop: Terminal) -> None:
+    assert shop("worker", "start", "--burst").code == 0
+    shop("enqueue", '{"id": "later", "job": "add", "payload": {"a": 1}, "delay": "1h"}')
+    shop("enqueue", '{"id": "now", "job": "fail", "payload": {"text": "no"}, "backoff": [3600]}')
+    answer = shop("worker", "start", "shop", "--burst")
+    assert "stopped · 0 done · 1 to be retried" in answer.err
+    assert "again in 60 m" in answer.out
+    assert {job["id"]: job["state"] for job in shop.jobs()} == {"later": "scheduled", "now": "failed"}
+
+
+def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
+    for number in range(4):
+        shop("enqueue", f'{{"id": "job{number}", "job": "add", "payload": {{"a": {number}}}}}')
+    answer = shop("worker", "start", "shop", "--max-jobs", "3")
+    assert answer.code == 0
+    assert [job["state"] for job in shop.jobs()] == ["completed", "completed", "completed", "pending"]
+    assert shop("worker", "start", "shop", "--max-jobs", "-1").code == 2
+
+
+def test_it_works_the_queues_it_was_given_in_turn(shop: Terminal) -> None:
+    for number, queue in enumerate(["a", "a", "b", "c"]):
+        shop("enqueue", f'{{"id": "{queue}{number}", "job": "add", "payload": {{"a": 1}}, "queue": "{queue}"}}')
+    answer = shop("worker", "start", "shop", "--queue", "a, b,a", "--burst")
+    assert lines_of(answer.out) == ["✓ [acked] add a0", "✓ [acked] add b2", "✓ [acked] add a1"]
+    assert "queues a, b ·" in answer.err
+    assert shop.job("c3")["state"] == "pending"
+
+
+@pytest.mark.parametrize("queues", ["", "a,,b", "No Good", "a;b"])
+def test_a_queue_that_cannot_be_one_is_refused(shop: Terminal, queues: str) -> None:
+    answer = shop("worker", "start", "--queue", queues, "--burst")
+    assert answer.code == 2
+    assert "cannot be a queue name" in answer.err
+
+
+# What it says
+
+
+def test_each_end_of_a_job_has_its_line_and_the_sum_is_told_at_the_end(shop: Terminal) -> None:
+    for spec in (
+        {"id": "good", "job": "add", "payload": {"a": 1}},
+        {"id": "again", "job": "fail", "payload": {"text": "not yet"}, "backoff": [60]},
+        {"id": "dead", "job": "fail", "payload": {"text": "never"}, "maxRetries": 0},
+        {"id": "stranger", "job": "unknown"},
+        {"id": "misfit", "job": "add", "payload": {"a": "text"}},
+        {"id": "late", "job": "add", "payload": {"a": 1}, "expires": 0},
+    ):
+        assert shop("enqueue", json.dumps(spec)).code == 0
+    answer = shop("worker", "start", "shop", "--burst")
+    assert lines_of(answer.out) == [
+        "✓ [acked] add good",
+        "✗ [requeued] fail again",
+        "✗ [dead-lettered] fail dead",
+        "✗ [released] unknown stranger",
+        "✗ [dead-lettered] add misfit",
+        "✗ [cancelled] add late",
+    ]
+    assert "· ValueError: not yet · again in 60 s" in answer.out
+    assert "no handler 'unknown' is registered here" in answer.out
+    assert answer.err.endswith("stopped · 1 done · 1 to be retried · 2 dead · 1 given back · 1 cancelled\n")
+
+
+def test_as_json_each_job_is_one_document_on_a_line(shop: Terminal) -> None:
+    shop(
+        "enqueue",
+        '[{"id": "a", "job": "add", "payload": {"a": 1}}, {"id": "b", "job": "fail", "payload": {"text": "x"}}]',
+    )
+    answer = shop("worker", "start", "shop", "--burst", "--json")
+    documents = [json.loads(line) for line in answer.out.splitlines()]
+    assert [(one["job_id"], one["status"], one["attempt"]) for one in documents] == [
+        ("a", "acked", 1),
+        ("b", "requeued", 1),
+    ]
+    assert documents[1]["error"]["type"] == "ValueError"
+    assert 1 <= documents[1]["retry_in"] <= 3
+
+
+def test_nothing_a_job_says_reaches_the_terminal_raw(shop: Terminal) -> None:
+    text = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
+    shop("enqueue", json.dumps({"id": "evil", "job": "fail", "payload": {"text": text}, "max_retries": 0}))
+    answer = shop.program("worker", "start", "shop", "--burst")
+    assert answer.code == 0
+    shown = answer.out + answer.err
+    assert "ValueError: " in answer.out
+    assert "CRITICAL job evil (fail) is dead after 1 attempts: ValueError: " in answer.err
+    assert not set(text) & set(shown) - set("0;owned[2J31m]")
+
+
+# Commands
+
+
+def test_without_an_application_only_allowed_commands_are_run(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "echo")
+    terminal("enqueue", '{"id": "job1", "command": "echo hello"}')
+    answer = terminal("worker", "start", "--burst")
+    assert lines_of(answer.out) == ["✓ [acked] command job1"]
+    assert "handlers command jobs only" in answer.err
+    assert terminal.job("job1")["history"][0]["output"] == "hello\n"
+
+
+def test_a_worker_that_allows_nothing_says_so(terminal: Terminal) -> None:
+    answer = terminal("worker", "start", "--burst")
+    assert (
+        "no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM" in answer.err
+    )
+
+
+def test_a_command_this_worker_does_not_allow_is_dead_and_says_how_to_allow_it(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "rm")
+    terminal("enqueue", "--id", "job1", "--", "rm", "-rf", "/")
+    terminal.config.write_text("")
+    answer = terminal("worker", "start", "--allow", "true", "--burst")
+    assert lines_of(answer.out) == ["✗ [rejected] command job1"]
+    job = terminal.job("job1")
+    assert (job["state"], job["dead_reason"], job["attempts"]) == ("dead", "handler-forbidden", 0)
+    assert "allow it with  holdfast config set allowed-commands rm,true" in job["last_error"] or (
+        "allow it with  holdfast config set allowed-commands true,rm" in job["last_error"]
+    )
+    assert "--allow rm" in job["last_error"]
+    terminal("config", "set", "allowed-commands", "true")
+    assert terminal("dlq", "retry", "job1").code == 0
+
+
+def test_a_command_that_fails_is_retried_until_it_is_dead(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "sh")
+    terminal("enqueue", '{"id": "job1", "command": ["sh", "-c", "echo $HOLDFAST_ATTEMPT; exit 7"], "backoff": "none"}')
+    answer = terminal("worker", "start", "--burst")
+    assert answer.out.count("exit code 7") == 4
+    job = terminal.job("job1")
+    assert (job["state"], job["dead_reason"], job["attempts"]) == ("dead", "failed", 4)
+    assert [attempt["output"] for attempt in job["history"]] == ["1\n", "2\n", "3\n", "4\n"]
+
+
+def test_the_signing_key_is_not_handed_to_commands(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "k:" + "s3cr3t-" * 8)
+    terminal("config", "set", "allowed-commands", "env")
+    terminal("enqueue", "--id", "job1", "--", "env")
+    terminal("worker", "start", "--burst")
+    output = terminal.job("job1")["history"][0]["output"]
+    assert "HOLDFAST_JOB_ID=job1" in output
+    assert "s3cr3t" not in output
+
+
+# Signals
+
+
+@pytest.fixture
+def gates(terminal: Terminal) -> Iterator[tuple[Path, Path]]:
+    """One pipe that a job opens when it has begun, one that it waits for."""
+    begun, go = terminal.project / "begun", terminal.project / "go"
+    os.mkfifo(begun)
+    os.mkfifo(go)
+    return iter([(begun, go)])
+
+
+def start_waiting_job(terminal: Terminal, begun: Path) -> "subprocess.Popen[str]":
+    terminal("config", "set", "allowed-commands", "sh")
+    terminal("enqueue", "--id", "job1", "--", "sh", "-c", "echo begun > begun; cat go")
+    terminal("enqueue", "--id", "job2", "--", "sh", "-c", "true")
+    process = terminal.start("worker", "start")
+    assert begun.read_text() == "begun\n"
+    return process
+
+
+def remarks_until(process: "subprocess.Popen[str]", what: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if what in line:
+            return
+    raise AssertionError(f"it ended without saying: {what}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
+    terminal: Terminal, gates: Iterator[tuple[Path, Path]], number: signal.Signals
+) -> None:
+    begun, go = next(gates)
+    process = start_waiting_job(terminal, begun)
+    process.send_signal(number)
+    remarks_until(process, "draining: the running job finishes (again: give it back and leave)")
+    go.write_text("at last\n")
+    answer = ended(process)
+    assert answer.code == 0
+    assert answer.err.endswith("stopped · 1 done\n")
+    assert terminal.job("job1")["history"][0]["output"] == "at last\n"
+    assert terminal.job("job2")["state"] == "pending"
+
+
+def test_a_second_signal_gives_the_running_job_back(terminal: Terminal, gates: Iterator[tuple[Path, Path]]) -> None:
+    begun, _ = next(gates)
+    process = start_waiting_job(terminal, begun)
+    process.send_signal(signal.SIGTERM)
+    remarks_until(process, "draining")
+    process.send_signal(signal.SIGTERM)
+    answer = ended(process)
+    assert answer.code == 0
+    assert "giving the running job back" in answer.err
+    assert "stopped · 0 done · 1 given back" in answer.err
+    job = terminal.job("job1")
+    assert (job["state"], job["attempts"], job["crashes"]) == ("pending", 0, 0)
+    assert job["history"][0]["outcome"] == "interrupted"

@@ -1,0 +1,467 @@
+"""The documentation is true: its commands run and print what it shows, its snippets work, its tables fit the program.
+
+Every ```console or ```sh block with lines that begin with `$ ` is run, page by page, in a fresh project directory; the
+lines below a command are what it prints, stderr included. Comments before a block steer that:
+
+    <!-- test: skip (why) -->         this block is not run
+    <!-- test: exit 4 -->             its last command ends with that code instead of 0
+    <!-- test: env NAME=VALUE -->     its commands see this variable, to be quick
+    <!-- test: file app.py -->        this block is written to that file
+    <!-- test: run -->                this Python block is run; a ```text block right behind it is what it prints
+    <!-- test: wire NAME -->          a part of the worked example of docs/wire.md
+
+Ids, times, spans, versions and the project's directory may differ, and so may the width of columns. `…` stands for any
+text in a line, or, alone in a line, for any number of lines. A command that ends with `&` runs beside the others and
+has to end by itself.
+"""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast import Backoff, BackoffPolicy, Holdfast
+from holdfast.cli import cli, failing
+from holdfast.clock import ManualClock
+from holdfast.codec import JobMessage, unseal
+from holdfast.config import KEYS, Key, Settings
+from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.backends.sqlite_inspector import CODES, FORGOTTEN, WAITING
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring
+from holdfast.values import DeadReason, JobState, Outcome, WorkerStatus
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BIN = Path(sys.executable).parent
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+SHOWN_DIRECTORY = "/srv/shop"
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = re.compile(r"<!-- test: (\w+) ?(.*?) -->\n\Z")
+_LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_MOVING = (
+    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "<time>"),
+    (re.compile(r"^\d\d:\d\d:\d\d (?=[A-Z]+ )", re.MULTILINE), "<time> "),
+    (re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)? (ms|s|m|h|d)\b"), "<span>"),
+    (re.compile(r"\b(holdfast|python|sqlite) \d+(\.\w+)+"), r"\1 <version>"),
+    (re.compile(r"\brun-[0-9a-f]{12}\b"), "run-…"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page, with what the comment before it says."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    mark: str
+    detail: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def is_shell(self) -> bool:
+        return self.language in ("console", "sh") and self.mark != "skip" and self.text.startswith("$ ")
+
+    @property
+    def is_step(self) -> bool:
+        return self.is_shell or self.mark in ("file", "run")
+
+    def commands(self) -> Iterator[tuple[str, str]]:
+        """Each command with the lines that it is said to print."""
+        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found: list[Block] = []
+    for fence in _FENCE.finditer(text):
+        mark = _MARK.search(text, max(0, fence.start() - 200), fence.start())
+        found.append(
+            Block(
+                page=page,
+                line=text.count("\n", 0, fence.start()) + 1,
+                language=fence[1],
+                text=fence[2],
+                mark=mark[1] if mark else "",
+                detail=mark[2] if mark else "",
+            )
+        )
+    return found
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def sections_of(page: Path) -> dict[str, str]:
+    """The text below each heading of the second level, down to the next one."""
+    parts = re.split(r"^## (.+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """The cells of the table that begins with this column, its head left out."""
+    table = re.search(rf"^\| {re.escape(heading)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None, f"there is no table that begins with '{heading}'"
+    return [[cell.strip() for cell in line.strip("|").split(" |")] for line in table[1].splitlines()]
+
+
+def codes_of(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+class Site:
+    """A fresh project directory, in which a page is tried out."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "shop"
+        self.directory.mkdir()
+        (self.directory / "holdfast.toml").touch()
+        # `./holdfast` is for checkouts; here it leads to the same program. test_launcher.py tries the real one.
+        launcher = self.directory / "holdfast"
+        launcher.write_text(f'#!/bin/sh\nexec "{BIN}/holdfast" "$@"\n')
+        launcher.chmod(0o755)
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_", "PYTHON"))
+        }
+        self.environment = {
+            **kept,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "HOME": str(directory),
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONUNBUFFERED": "1",  # TEMPORARY
+        }
+        self._beside: list[tuple[str, subprocess.Popen[str]]] = []
+
+    def run(self, command: str, extra: Mapping[str, str]) -> tuple[int, str]:
+        """Run a command of the page: its exit code and what it printed."""
+        process = self._start(command, extra)
+        output, _ = process.communicate(timeout=60)
+        return process.returncode, output.replace(str(self.directory), SHOWN_DIRECTORY)
+
+    def run_beside(self, command: str, extra: Mapping[str, str]) -> None:
+        self._beside.append((command, self._start(command, extra)))
+
+    def finish(self) -> None:
+        """Wait for what runs beside."""
+        for command, process in self._beside:
+            output, _ = process.communicate(timeout=30)
+            assert process.returncode == 0, f"$ {command} &\n{output}"
+
+    def abort(self) -> None:
+        for _, process in self._beside:
+            process.kill()
+            process.communicate()
+
+    def _start(self, command: str, extra: Mapping[str, str]) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env={**self.environment, **extra},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+        )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.abort()
+
+
+def still(text: str) -> str:
+    """The text with everything that differs from run to run replaced."""
+    for pattern, replacement in _MOVING:
+        text = pattern.sub(replacement, text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def fits(shown: str, printed: str) -> bool:
+    lines = [
+        r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in still(shown).split("\n")
+    ]
+    return re.fullmatch("".join(lines), still(printed) + "\n") is not None
+
+
+def try_shell(site: Site, block: Block) -> None:
+    extra = dict([block.detail.split("=", 1)]) if block.mark == "env" else {}
+    commands = list(block.commands())
+    for number, (command, shown) in enumerate(commands, start=1):
+        if command.endswith(" &"):
+            site.run_beside(command.removesuffix(" &"), extra)
+            continue
+        code, printed = site.run(command, extra)
+        expected = int(block.detail) if block.mark == "exit" and number == len(commands) else 0
+        said = f"{block.place}\n$ {command}\n{printed}"
+        assert code == expected, f"{said}ended with {code}, not {expected}"
+        assert fits(shown, printed), f"{said}\nis not what the page shows:\n{shown}"
+
+
+def try_python(site: Site, block: Block, behind: Block | None) -> None:
+    (site.directory / "snippet.py").write_text(block.text, encoding="utf-8")
+    code, printed = site.run("python snippet.py", {})
+    assert code == 0, f"{block.place}\n{printed}"
+    if behind is not None and behind.language == "text" and not behind.mark:
+        assert fits(behind.text, printed), f"{block.place}\n{printed}\nis not what the page shows:\n{behind.text}"
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.is_step for block in blocks_of(page))], ids=named)
+def test_the_commands_of_a_page_do_what_it_says(page: Path, site: Site) -> None:
+    blocks = blocks_of(page)
+    for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.mark == "file":
+            (site.directory / block.detail).write_text(block.text, encoding="utf-8")
+        elif block.mark == "run":
+            try_python(site, block, behind)
+        elif block.is_shell:
+            try_shell(site, block)
+    site.finish()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_python_blocks_compile(page: Path) -> None:
+    for block in blocks_of(page):
+        if block.language == "python":
+            compile(block.text, block.place, "exec")
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    skipped = [block for page in PAGES for block in blocks_of(page) if block.mark == "skip"]
+    assert len(skipped) <= 3
+    assert all(re.fullmatch(r"\(.+\)", block.detail) for block in skipped)
+    known = {"skip", "exit", "env", "file", "run", "wire", ""}
+    assert {block.mark for page in PAGES for block in blocks_of(page)} <= known
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The fragments that a page's headings can be reached by."""
+    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for link in _LINK.findall(text):
+        if "://" in link:
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{named(page)}: {link}"
+        assert not fragment or fragment in anchors_of(target), f"{named(page)}: {link}"
+
+
+def test_every_page_of_the_documentation_can_be_found() -> None:
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in PAGES
+        for link in _LINK.findall(page.read_text(encoding="utf-8"))
+        if "://" not in link
+    }
+    assert [named(page) for page in DOCS.rglob("*.md") if page not in linked] == []
+
+
+def test_pages_show_no_path_of_a_machine() -> None:
+    for page in PAGES:
+        assert not re.search(r"/(home|root|tmp|work|Users)/", page.read_text(encoding="utf-8")), named(page)
+
+
+def test_the_delays_of_the_readme_are_the_defaults() -> None:
+    assert "2, 4 and 8 seconds (give or take 15 %)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    backoff = Holdfast("memory://", settings=Settings()).backoff
+    assert backoff == Backoff()
+    assert backoff.jitter == 0.15
+    policy = BackoffPolicy(backoff, random=lambda: 0.5)
+    assert [policy.delay(attempt) for attempt in (2, 3, 4)] == [2, 4, 8]
+
+
+def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by what is typed to reach it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command, info_name=path)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from leaves(inner, f"{path} {name}")
+
+
+COMMANDS = dict(leaves(cli, "holdfast"))
+
+
+def option_row(option: click.Option) -> list[str]:
+    names = ", ".join(sorted(option.opts, key=len))
+    value = "" if option.is_flag else f" {option.metavar or 'N'}"
+    default = f" Default: {option.default}." if option.show_default else ""
+    return [f"`{names}{value}`", f"{option.help}{default}"]
+
+
+def test_the_command_line_page_has_every_command_and_no_other() -> None:
+    described = [heading for heading in sections_of(DOCS / "cli.md") if heading.startswith("holdfast ")]
+    assert sorted(described) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_command_line_page_has_every_option(path: str) -> None:
+    command, section = COMMANDS[path], sections_of(DOCS / "cli.md")[path]
+    usage = " ".join([path, *command.collect_usage_pieces(click.Context(command, info_name=path))])
+    assert f"`{usage}`" in section
+    options = [option_row(option) for option in command.params if isinstance(option, click.Option)]
+    assert rows_of(section, "Option") == options
+
+
+def test_the_command_line_page_has_every_member_of_a_job() -> None:
+    from holdfast.cli.spec import JobSpec
+
+    rows = rows_of(sections_of(DOCS / "cli.md")["holdfast enqueue"], "Member")
+    assert sorted(code for row in rows for code in codes_of(row[0])) == sorted(JobSpec.__struct_fields__)
+
+
+def test_the_command_line_page_has_every_exit_code() -> None:
+    codes = {
+        value
+        for name, value in vars(failing).items()
+        if name.isupper() and type(value) is int and not name.startswith("_")
+    }
+    assert {int(row[0]) for row in rows_of(sections_of(DOCS / "cli.md")["Exit codes"], "Code")} == {0, *codes}
+
+
+def setting_row(key: Key) -> list[str]:
+    match key.default:
+        case bool() as flag:
+            default = str(flag).lower()
+        case tuple():
+            default = ""
+        case float() as number:
+            default = f"{number:g}" if number < 1e6 else f"{number:.0f}"
+        case other:
+            default = str(other)
+    span = f"{key.low:g} to {key.high:.10g}" if key.high else ""
+    return [f"`{key.name}`", key.kind, default, span, key.meaning]
+
+
+def test_the_configuration_page_has_every_setting() -> None:
+    rows = rows_of(sections_of(DOCS / "configuration.md")["Settings"], "Setting")
+    assert [[cell.strip() for cell in row] for row in rows] == [setting_row(key) for key in KEYS.values()]
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    envelopes = EnvelopeFactory(Keyring.parse("k" * 32))
+    with SqliteBackend(tmp_path / "jobs.db", envelopes) as engine:
+        engine.create_schema()
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        yield connection
+
+
+def test_the_schema_page_has_every_table_and_column(schema: sqlite3.Connection) -> None:
+    tables = [name for (name,) in schema.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    sections = sections_of(DOCS / "schema.md")
+    assert sorted(sections) == sorted(tables)
+    for table in tables:
+        columns = [
+            [f"`{name}`", kind] for _, name, kind, *_ in schema.execute(f"SELECT * FROM pragma_table_info('{table}')")
+        ]
+        assert [row[:2] for row in rows_of(sections[table], "Column")] == columns, table
+        assert all(row[2] for row in rows_of(sections[table], "Column")), table
+
+
+def test_the_schema_page_has_every_index(schema: sqlite3.Connection) -> None:
+    found = dict(schema.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
+    rows = rows_of(sections_of(DOCS / "schema.md")["holdfast_jobs"], "Index")
+    assert sorted(codes_of(row[0])[0] for row in rows) == sorted(found)
+    for name, described, _ in rows:
+        sql = found[codes_of(name)[0]]
+        columns = re.search(r"\((.+?)\)", sql)
+        condition = re.search(r"WHERE (.+)$", sql)
+        expected = [columns[1] if columns else "", *([condition[1]] if condition else [])]
+        assert codes_of(described) == expected, name
+        assert described.endswith("unique") == ("UNIQUE" in sql), name
+
+
+def test_the_schema_page_has_every_state_code() -> None:
+    text = sections_of(DOCS / "schema.md")["holdfast_jobs"]
+    shown = {int(row[0]): codes_of(row[2]) for row in rows_of(text, "Code")}
+    expected = {code: [str(state)] for state, code in CODES.items()}
+    assert shown == {**expected, WAITING: ["scheduled", "due_at", "pending"], FORGOTTEN: []}
+
+
+@pytest.mark.parametrize(
+    ("heading", "first", "expected"),
+    [
+        ("States", "State", list(JobState)),
+        ("Reasons of dead letters", "Reason", list(DeadReason)),
+        ("Outcomes of attempts", "Outcome", list(Outcome)),
+        ("What a worker says of a turn", "Status", list(WorkerStatus)),
+    ],
+)
+def test_the_glossary_has_every_word_of_a_closed_list(heading: str, first: str, expected: list[str]) -> None:
+    rows = rows_of(sections_of(DOCS / "glossary.md")[heading], first)
+    assert sorted(code for row in rows for code in codes_of(row[0])) == sorted(expected)
+
+
+def test_the_wire_page_has_every_member_in_its_order() -> None:
+    rows = rows_of(sections_of(DOCS / "wire.md")["Members"], "Member")
+    assert [codes_of(row[0])[0] for row in rows] == [*JobMessage.__struct_encode_fields__, "_sig"]
+    required = set(JobMessage.__struct_encode_fields__[: -len(JobMessage.__struct_defaults__)])
+    optional = {codes_of(row[0])[0] for row in rows if row[2] != "required"}
+    assert optional.isdisjoint(required)
+
+
+def worked_example() -> JobDefinition:
+    """What the page's own Python block defines."""
+    names: dict[str, JobDefinition] = {}
+    block = next(block for block in blocks_of(DOCS / "wire.md") if "JobBuilder(" in block.text)
+    exec(compile(block.text, block.place, "exec"), names)
+    return names["definition"]
+
+
+def test_the_worked_example_of_the_wire_page_is_what_the_program_makes() -> None:
+    shown = {block.detail: block.text.strip() for block in blocks_of(DOCS / "wire.md") if block.mark == "wire"}
+    ring = Keyring.parse("2026-01:0123456789abcdef0123456789abcdef")
+    factory = EnvelopeFactory(ring, clock=ManualClock(datetime(2026, 1, 1, 12, tzinfo=UTC)))
+    wire = factory.make(worked_example(), id="welcome-ada").wire
+    signed, signature = unseal(wire)
+    assert signature is not None
+    assert shown == {"signed": signed.decode(), "signature": signature.decode(), "wire": wire.decode()}
+    assert f"{len(signed)} of them" in (DOCS / "wire.md").read_text(encoding="utf-8")
+    assert ring.open(shown["wire"].encode()).identifier == "welcome-ada"
+
+
+def test_a_builder_makes_the_definition_that_the_wire_page_describes() -> None:
+    assert worked_example() == (
+        JobBuilder("send_mail", {"to": "ada@example.org", "copies": 2})
+        .queue("mail")
+        .priority(8)
+        .max_retries(5)
+        .timeout(60)
+        .expires(3600)
+        .tags("signup")
+        .definition()
+    )
