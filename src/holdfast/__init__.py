@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.app import Holdfast, Job, JobOptions
     from holdfast.definition import JobBuilder, JobDefinition
-    from holdfast.errors import HoldfastError
+    from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import JobHandle
     from holdfast.handlers import Cancel, Handler, JobContext, Snooze
@@ -28,14 +28,18 @@ __all__ = [
     "InMemoryMetrics",
     "Job",
     "JobBuilder",
+    "JobCancelled",
     "JobContext",
     "JobDefinition",
+    "JobFailed",
     "JobHandle",
     "JobOptions",
     "JobState",
     "MetricsCollector",
+    "ResultGone",
     "RetryPolicy",
     "Snooze",
+    "UnknownJob",
     "__version__",
 ]
 
@@ -43,7 +47,7 @@ __all__ = [
 _HOMES = {
     "holdfast.app": ("Holdfast", "Job", "JobOptions"),
     "holdfast.definition": ("JobBuilder", "JobDefinition"),
-    "holdfast.errors": ("HoldfastError",),
+    "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("JobHandle",),
     "holdfast.handlers": ("Cancel", "Handler", "JobContext", "Snooze"),

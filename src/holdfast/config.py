@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -102,9 +103,7 @@ class Project(Struct, frozen=True, kw_only=True):
 
     @property
     def default_url(self) -> str:
-        # The three signs of a path that would mean something else in a URL.
-        path = str(self.data_directory / "jobs.db")
-        return f"sqlite:///{path.replace('%', '%25').replace('?', '%3F').replace('#', '%23')}"
+        return f"sqlite:///{quote(str(self.data_directory / 'jobs.db'))}"
 
 
 def find_project(start: Path | None = None) -> Project:
@@ -150,7 +149,7 @@ def load_settings(
             key = key_named(name, where)
             if key.field in values:
                 raise ConfigError(f"{key.name} is there twice {where}, with a dash and with an underscore: keep one")
-            values[key.field] = check_value(key, raw, where)
+            values[key.field] = _anchored(key, check_value(key, raw, where), project.config_file.parent)
     for key in KEYS.values():
         variable = f"{ENVIRONMENT_PREFIX}{key.field.upper()}"
         if variable in environment:
@@ -166,6 +165,16 @@ def load_settings(
             "if that is what you want, set allow-unsigned = true beside it"
         )
     return settings
+
+
+def _anchored(key: Key, value: Any, directory: Path) -> Any:
+    """A relative path in a file means: relative to that file, not to wherever somebody happens to be."""
+    if key.name == "signing-key-file":
+        return str(directory / Path(value).expanduser()) if value else value
+    if key.name == "url" and value.startswith("sqlite:///") and not value.startswith("sqlite:////"):
+        path = value.removeprefix("sqlite:///")
+        return value if path.startswith(("~", ":")) else f"sqlite:///{quote(str(directory), safe='/')}/{path}"
+    return value
 
 
 def key_named(name: str, where: str = "") -> Key:

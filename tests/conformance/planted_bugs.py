@@ -457,7 +457,7 @@ SQL_BUGS: dict[str, list[Edit]] = {
     "delivered late": [(sqlite.CANDIDATES, "due_at <= :now", "due_at < :now")],
     "due time not in the order": [(sqlite.CANDIDATES, "ORDER BY due_at, id", "ORDER BY id")],
     "repeated claim stamps new jobs": [(sqlite.STAMPED, "state = 2", "state = 9")],
-    "repeated claim forgets the queue's pause": [(sqlite.IS_PAUSED, "queue = ?", "queue = ? AND 0")],
+    "pause ignored": [(sqlite.IS_PAUSED, "queue = ?", "queue = ? AND 0")],
     "delivery not counted": [(sqlite.CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)")],
     "attempt lost on nack": [(sqlite.GIVE_BACK, "attempts + :attempt", "attempts")],
     "attempt counted on release": [(sqlite.GIVE_BACK, "attempts + :attempt", "attempts + 1")],

@@ -38,6 +38,13 @@ class Answer(NamedTuple):
         return document["error"]
 
 
+class _Keyboard(io.TextIOWrapper):
+    """A stdin that somebody types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Terminal:
     """Stands in the directory `project`, whose `holdfast.toml` is empty; HOME and its like are there too."""
 
@@ -51,6 +58,7 @@ class Terminal:
         self.config.touch()
         self._monkeypatch = monkeypatch
         self._capsys = capsys
+        self._started: list[subprocess.Popen[str]] = []
         for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
             monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(self.home))
@@ -59,10 +67,12 @@ class Terminal:
         monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
         monkeypatch.chdir(self.project)
 
-    def __call__(self, *words: str, stdin: str | bytes = b"") -> Answer:
-        """Run a command in this process."""
+    def __call__(self, *words: str, stdin: str | bytes = b"", typed: str | None = None) -> Answer:
+        """Run a command in this process: with something on stdin, or with somebody at the keyboard."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+        keyboard = None if typed is None else _Keyboard(io.BytesIO(typed.encode()), encoding="utf-8")
+        piped = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8")
+        self._monkeypatch.setattr(sys, "stdin", keyboard or piped)
         self._capsys.readouterr()
         with _undone(self.project), pytest.raises(SystemExit) as ended:
             main(list(words))
@@ -73,7 +83,7 @@ class Terminal:
 
     def start(self, *words: str, program: tuple[str, ...] = (), **environment: str) -> "subprocess.Popen[str]":
         """Start the program itself; what it prints can be read while it runs."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*(program or (sys.executable, "-m", "holdfast")), *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,10 +92,23 @@ class Terminal:
             cwd=self.project,
             env={**os.environ, **environment},
         )
+        self._started.append(process)
+        return process
 
     def program(self, *words: str, stdin: str = "", program: tuple[str, ...] = (), **environment: str) -> Answer:
         """Run the program itself to its end."""
         return ended(self.start(*words, program=program, **environment), stdin)
+
+    def close(self) -> None:
+        """End what a failed test has left running: twice asked, a worker takes its job's processes with it."""
+        for process in self._started:
+            for _ in range(2):
+                process.terminate()
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
 
     def write(self, name: str, text: str | bytes) -> Path:
         """A file of the project."""

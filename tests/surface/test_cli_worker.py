@@ -198,7 +198,7 @@ def test_nothing_a_job_says_reaches_the_terminal_raw(shop: Terminal) -> None:
     assert answer.code == 0
     shown = answer.out + answer.err
     assert "ValueError: " in answer.out
-    assert "CRITICAL job evil (fail) is dead after 1 attempts: ValueError: " in answer.err
+    assert "CRITICAL job evil (fail) is dead after 1 attempt: ValueError: " in answer.err
     assert not set(text) & set(shown) - set("0;owned[2J31m]")
 
 

@@ -15,6 +15,7 @@ text in a line, or, alone in a line, for any number of lines. A command that end
 has to end by itself.
 """
 
+import json
 import os
 import re
 import sqlite3
@@ -39,6 +40,7 @@ from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.backends.sqlite_inspector import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
+from holdfast.testing import clauses
 from holdfast.values import DeadReason, JobState, Outcome, WorkerStatus
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +153,6 @@ class Site:
             "HOME": str(directory),
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
-            "PYTHONUNBUFFERED": "1",  # TEMPORARY
         }
         self._beside: list[tuple[str, subprocess.Popen[str]]] = []
 
@@ -289,6 +290,16 @@ def test_every_page_of_the_documentation_can_be_found() -> None:
 def test_pages_show_no_path_of_a_machine() -> None:
     for page in PAGES:
         assert not re.search(r"/(home|root|tmp|work|Users)/", page.read_text(encoding="utf-8")), named(page)
+
+
+def test_files_and_laws_that_pages_name_exist() -> None:
+    files = [str(path) for path in (ROOT / "src").rglob("*.*")]
+    for page in PAGES:
+        for code in codes_of(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+            if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in ("app.py", "flaky.py"):
+                assert any(path.endswith(f"/{code}") for path in files), f"{named(page)}: {code}"
+            if code.startswith("test_"):
+                assert code in clauses(), f"{named(page)}: {code}"
 
 
 def test_the_delays_of_the_readme_are_the_defaults() -> None:
@@ -432,6 +443,12 @@ def test_the_wire_page_has_every_member_in_its_order() -> None:
     required = set(JobMessage.__struct_encode_fields__[: -len(JobMessage.__struct_defaults__)])
     optional = {codes_of(row[0])[0] for row in rows if row[2] != "required"}
     assert optional.isdisjoint(required)
+
+
+def test_the_wire_page_has_every_error_of_the_test_vectors() -> None:
+    vectors = json.loads((DOCS / "wire_vectors.json").read_text(encoding="utf-8"))
+    rows = rows_of(sections_of(DOCS / "wire.md")["Verifying"], "What is wrong")
+    assert {vector["error"] for vector in vectors["bad"]} <= {code for row in rows for code in codes_of(row[1])}
 
 
 def worked_example() -> JobDefinition:

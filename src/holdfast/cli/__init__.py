@@ -1,6 +1,5 @@
 """The command line, `holdfast` and `queuectl`: one file per group of commands, loaded when it is used."""
 
-import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -68,8 +67,9 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a sign the terminal lacks shall not end the command
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")  # a sign the terminal lacks shall not end the command
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(given))
 

@@ -5,7 +5,6 @@ import secrets
 import shlex
 import signal
 import sys
-from types import FrameType
 
 import click
 
@@ -17,6 +16,7 @@ from holdfast.errors import UnknownJob
 from holdfast.handlers import parse_command
 from holdfast.values import ErrorInfo, JobHistory, JobState, Outcome
 from holdfast.worker import QueueWorker
+from holdfast.worker.signals import heard
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -59,18 +59,13 @@ def _work(worker: QueueWorker, queue: str) -> signal.Signals | None:
     """Run the queue's one job; the signal that stopped it, if one came."""
     stopped_by: signal.Signals | None = None
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(number: signal.Signals) -> None:
         nonlocal stopped_by
-        stopped_by = signal.Signals(signum)
+        stopped_by = number
         worker.interrupt()
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        worker.process_once(queue)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        worker.close()
+    with worker, heard(interrupt):
+        worker.process_once(queue, unless=lambda: stopped_by is not None)
     return stopped_by
 
 

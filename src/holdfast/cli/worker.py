@@ -1,9 +1,11 @@
 """`holdfast worker`: run jobs in this terminal."""
 
 import logging
+import os
 import signal
 from collections import Counter
-from types import FrameType
+from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
@@ -14,6 +16,7 @@ from holdfast.cli.output import glyph, plain, print_json, say, span
 from holdfast.handlers import COMMAND_KEY
 from holdfast.values import DEFAULT_QUEUE, WorkerResult, WorkerStatus
 from holdfast.worker import QueueWorker, WorkerLoop
+from holdfast.worker.signals import heard
 
 
 @click.group()
@@ -46,10 +49,10 @@ def start(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Work jobs until told to stop; the running job always finishes.
+    """Work jobs until told to stop.
 
     APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
-    Ctrl-C or SIGTERM drains; a second one gives the running job back at once.
+    Ctrl-C or SIGTERM lets the running job finish; a second one gives it back at once.
 
     \b
     Examples:
@@ -67,14 +70,11 @@ def start(
             else:
                 click.echo(plain(_line(result)))
 
-        queue_worker = hf.worker()
-        loop = hf.loop(queue_worker, queues, burst=burst, max_jobs=max_jobs, on_result=on_result)
-        _greet(hf, queues)
-        _stop_on_signals(loop, queue_worker)
-        try:
-            loop.run()
-        finally:
-            queue_worker.close()
+        with hf.worker() as queue_worker:
+            loop = hf.loop(queue_worker, queues, burst=burst, max_jobs=max_jobs, on_result=on_result)
+            _greet(hf, queues)
+            with heard(_answer(loop, queue_worker)):
+                loop.run()
         say(_farewell(tally))
 
 
@@ -110,17 +110,24 @@ def _greet(hf: Holdfast, queues: tuple[str, ...]) -> None:
         say("no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM")
 
 
-def _stop_on_signals(loop: WorkerLoop, queue_worker: QueueWorker) -> None:
-    def stop(signum: int, frame: FrameType | None) -> None:
+def _answer(loop: WorkerLoop, queue_worker: QueueWorker) -> Callable[[signal.Signals], None]:
+    """The first signal drains, the next one hands the running job back."""
+
+    def answer(number: signal.Signals) -> None:
         if loop.is_stopping:
-            say("giving the running job back")
+            _say_now("giving the running job back")
             queue_worker.interrupt()
         else:
-            say("draining: the running job finishes (again: give it back and leave)")
+            _say_now("draining: the running job finishes (again: give it back and leave)")
             loop.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    return answer
+
+
+def _say_now(sentence: str) -> None:
+    """Say something while a job runs: not through `sys.stderr`, which is the running job's."""
+    with suppress(OSError):
+        os.write(2, f"{sentence}\n".encode())
 
 
 def _line(result: WorkerResult) -> str:

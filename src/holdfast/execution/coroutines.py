@@ -62,7 +62,7 @@ async def _bounded(body: Callable[[], Awaitable[object]], guard: Timeout) -> obj
             return await body()
     finally:
         guard.gently = None
-        if limit.expired():
+        if limit.expired():  # by the loop's clock, which may be a tick ahead of ours
             guard.expire()
 
 

@@ -143,6 +143,10 @@ class _Sink(io.BufferedIOBase):
             self.original.write(text)
         return len(raw)
 
+    def flush(self) -> None:
+        if self.original is not None and not self.original.closed:
+            self.original.flush()
+
 
 class _Streams:
     """Puts the stand-ins in place while at least one output is open.

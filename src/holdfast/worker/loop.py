@@ -13,6 +13,7 @@ log = logging.getLogger("holdfast.loop")
 
 PRUNE_INTERVAL_S: Final = 60.0
 SHARED_WAIT_S: Final = 0.02
+STOP_LOOK_S: Final = 0.5
 MAX_BACKOFF_S: Final = 5.0
 
 
@@ -70,11 +71,11 @@ class WorkerLoop:
 
     def _maintain(self) -> None:
         if self._reap.is_due():
-            for queue in self._queues:
-                reaped = self._worker.backend.reap_expired(queue)
-                if reaped:
-                    self._worker.metrics.count("jobs_reaped", reaped, queue=queue)
-                    log.warning("took back %d jobs of queue %s whose worker stopped without a verdict", reaped, queue)
+            # Every worker reaps for all: a queue nobody works any more must not keep jobs as if they were running.
+            reaped = self._worker.backend.reap_expired()
+            if reaped:
+                self._worker.metrics.count("jobs_reaped", reaped, queue="*")
+                log.warning("took back jobs whose worker stopped without a verdict: %d", reaped)
         if self._prune.is_due():
             self._worker.backend.prune()
 
@@ -84,7 +85,7 @@ class WorkerLoop:
         for queue in self._queues:
             if self._is_stopping:
                 break
-            result = self._worker.process_once(queue, wait=self._wait(worked, queue))
+            result = self._worker.process_once(queue, wait=self._wait(worked, queue), unless=lambda: self._is_stopping)
             if result.status is WorkerStatus.EMPTY:
                 continue
             worked = True
@@ -99,7 +100,7 @@ class WorkerLoop:
         """Wait only on the last queue of a turn without work, and there only shortly if there are others."""
         if self._burst or worked or queue != self._queues[-1]:
             return 0.0
-        return self._poll_interval_s if len(self._queues) == 1 else min(SHARED_WAIT_S, self._poll_interval_s)
+        return min(self._poll_interval_s, STOP_LOOK_S if len(self._queues) == 1 else SHARED_WAIT_S)
 
 
 class _Timer:

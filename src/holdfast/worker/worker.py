@@ -2,7 +2,9 @@
 
 import logging
 import random
-from typing import Final
+import time
+from collections.abc import Callable
+from typing import Final, Self
 
 from holdfast.clock import Clock, from_us
 from holdfast.codec import JobMessage
@@ -73,22 +75,38 @@ class QueueWorker:
         self._keeper = Keeper(backend)
         self._running: str | None = None
 
-    def process_once(self, queue: str, *, wait: float = 0.0) -> WorkerResult:
-        """One message of the queue, if there is one within `wait` seconds, from the lease to the settlement."""
+    def process_once(self, queue: str, *, wait: float = 0.0, unless: Callable[[], bool] | None = None) -> WorkerResult:
+        """One message of the queue, if there is one within `wait` seconds, from the lease to the settlement.
+
+        If `unless` says so once there is one, it is given back: nothing is started by a worker that is leaving.
+        """
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(), wait=wait)
         if not leases:
             return EMPTY
         self._count("jobs_fetched", queue)
+        if unless is not None and unless():
+            return self._settle(leases[0], None, Release(lease=leases[0], record=self._record(Outcome.INTERRUPTED)))
         return self._process(leases[0])
 
     def interrupt(self) -> None:
-        """Stop the running attempt and give its job back; for a worker that has to leave now."""
-        if self._running is not None:
-            self._runtime.interrupt(self._running, JobInterrupted("the worker had to leave"))
+        """Stop the running attempt and give its job back; for a worker that has to leave now. From any thread."""
+        while (job_id := self._running) is not None:
+            if self._runtime.interrupt(job_id, JobInterrupted("the worker had to leave")):
+                return
+            time.sleep(0.005)  # it is just beginning, or just ending
 
     def close(self) -> None:
+        """Stop renewing leases and let go of the event loop."""
         self._keeper.close()
         self._runtime.close()
+
+    def __enter__(self) -> Self:
+        """Keep the signal handlers of timeouts in place between jobs, which makes short ones cheaper."""
+        self._runtime.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _process(self, lease: JobLease) -> WorkerResult:
         try:
@@ -187,7 +205,7 @@ class QueueWorker:
             case WorkerStatus.DEAD_LETTERED:
                 self._count("jobs_failed", queue)
                 self._count("jobs_failed_permanently", queue)
-                log.critical("job %s (%s) is dead after %d attempts: %s", lease.id, result.job, result.attempt, error)
+                log.critical("job %s (%s) is dead after %s: %s", lease.id, result.job, _attempts(result.attempt), error)
             case WorkerStatus.REJECTED:
                 if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
                     self._count("jobs_rejected_signature", queue)
@@ -204,3 +222,7 @@ class QueueWorker:
 
     def _count(self, name: str, queue: str) -> None:
         self.metrics.count(name, queue=queue)
+
+
+def _attempts(number: int) -> str:
+    return "1 attempt" if number == 1 else f"{number} attempts"

@@ -1,5 +1,6 @@
 """What an attempt prints is caught, and cut where everybody can see it."""
 
+import contextvars
 import io
 import re
 import subprocess
@@ -98,6 +99,16 @@ def test_a_stream_kept_after_its_job_writes_to_the_real_one(capsys: pytest.Captu
         kept = sys.stdout
     print("late", file=kept)
     assert output.text() == ""
+    assert capsys.readouterr().out == "late\n"
+
+
+def test_a_task_left_over_from_a_job_does_not_write_into_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = Output(), Output()
+    with first.redirected():
+        context = contextvars.copy_context()
+    with second.redirected():
+        context.run(print, "late")
+    assert (first.text(), second.text()) == ("", "")
     assert capsys.readouterr().out == "late\n"
 
 

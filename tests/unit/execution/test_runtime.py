@@ -247,7 +247,8 @@ def test_a_coroutines_output_is_kept_too(bench: "Bench") -> None:
     assert bench.run(work).output == "printed\nelsewhere\n"
 
 
-def test_a_context_variable_set_by_one_job_is_not_seen_by_the_next(bench: "Bench") -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_context_variable_set_by_one_job_is_not_seen_by_the_next(bench: "Bench", is_async: bool) -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
     def work() -> str:
@@ -255,8 +256,12 @@ def test_a_context_variable_set_by_one_job_is_not_seen_by_the_next(bench: "Bench
         variable.set("left behind")
         return before
 
-    bench.run(work)
-    assert bench.run(work).result == b'"unset"'
+    async def work_async() -> str:
+        return work()
+
+    handler = FunctionHandler(work_async if is_async else work)
+    bench.run(handler)
+    assert bench.run(handler).result == b'"unset"'
 
 
 def test_a_handler_out_of_time_is_interrupted(bench: "Bench") -> None:
@@ -414,6 +419,24 @@ def test_another_thread_can_interrupt_a_running_job(
     assert result.error is None
     assert answers == [False, True]
     assert not bench.runtime.interrupt("job1", why)
+
+
+def test_a_coroutine_that_is_interrupted_is_cancelled_and_the_loop_is_kept(bench: "Bench") -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+    begun = threading.Event()
+
+    async def work(seconds: float) -> None:
+        loops.append(asyncio.get_running_loop())
+        begun.set()
+        await asyncio.sleep(seconds)
+
+    why = JobCancelRequested()
+    thread = threading.Thread(target=lambda: begun.wait(10) and bench.runtime.interrupt("job1", why))
+    thread.start()
+    assert bench.run(work, {"seconds": 30}).outcome is Outcome.CANCELLED
+    thread.join()
+    assert bench.run(work, {"seconds": 0}).success
+    assert loops[0] is loops[1]
 
 
 def test_a_handler_can_ask_whether_it_shall_stop(bench: "Bench") -> None:

@@ -96,8 +96,18 @@ def test_nothing_is_expanded_by_a_shell(run: Run) -> None:
     assert run.text == "$HOME * ; id `id` $(id)\n"
 
 
-def test_stdin_is_empty(run: Run) -> None:
-    run("cat", allowed=["cat"])
+def test_stdin_is_empty_whatever_the_workers_is(run: Run) -> None:
+    ours = os.dup(0)
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"for the worker only")
+        os.close(writer)
+        os.dup2(reader, 0)
+        run("cat", allowed=["cat"])
+    finally:
+        os.dup2(ours, 0)
+        os.close(ours)
+        os.close(reader)
     assert run.text == ""
 
 

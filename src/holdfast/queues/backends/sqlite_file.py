@@ -1,8 +1,8 @@
 """One SQLite file, opened so that a committed job stays committed: connections, transactions, checkpoints, schema.
 
 WAL with `synchronous=FULL`; every write is `BEGIN IMMEDIATE`; one connection per thread and process. SQLite before
-3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so nobody checkpoints without the
-write lock: automatic checkpoints are off, and whoever commits past a limit runs one that takes the lock
+3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so nobody checkpoints unless the
+write lock is held: automatic checkpoints are off, and whoever commits past a limit runs one under the lock
 (docs/decisions/0003-sqlite-checkpoints.md).
 """
 
@@ -27,8 +27,10 @@ T = TypeVar("T")
 MIN_VERSION: Final = (3, 37, 0)
 BUSY_TIMEOUT_S: Final = 5.0
 BUSY_LIMIT_S: Final = 30.0
+FORK_PATIENCE_S: Final = 10.0
 WAL_LIMIT_BYTES: Final = 16 * 1024 * 1024
-CHECKPOINT_PATIENCE_MS: Final = 200
+CHECKPOINT_PATIENCE_S: Final = 0.2
+WAL_KEPT_BYTES: Final = 1024 * 1024
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs"}
 )
@@ -37,6 +39,40 @@ _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 # Connections inherited through fork belong to the parent: using or closing them here would break its locks.
 _inherited: list["_Handle"] = []
+
+
+class _Gate:
+    """Lets operations through, and lets a fork wait until none is under way.
+
+    SQLite keeps its own table of the locks a process holds. A forked child would inherit that table but not the
+    locks, and believe itself safe: so no connection may be open while a process forks.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_shut = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._is_shut:
+                self._changed.wait()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        with self._changed:
+            self._is_shut = True
+            self._changed.wait_for(lambda: self._inside == 0, FORK_PATIENCE_S)
+
+    def open(self) -> None:
+        with self._changed:
+            self._is_shut = False
+            self._changed.notify_all()
 
 
 class _Handle:
@@ -75,6 +111,8 @@ class SqliteFile:
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
         self._open_lock = threading.Lock()
         self._is_open = False
+        self._gate = _Gate()
+        _files.add(self)
 
     def connection(self) -> sqlite3.Connection:
         """This thread's connection, opened after any fork, to a file that is known to be ours."""
@@ -93,19 +131,21 @@ class SqliteFile:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short read; nothing is kept open behind it."""
         try:
-            return query(self.connection())
+            with self._gate:
+                return query(self.connection())
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
 
     def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
-        connection = self.connection()
         try:
-            answer = _patiently(lambda: self._transact(connection, work))
+            with self._gate:
+                connection = self.connection()
+                answer = _patiently(lambda: self._transact(connection, work))
+                self._checkpoint_if_large(connection)
+                return answer
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
-        self._checkpoint_if_large(connection)
-        return answer
 
     def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
         try:
@@ -127,7 +167,7 @@ class SqliteFile:
         return version
 
     def checkpoint(self) -> None:
-        """Write the WAL back into the file and empty it, holding the write lock; without effect while others read."""
+        """Write the WAL back into the file; without effect while others write or read."""
         self.read(self._checkpoint)
 
     def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
@@ -136,24 +176,50 @@ class SqliteFile:
         except FileNotFoundError:
             return
         if size > self._checkpoint_above:
-            # A reader can hold the checkpoint up: then try again only after more has been written.
+            # Others can hold the checkpoint up: then try again only after more has been written.
             with suppress(sqlite3.Error):
-                emptied = self._checkpoint(connection)
-                self._checkpoint_above = WAL_LIMIT_BYTES if emptied else size + WAL_LIMIT_BYTES // 4
+                is_complete = self._checkpoint(connection)
+                self._checkpoint_above = WAL_LIMIT_BYTES if is_complete else size + WAL_LIMIT_BYTES // 4
 
     def _checkpoint(self, connection: sqlite3.Connection) -> bool:
-        connection.execute(f"PRAGMA busy_timeout={CHECKPOINT_PATIENCE_MS}")
+        """Checkpoint under a write lock that a second connection holds; True if all of the WAL was written back.
+
+        SQLite's own modes that take the lock go on without it if they do not get it, so none of them will do. The
+        next commit starts the WAL anew and cuts it to `journal_size_limit`.
+        """
+        guard = sqlite3.connect(self.path, timeout=CHECKPOINT_PATIENCE_S, isolation_level=None)
         try:
-            blocked: int = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+            guard.execute("PRAGMA wal_autocheckpoint=0")
+            guard.execute("BEGIN IMMEDIATE")
+            try:
+                _, frames, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                guard.execute("ROLLBACK")
+        except sqlite3.OperationalError as problem:
+            if _code(problem) in _BUSY:
+                return False
+            raise
         finally:
-            connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
-        return not blocked
+            guard.close()
+        return bool(frames == written)
 
     def create_schema(self) -> None:
         """Create the tables or bring them up to date, also in a database that other programs use."""
         with self._open_lock:
             self._prepare(may_share=True)
             self._is_open = True
+
+    def before_fork(self) -> None:
+        """Close every connection as soon as nobody uses one, and let nobody open one."""
+        self._gate.shut()
+        self.close()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on; the child has its own gate, since threads inside the old one do not exist there."""
+        if in_child:
+            self._gate = _Gate()
+        else:
+            self._gate.open()
 
     def close(self) -> None:
         """Close every connection of this process."""
@@ -183,6 +249,7 @@ class SqliteFile:
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA mmap_size=0")
             connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
         handle = _Handle(connection)
@@ -250,6 +317,27 @@ class SqliteFile:
                 return BackendUnavailable(f"{self.path}: {problem}")
             case _:
                 return BackendError(f"{self.path}: {problem}")
+
+
+_files: "weakref.WeakSet[SqliteFile]" = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for file in list(_files):
+        file.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for file in list(_files):
+        file.after_fork(in_child=in_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(in_child=False),
+        after_in_child=lambda: _after_fork(in_child=True),
+    )
 
 
 def _patiently(action: Callable[[], T]) -> T:

@@ -64,8 +64,13 @@ class SyncBackend(MemoryBackend):
                 return
             soonest = min(waiting, key=lambda record: record.due_us)
             self.clock.advance(max(0, soonest.due_us - self.clock.now_us()) / 1e6)
-            if process_once(soonest.envelope.queue).status is WorkerStatus.EMPTY:
+            result = process_once(soonest.envelope.queue)
+            if result.status is WorkerStatus.EMPTY:
                 return
+            if result.status is WorkerStatus.RELEASED and result.error is not None:
+                # Elsewhere it would wait for a deploy; here nothing can change before the caller goes on.
+                self.cancel(str(result.job_id), result.error.message)
+                raise JobFailed(f"job '{result.job_id}' cannot run here: {result.error.message}")
         raise BackendError(f"the jobs are still not done after {MAX_TURNS:,} turns: does one enqueue itself for ever?")
 
     def _report(self, job_id: str) -> None:

@@ -1,0 +1,28 @@
+"""What the tests of the engines share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..faults.processes import Programs, quick_directory
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file shall be; its directory does not exist yet."""
+    return tmp_path / "data" / "jobs.db"
+
+
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """The same in memory, for tests of many small transactions."""
+    with quick_directory() as directory:
+        yield directory / "jobs.db"
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    programs = Programs(tmp_path)
+    yield programs
+    programs.end_all()

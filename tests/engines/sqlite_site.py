@@ -1,0 +1,76 @@
+"""An SQLite file as these tests use it: handles on it, jobs for it, and a look at it that goes past the engine."""
+
+import sqlite3
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.codec import encode_payload
+from holdfast.definition import JobDefinition
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.values import DEFAULT_QUEUE, JobEnvelope
+
+TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts"}
+_envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
+
+
+def job(id: str | None = None, *, queue: str = DEFAULT_QUEUE, size: int = 0, delay: float | None = None) -> JobEnvelope:
+    """One signed job whose payload has about that many bytes."""
+    return _envelopes.make(
+        JobDefinition(handler="note", queue=queue, payload=encode_payload("x" * size), delay=delay), id=id
+    )
+
+
+@contextmanager
+def opened(
+    path: Path,
+    *,
+    lease_s: float = 60.0,
+    crash_limit: int = 3,
+    clock: Clock = SYSTEM_CLOCK,
+    prefix: str = "holdfast_",
+) -> Generator[SqliteBackend]:
+    """A handle on the file, closed at the end."""
+    policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit)
+    with SqliteBackend(path, _envelopes, policy=policy, clock=clock, prefix=prefix) as backend:
+        yield backend
+
+
+@contextmanager
+def stranger(path: Path) -> Generator[sqlite3.Connection]:
+    """A connection of somebody who knows nothing of Holdfast."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def names_in(path: Path) -> set[str]:
+    """The tables of a file."""
+    with stranger(path) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def ids_in(path: Path) -> set[str]:
+    """The ids of all jobs in a file that is found intact."""
+    with stranger(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return {id for (id,) in connection.execute("SELECT id FROM holdfast_jobs")}
+
+
+def wal_bytes(path: Path) -> int:
+    """The size of the write-ahead log."""
+    wal = path.with_name(f"{path.name}-wal")
+    return wal.stat().st_size if wal.exists() else 0
+
+
+def wal_frames(path: Path) -> int:
+    """How many pages the write-ahead log holds now, as the index beside it says (its file may be longer)."""
+    header = path.with_name(f"{path.name}-shm").read_bytes()[:20]
+    return int.from_bytes(header[16:20], sys.byteorder)

@@ -1,0 +1,280 @@
+"""The SQLite engine under load: what a verb looks at, who waits for whom, and that nothing is lost or done twice."""
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.queues.backends import sqlite, sqlite_file
+from holdfast.queues.backends import sqlite_inspector as inspector
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.contract import new_owner_token
+from holdfast.values import Ack, JobFilter, JobLease, JobState
+
+from ..faults.processes import Programs, until
+from .sqlite_site import ids_in, job, opened, stranger
+
+DAY_US = 86_400_000_000
+
+
+# What a verb looks at.
+
+
+@pytest.mark.parametrize(
+    ("statement", "index"),
+    [
+        pytest.param(sqlite.CANDIDATES, "ready (queue=? AND priority=? AND due_at<?)", id="CANDIDATES"),
+        pytest.param(sqlite.NEXT_DUE, "ready (queue=? AND priority=?)", id="NEXT_DUE"),
+        pytest.param(sqlite.STAMPED, "leased (owner_token=? AND queue=? AND lease_until>?)", id="STAMPED"),
+        pytest.param(sqlite.HAS_EXPIRED, "leased", id="HAS_EXPIRED"),
+        pytest.param(sqlite.CLAMP, "leased", id="CLAMP"),
+        pytest.param(sqlite.REAP, "leased", id="REAP"),
+        pytest.param(sqlite.RENEW, "leased (owner_token=?)", id="RENEW"),
+        pytest.param(sqlite.ACK, "leased (owner_token=?)", id="ACK"),
+        pytest.param(sqlite.KNOWN, "id (id=?)", id="KNOWN"),
+        pytest.param(inspector.FINISHED_BEFORE, "finished (state=? AND finished_at<?)", id="FINISHED_BEFORE"),
+        pytest.param(inspector.OLD_TOMBSTONES, "finished (state=? AND finished_at<?)", id="OLD_TOMBSTONES"),
+    ],
+)
+def test_a_statement_finds_its_rows_through_its_index(path: Path, statement: str, index: str) -> None:
+    plan = plan_of(path, statement)
+    on_jobs = [step for step in plan if re.match(r"(SEARCH|SCAN) (holdfast_jobs|j)\b", step)]
+    assert on_jobs
+    assert all(step.endswith(f"INDEX holdfast_jobs_{index}") for step in on_jobs), plan
+
+
+@pytest.mark.parametrize(
+    "statement", [sqlite.CANDIDATES, sqlite.NEXT_DUE, inspector.FINISHED_BEFORE, inspector.OLD_TOMBSTONES]
+)
+def test_rows_come_from_the_index_in_order_and_are_never_sorted(path: Path, statement: str) -> None:
+    assert not [step for step in plan_of(path, statement) if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize("statement", [sqlite.CLAIM, sqlite.LEASES, sqlite.END, sqlite.GIVE_BACK])
+def test_a_job_is_changed_by_its_number(path: Path, statement: str) -> None:
+    on_tables = [step for step in plan_of(path, statement) if re.match(r"(SEARCH|SCAN) (holdfast_|j |m )", step)]
+    assert on_tables
+    assert all("USING INTEGER PRIMARY KEY (rowid=?)" in step for step in on_tables)
+
+
+def test_no_verb_does_more_because_more_jobs_wait_are_scheduled_or_have_finished(quick_path: Path) -> None:
+    few = steps_of_each_verb(quick_path.with_name("few.db"), 1_000)
+    many = steps_of_each_verb(quick_path.with_name("many.db"), 50_000)
+    assert many == pytest.approx(few, rel=0.05)
+
+
+def plan_of(path: Path, statement: str) -> list[str]:
+    with opened(path) as backend:
+        backend.create_schema()
+        names = re.findall(r":(\w+)", statement)
+        values = dict.fromkeys(names, "1") if names else ("1",) * statement.count("?")
+        rows = backend.file.connection().execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        return [detail for _, _, _, detail in rows]
+
+
+def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
+    """How many steps SQLite's machine makes for each verb, in a file with that many jobs of every kind."""
+    leases: list[JobLease] = []
+    with opened(path) as backend:
+        fill(backend, path, number)
+
+        def claim(queue: str) -> Callable[[], object]:
+            return lambda: leases.extend(backend.claim(queue, 10, owner_token=new_owner_token()))
+
+        steps = {
+            "claim": steps_of(backend, claim("busy")),
+            "claim nothing": steps_of(backend, claim("idle")),
+            "claim what is scheduled": steps_of(backend, claim("later")),
+            "renew": steps_of(backend, lambda: backend.renew_many(leases)),
+            "settle": steps_of(backend, lambda: backend.settle([Ack(lease=lease) for lease in leases])),
+            "accept": steps_of(backend, lambda: backend.accept([job("new", queue="busy")])),
+            "accept again": steps_of(backend, lambda: backend.accept([job("new", queue="busy")])),
+            "reap": steps_of(backend, backend.reap_expired),
+            "prune": steps_of(backend, backend.prune),
+            "get": steps_of(backend, lambda: backend.get("new")),
+            "wait": steps_of(backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(), wait=1e-6)),
+        }
+    assert len(leases) == 10
+    return steps
+
+
+def fill(backend: SqliteBackend, path: Path, number: int) -> None:
+    """That many jobs due, scheduled, completed and forgotten, written past the engine."""
+    now = backend.clock.now_us()
+    backend.create_schema()
+    kinds = [
+        ("busy", 0, now - DAY_US, None),
+        ("busy", 0, now + DAY_US, None),
+        ("later", 1, now + DAY_US, None),
+        ("busy", 4, now, now),
+        ("busy", 7, now, now + DAY_US),
+    ]
+    with stranger(path) as connection:
+        connection.execute("BEGIN")
+        for place, (queue, state, due_at, finished_at) in enumerate(kinds):
+            connection.execute(
+                """
+                INSERT INTO holdfast_jobs (seq, id, queue, job, priority, state, due_at, accepted_at, finished_at)
+                WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :number)
+                SELECT :first + n, 'id-' || (:first + n), :queue, 'note', n % 10, :state, :due_at + n, 0,
+                       :finished_at + n
+                FROM numbers""",
+                {
+                    "number": number,
+                    "first": place * number,
+                    "queue": queue,
+                    "state": state,
+                    "due_at": due_at,
+                    "finished_at": finished_at,
+                },
+            )
+        connection.execute("INSERT INTO holdfast_messages (seq, wire) SELECT seq, x'7b7d' FROM holdfast_jobs")
+        connection.execute("COMMIT")
+
+
+def steps_of(backend: SqliteBackend, verb: Callable[[], object]) -> int:
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = backend.file.connection()
+    connection.set_progress_handler(step, 1)
+    verb()
+    connection.set_progress_handler(None, 0)
+    return steps
+
+
+# Who waits for whom.
+
+
+def leave_empty(backend: SqliteBackend) -> None:
+    backend.create_schema()
+
+
+def schedule(backend: SqliteBackend) -> None:
+    backend.accept([job(delay=3600)])
+
+
+def pause(backend: SqliteBackend) -> None:
+    backend.accept([job()])
+    backend.pause("default")
+
+
+@pytest.mark.parametrize("prepare", [leave_empty, schedule, pause])
+def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[SqliteBackend], None]
+) -> None:
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(sqlite_file, "BUSY_LIMIT_S", 0.1)
+    with opened(path) as backend:
+        prepare(backend)
+        with stranger(path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert backend.claim("default", 1, owner_token=new_owner_token(), wait=0.05) == []
+            assert backend.reap_expired() == 0
+
+
+class WatchedClock(SystemClock):
+    """Says when somebody begins to wait."""
+
+    def __init__(self) -> None:
+        self.somebody_waits = threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        self.somebody_waits.set()
+        super().sleep(seconds)
+
+
+class Claimer:
+    """A thread that claims one job and waits for it, up to an hour."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._clock = WatchedClock()
+        self.leases: list[JobLease] = []
+        self._thread = threading.Thread(target=self._claim, daemon=True)
+        self._thread.start()
+        assert self._clock.somebody_waits.wait(30)
+
+    def _claim(self) -> None:
+        with opened(self._path, clock=self._clock) as backend:
+            self.leases = backend.claim("default", 1, owner_token=new_owner_token(), wait=3600)
+
+    def claimed(self) -> list[str]:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "nobody woke the one who waits"
+        return [lease.id for lease in self.leases]
+
+
+def test_a_waiting_claim_wakes_up_when_another_thread_accepts_a_job(path: Path) -> None:
+    with opened(path) as backend:
+        backend.create_schema()
+        claimer = Claimer(path)
+        backend.accept([job("new")])
+        assert claimer.claimed() == ["new"]
+
+
+def test_a_waiting_claim_wakes_up_when_another_process_accepts_a_job(path: Path, programs: Programs) -> None:
+    producer = programs.module("tests.engines.actors", "accept-one", str(path), "new")
+    producer.wait_for("ready")
+    claimer = Claimer(path)
+    producer.tell()
+    assert claimer.claimed() == ["new"]
+
+
+def test_a_waiting_claim_wakes_up_when_a_job_falls_due_and_not_before(path: Path) -> None:
+    with opened(path) as backend:
+        backend.accept([job("scheduled", delay=0.3)])
+        claimer = Claimer(path)
+        assert claimer.claimed() == ["scheduled"]
+        (view,) = backend.find(JobFilter()).jobs
+        assert claimer.leases[0].claimed_at >= view.due_at
+
+
+def test_a_waiting_claim_wakes_up_when_its_queue_is_resumed(path: Path) -> None:
+    with opened(path) as backend:
+        backend.accept([job("held")])
+        backend.pause("default")
+        claimer = Claimer(path)
+        backend.resume("default")
+        assert claimer.claimed() == ["held"]
+
+
+# Everybody at once.
+
+
+def test_eight_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_twice(
+    quick_path: Path, programs: Programs
+) -> None:
+    hammers = [
+        programs.module("tests.engines.actors", "hammer", str(quick_path), f"p{number}", "250") for number in range(8)
+    ]
+    for hammer in hammers:
+        hammer.wait_for("ready")
+    for hammer in hammers:
+        hammer.tell()
+    said = [json.loads(hammer.succeeded().partition("\n")[2]) for hammer in hammers]
+    accepted = [id for one in said for id in one["accepted"]]
+    acked = [id for one in said for id in one["acked"]]
+    assert len(accepted) > 8 * 250
+
+    with opened(quick_path, crash_limit=1000) as backend:
+
+        def is_drained() -> bool:
+            backend.reap_expired()
+            leases = backend.claim("default", 500, owner_token=new_owner_token())
+            acked.extend(lease.id for lease in leases if backend.ack(lease))
+            return set(backend.counts()["default"]) == {JobState.COMPLETED}
+
+        until(is_drained, "every job to be completed")
+        assert backend.counts() == {"default": {JobState.COMPLETED: len(accepted)}}
+    assert Counter(acked) == Counter(set(accepted))
+    assert ids_in(quick_path) == set(accepted)

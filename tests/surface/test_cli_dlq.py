@@ -1,0 +1,187 @@
+"""`holdfast dlq`: dead letters are looked at, run again or forgotten, and nothing else is."""
+
+import json
+
+import pytest
+
+from holdfast import DeadReason, Holdfast
+from holdfast.queues.contract import new_owner_token
+from holdfast.values import Abandon
+
+from .terminal import Terminal
+
+SHOP = """
+import os
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.job
+def flaky() -> str:
+    if not os.path.exists("mended"):
+        raise OSError("broken")
+    return "fine"
+"""
+
+
+@pytest.fixture
+def shop(terminal: Terminal) -> Terminal:
+    """Three dead letters, `a` and `b` and `c` of another queue; one waits, one is cancelled because it has expired."""
+    terminal.write("shop.py", SHOP)
+    dead = [{"id": name, "job": "flaky", "max_retries": 0} for name in "ab"]
+    dead.append({"id": "c", "job": "flaky", "max_retries": 0, "queue": "mail"})
+    terminal("enqueue", json.dumps([*dead, {"id": "late", "job": "flaky", "expires": 0}]))
+    terminal("worker", "start", "shop", "--burst", "--queue", "default,mail")
+    terminal("enqueue", '{"id": "waiting", "job": "flaky"}')
+    return terminal
+
+
+def states(terminal: Terminal) -> dict[str, str]:
+    return {job["id"]: job["state"] for job in terminal.jobs()}
+
+
+AS_IT_WAS = {"a": "dead", "b": "dead", "c": "dead", "late": "cancelled", "waiting": "pending"}
+
+
+def test_only_dead_letters_are_listed_the_last_first(shop: Terminal) -> None:
+    assert states(shop) == AS_IT_WAS
+    assert [job["id"] for job in shop("dlq", "list", "--json").json] == ["b", "c", "a"]
+    assert [line.split()[0] for line in shop("dlq", "list").out.splitlines()[1:]] == ["b", "c", "a"]
+    assert [job["id"] for job in shop("dlq", "list", "--queue", "mail", "--json").json] == ["c"]
+
+
+def test_the_list_is_read_page_by_page(shop: Terminal) -> None:
+    first = shop("dlq", "list", "--limit", "2", "--json")
+    assert [job["id"] for job in first.json] == ["b", "c"]
+    assert first.err.startswith("more:  --after ")
+    rest = shop("dlq", "list", "--after", first.err.split()[-1], "--json")
+    assert ([job["id"] for job in rest.json], rest.err) == (["a"], "")
+    assert shop("dlq", "list", "--after", "nonsense").code == 2
+
+
+def test_one_dead_letter_is_shown_like_any_job(shop: Terminal) -> None:
+    assert shop("dlq", "show", "a").out == shop("show", "a").out
+    assert shop("dlq", "show", "a", "--json").json == shop("show", "a", "--json").json
+
+
+def test_a_job_that_is_not_dead_is_not_shown_as_if_it_were(shop: Terminal) -> None:
+    answer = shop("dlq", "show", "waiting")
+    assert (answer.code, answer.out) == (3, "")
+    assert "job 'waiting' is pending, not dead; look at it with  holdfast show waiting" in answer.err
+    assert shop("dlq", "show", "waiting", "--json").error["code"] == "NotDead"
+
+
+def test_a_dead_letter_is_given_a_new_life_with_its_history(shop: Terminal) -> None:
+    answer = shop("dlq", "retry", "a")
+    assert (answer.code, answer.out) == (0, "✓ a waits again, attempts from zero, history kept\n")
+    assert shop.job("a")["attempts"] == 0
+    shop.write("mended", "")
+    shop("worker", "start", "shop", "--burst")
+    job = shop.job("a")
+    assert job["state"] == "completed"
+    assert [attempt["outcome"] for attempt in job["history"]] == ["failed", "succeeded"]
+
+
+def test_all_dead_letters_or_those_of_a_queue_are_retried(shop: Terminal) -> None:
+    assert shop("dlq", "retry", "--all", "--queue", "mail").code == 0
+    assert states(shop) == {**AS_IT_WAS, "c": "pending"}
+    answer = shop("dlq", "retry", "--all", "--json")
+    assert answer.json == [{"id": "b", "answer": "replayed"}, {"id": "a", "answer": "replayed"}]
+    assert states(shop) == {**AS_IT_WAS, "a": "pending", "b": "pending", "c": "pending"}
+
+
+def test_an_expired_job_is_retried_only_on_purpose(shop: Terminal) -> None:
+    answer = shop("dlq", "retry", "late")
+    assert (answer.code, answer.out) == (4, "")
+    assert "late has expired; to run it all the same add  --ignore-expiry" in answer.err
+    assert shop("dlq", "retry", "late", "--ignore-expiry").code == 0
+    shop.write("mended", "")
+    shop("worker", "start", "shop", "--burst")
+    assert shop.job("late")["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "remark"),
+    [
+        (["waiting"], 4, "waiting is neither dead nor cancelled; nothing was changed"),
+        (["nobody"], 3, "nobody is not known here"),
+        (["waiting", "nobody"], 3, "nobody is not known here"),
+    ],
+)
+def test_what_cannot_be_retried_is_told_and_left_alone(
+    shop: Terminal, words: list[str], code: int, remark: str
+) -> None:
+    answer = shop("dlq", "retry", *words)
+    assert (answer.code, answer.out) == (code, "")
+    assert remark in answer.err
+    assert states(shop) == AS_IT_WAS
+
+
+def test_what_can_be_retried_is_also_if_something_else_cannot(shop: Terminal) -> None:
+    answer = shop("dlq", "retry", "nobody", "a", "--json")
+    assert answer.code == 3
+    assert answer.json == [{"id": "nobody", "answer": "unknown"}, {"id": "a", "answer": "replayed"}]
+    assert states(shop) == {**AS_IT_WAS, "a": "pending"}
+
+
+@pytest.mark.parametrize("command", ["retry", "discard"])
+@pytest.mark.parametrize("words", [[], ["a", "--all"]])
+def test_one_names_the_jobs_or_says_all(shop: Terminal, command: str, words: list[str]) -> None:
+    answer = shop("dlq", command, *words)
+    assert answer.code == 2
+    assert "name the jobs by their ids, or say --all" in answer.err
+    assert states(shop) == AS_IT_WAS
+
+
+def test_a_dead_letter_is_forgotten_for_good(shop: Terminal) -> None:
+    answer = shop("dlq", "discard", "a")
+    assert (answer.code, answer.out) == (0, "✓ a discarded\n")
+    assert "a" not in states(shop)
+    assert shop("show", "a").code == 3
+    assert shop("dlq", "discard", "a").code == 3
+
+
+@pytest.mark.parametrize("name", ["waiting", "late", "nobody"])
+def test_only_dead_letters_can_be_discarded(shop: Terminal, name: str) -> None:
+    answer = shop("dlq", "discard", name)
+    assert (answer.code, answer.out) == (3, "")
+    assert f"{name} is no dead letter; nothing was discarded" in answer.err
+    assert states(shop) == AS_IT_WAS
+
+
+def test_discarding_all_wants_a_yes_where_nobody_can_be_asked(shop: Terminal) -> None:
+    answer = shop("dlq", "discard", "--all")
+    assert (answer.code, answer.out) == (2, "")
+    assert "this would discard 3 dead letters for good: say --yes" in answer.err
+    assert states(shop) == AS_IT_WAS
+    answer = shop("dlq", "discard", "--all", "--queue", "mail", "--yes")
+    assert answer.out == "✓ c discarded\n"
+    assert shop("dlq", "discard", "--all", "--yes", "--json").json == [
+        {"id": "b", "discarded": True},
+        {"id": "a", "discarded": True},
+    ]
+    assert states(shop) == {"late": "cancelled", "waiting": "pending"}
+
+
+@pytest.mark.parametrize(("typed", "code", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("", 1, 3), ("y\n", 0, 0)])
+def test_at_a_terminal_it_asks_with_the_number(shop: Terminal, typed: str, code: int, left: int) -> None:
+    answer = shop("dlq", "discard", "--all", typed=typed)
+    assert "Discard 3 dead letters for good?" in answer.err
+    assert answer.code == code
+    assert len(shop("dlq", "list", "--json").json) == left
+
+
+@pytest.mark.parametrize("command", [["retry", "--all"], ["discard", "--all"], ["discard", "--all", "--yes"]])
+def test_without_dead_letters_there_is_nothing_to_do(terminal: Terminal, command: list[str]) -> None:
+    answer = terminal("dlq", *command)
+    assert (answer.code, answer.out, answer.err) == (0, "", "there are no dead letters\n")
+    assert terminal("dlq", *command, "--json").json == []
+
+
+def test_more_than_a_page_of_dead_letters_is_retried(terminal: Terminal) -> None:
+    with Holdfast(directory=terminal.project) as hf:
+        hf.enqueue_many([hf.define("flaky").definition()] * 1100)
+        leases = hf.backend().claim("default", 1100, owner_token=new_owner_token())
+        hf.backend().settle([Abandon(lease=lease, reason=DeadReason.FAILED) for lease in leases])
+    assert len(terminal("dlq", "retry", "--all", "--json").json) == 1100
+    assert terminal("dlq", "list", "--json").json == []

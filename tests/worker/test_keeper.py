@@ -1,0 +1,217 @@
+"""Holding on to a lease while its job runs: in time, as long as it runs, and with an ear for cancellations."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.definition import JobDefinition
+from holdfast.errors import BackendUnavailable
+from holdfast.execution.retry import BackoffPolicy
+from holdfast.execution.runtime import JobRuntime
+from holdfast.handlers import HandlerRegistry, JobContext
+from holdfast.metrics import InMemoryMetrics
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring
+from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus
+from holdfast.worker import QueueWorker
+from holdfast.worker.keeper import Keeper
+
+from .bench import KEY, Bench
+
+LEASE_S = 1.5
+DEADLINE_S = 30.0
+
+
+class WatchedEngine(MemoryBackend):
+    """Remembers how much of the lease was left at each renewal; can fail before it renews."""
+
+    def __init__(self) -> None:
+        ring = Keyring.parse(KEY)
+        policy = LeasePolicy(lease_s=LEASE_S)
+        super().__init__(EnvelopeFactory(ring, clock=SYSTEM_CLOCK), policy=policy, clock=SYSTEM_CLOCK)
+        self.ring = ring
+        self.left_us: list[int] = []
+        self.problems: list[Exception] = []
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if self.problems:
+            raise self.problems.pop()
+        left = [self.store.records[lease.id].lease_until_us - self.clock.now_us() for lease in leases]
+        answers = super().renew_many(leases)
+        self.left_us += left
+        return answers
+
+
+class Site:
+    """A worker with a short lease, on the real clock."""
+
+    def __init__(self) -> None:
+        self.engine = WatchedEngine()
+        self.registry = HandlerRegistry()
+        self.worker = QueueWorker(
+            self.engine,
+            JobRuntime(self.registry),
+            self.engine.ring,
+            retry=BackoffPolicy(),
+            metrics=InMemoryMetrics(),
+            clock=SYSTEM_CLOCK,
+        )
+
+    def put(self, run: Callable[[JobContext], object]) -> str:
+        def handle(context: JobContext) -> object:
+            return run(context)
+
+        self.registry.register("job", handle)
+        return self.engine.enqueue(JobDefinition(handler="job"))
+
+    def wait_for_renewals(self, number: int) -> None:
+        give_up_at = time.monotonic() + DEADLINE_S
+        while len(self.engine.left_us) < number:
+            assert time.monotonic() < give_up_at, "nobody renews the lease"
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.worker.close()
+
+
+def test_a_job_that_runs_longer_than_its_lease_keeps_it(site: Site) -> None:
+    reaped: list[int] = []
+
+    def run(context: JobContext) -> None:
+        for number in range(1, 5):
+            site.wait_for_renewals(number)
+            reaped.append(site.engine.reap_expired())
+
+    id = site.put(run)
+    assert site.worker.process_once("default").status is WorkerStatus.ACKED
+    history = site.engine.get(id)
+    assert history is not None
+    assert history.attempts[0].record.duration_s > LEASE_S
+    assert (history.job.deliveries, reaped) == (1, [0] * 4)
+    assert min(site.engine.left_us) > 0
+    assert max(site.engine.left_us[1:]) <= LEASE_S * 1e6 * 2 / 3 + 10_000, "renewed more often than every third of it"
+
+
+@pytest.mark.parametrize("problem", [BackendUnavailable("nobody answers"), RuntimeError("a bug")])
+def test_a_renewal_that_fails_is_tried_again_before_the_lease_ends(site: Site, problem: Exception) -> None:
+    site.engine.problems.append(problem)
+    id = site.put(lambda context: site.wait_for_renewals(3))
+    assert site.worker.process_once("default").status is WorkerStatus.ACKED
+    assert min(site.engine.left_us) > 0
+    assert not site.engine.problems
+    history = site.engine.get(id)
+    assert history is not None
+    assert history.job.state is JobState.COMPLETED
+
+
+def test_a_job_that_has_ended_is_not_renewed_any_more(site: Site) -> None:
+    site.put(lambda context: site.wait_for_renewals(1))
+    site.worker.process_once("default")
+    renewed = len(site.engine.left_us)
+    second = site.engine.enqueue(JobDefinition(handler="job"))
+    (lease,) = site.engine.claim("default", 1, owner_token=new_owner_token())
+    assert lease.id == second
+    give_up_at = time.monotonic() + DEADLINE_S
+    while not site.engine.reap_expired():
+        assert time.monotonic() < give_up_at, "somebody keeps a lease that is not the keeper's"
+        time.sleep(0.02)
+    assert len(site.engine.left_us) == renewed
+
+
+def test_an_operators_cancel_reaches_the_running_job(site: Site) -> None:
+    went_on: list[str] = []
+
+    def run(context: JobContext) -> None:
+        assert site.engine.cancel(context.id, "by mistake") is CancelAnswer.REQUESTED
+        threading.Event().wait(DEADLINE_S)
+        went_on.append("after the cancel")
+
+    id = site.put(run)
+    assert site.worker.process_once("default").status is WorkerStatus.CANCELLED
+    history = site.engine.get(id)
+    assert history is not None
+    assert (history.job.state, history.job.cancel_reason) == (JobState.CANCELLED, "by mistake")
+    assert history.job.attempts == 0
+    assert [past.record.outcome for past in history.attempts] == [Outcome.CANCELLED]
+    assert not went_on
+
+
+def test_a_job_that_finishes_before_it_hears_of_its_cancel_has_finished(site: Site) -> None:
+    id = site.put(lambda context: site.engine.cancel(context.id))
+    assert site.worker.process_once("default").status is WorkerStatus.ACKED
+    history = site.engine.get(id)
+    assert history is not None
+    assert history.job.state is JobState.COMPLETED
+
+
+def nobody() -> None:
+    raise AssertionError("nobody asked to cancel")
+
+
+def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.put(id="a-lost")
+    bench.put(id="b-kept")
+    lost, kept = bench.engine.claim("default", 2, owner_token=new_owner_token())
+    keeper = Keeper(bench.engine)
+    with caplog.at_level(logging.WARNING), keeper.holding(lost, nobody), keeper.holding(kept, nobody):
+        bench.engine.release(lost)
+        for _ in range(3):
+            bench.clock.advance(bench.engine.policy.lease_s / 2)
+            assert keeper.renew_held()
+    keeper.close()
+    assert [entry.getMessage() for entry in caplog.records] == [
+        "the lease of job a-lost was lost while it ran; its verdict will be refused"
+    ]
+    assert bench.engine.ack(kept)
+
+
+def test_a_cancel_is_told_once(bench: Bench) -> None:
+    bench.put(id="job")
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    bench.engine.cancel("job")
+    told: list[str] = []
+    keeper = Keeper(bench.engine)
+    with keeper.holding(lease, lambda: told.append("cancelled")):
+        keeper.renew_held()
+        keeper.renew_held()
+    keeper.close()
+    assert told == ["cancelled"]
+
+
+def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next job may run by then, on the same thread: it must not be the one that is interrupted."""
+    asks, has_ended = threading.Event(), threading.Event()
+    renew_many = bench.engine.renew_many
+
+    def slowly(leases: Sequence[JobLease]) -> list[LeaseState]:
+        answers = renew_many(leases)
+        asks.set()
+        assert has_ended.wait(DEADLINE_S)
+        return answers
+
+    monkeypatch.setattr(bench.engine, "renew_many", slowly)
+    bench.put(id="job")
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    bench.engine.cancel("job")
+    told: list[str] = []
+    keeper = Keeper(bench.engine)
+    renewal = threading.Thread(target=keeper.renew_held)
+    with keeper.holding(lease, lambda: told.append("cancelled")):
+        renewal.start()
+        assert asks.wait(DEADLINE_S)
+    has_ended.set()
+    renewal.join(DEADLINE_S)
+    keeper.close()
+    assert not told
