@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -23,7 +24,7 @@ from holdfast.handlers import COMMAND_KEY, CommandHandler, FunctionHandler, Hand
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.keyfiles import find_keyring
+from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, BackoffStrategy, WorkerResult
@@ -36,7 +37,6 @@ H = TypeVar("H", bound=type[Handler])
 # A library only speaks if the program wants to hear it: the command line adds a handler, others may.
 logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
-KEY_FACTS = "signing-key"
 COMMAND_FACTS = "allowed-command"
 
 
@@ -115,6 +115,8 @@ class Holdfast:
     @cached_property
     def _opened(self) -> tuple[Engine, Signer]:
         engine, signer = self._factory().open(self.url)
+        if self.url == self.project.default_url and self.project.directory is not None:
+            _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer)
         if isinstance(engine, SyncBackend):
@@ -189,6 +191,8 @@ class Holdfast:
 
     def handler(self, key: str) -> Callable[[H], H]:
         """Register a handler class under a key."""
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - easily forgotten
+            raise DefinitionError('a handler class needs a key: write  @hf.handler("name")  above it')
 
         def register(handler: H) -> H:
             self.registry.register(key, handler)
@@ -254,7 +258,7 @@ class Holdfast:
             worker,
             queues,
             poll_interval_s=self.settings.poll_interval,
-            reap_interval_s=self.settings.reap_interval,
+            reap_interval_s=min(self.settings.reap_interval, self.settings.lease / 2),
             burst=burst,
             max_jobs=max_jobs,
             on_result=on_result,
@@ -298,9 +302,23 @@ def definition_of(key: str, payload: object, options: JobOptions) -> JobDefiniti
         expires_in=expires_in,
         expires_at=expires_at,
         tags=unique(options.get("tags", ())),
-        meta=encode_payload(dict(options["meta"]), what="the meta") if "meta" in options else msgspec.Raw(b"{}"),
+        meta=_encoded_meta(options.get("meta", {})),
         trace_id=options.get("trace_id"),
     )
+
+
+def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
+    if not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"meta must be a mapping, not {meta!r}")
+    return encode_payload(dict(meta), what="the meta")
+
+
+def _keep_out_of_version_control(directory: Path) -> None:
+    """The jobs and above all their key are not for the project's history."""
+    ignore = directory / ".gitignore"
+    if directory.is_dir() and not ignore.exists():
+        with suppress(OSError):
+            ignore.write_text("*\n", encoding="ascii")
 
 
 def _compare_keys(engine: Engine, keyring: Keyring) -> None:

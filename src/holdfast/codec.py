@@ -84,7 +84,7 @@ def decode_untrusted_message(signed: bytes) -> JobMessage:
     try:
         strict_json(signed, depth=MAX_DEPTH + 1)  # the payload may be as deep as that, inside the message
     except PayloadRejected as problem:
-        raise EnvelopeRejected(str(problem)) from problem
+        raise EnvelopeRejected(_cut(str(problem))) from problem
     return decode_message(signed)
 
 
@@ -95,7 +95,12 @@ def _newer_or_rejected(signed: bytes, problem: Exception) -> Exception:
         version = 0
     if version > WIRE_VERSION:
         return NewerWire(version, WIRE_VERSION)
-    return EnvelopeRejected(f"not a message of ours: {problem}")
+    return EnvelopeRejected(f"not a message of ours: {_cut(str(problem))}")
+
+
+def _cut(said: str) -> str:
+    """What a parser says of bytes nobody vouches for: it quotes them, so they may be long, and move a cursor."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in said[:300])
 
 
 def seal(signed: bytes, signature_hex: bytes) -> bytes:
@@ -145,6 +150,9 @@ def content_digest(wire: bytes) -> bytes:
 
 def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
     """The JSON of a payload, or `PayloadRejected` if another process could not read exactly this value back."""
+    if isinstance(value, msgspec.Raw):
+        strict_json(bytes(value), what=what)
+        return value
     try:
         encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
@@ -154,10 +162,19 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
     # The encoder writes NaN as null, integers of any size and any depth: look closer only where one could hide.
     suspicious = b"null" in encoded or _long_integer.search(encoded)
     if suspicious or encoded.count(b"{") + encoded.count(b"[") > MAX_DEPTH:
-        _check_values(msgspec.to_builtins(value), what)
+        _check_closely(value, encoded, what)
     if not _reads_back(encoded):
         strict_json(encoded, what=what)
     return msgspec.Raw(encoded)
+
+
+def _check_closely(value: object, encoded: bytes, what: str) -> None:
+    try:
+        plain = msgspec.to_builtins(value)
+    except TypeError:  # raw JSON inside: there is nothing to see but the bytes
+        strict_json(encoded, what=what)
+    else:
+        _check_values(plain, what)
 
 
 def _reads_back(encoded: bytes) -> bool:
@@ -189,7 +206,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise PayloadRejected(f"the key {twice!r} appears twice in one object")
+        raise PayloadRejected(f"the key {twice[:64]!r} appears twice in one object")
     return members
 
 

@@ -39,7 +39,7 @@ class JobHandle:
         while True:
             history = self._engine.get(self.id)
             if history is None:
-                raise ResultGone(f"the record of job '{self.id}' has been pruned")
+                raise ResultGone(f"no record of job '{self.id}' is kept: it was never accepted here, or it was pruned")
             if history.job.state.is_final:
                 return _value(history)
             if give_up_at is not None and self._clock.monotonic() >= give_up_at:

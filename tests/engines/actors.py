@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
@@ -145,7 +146,32 @@ def fork_while_writing(path: str) -> None:
         wait_for(child)
 
 
-def forked(body: Callable[[], None]) -> int:
+def fork_among_threads(path: str) -> None:
+    """Fork again and again while other threads write all the time; everybody goes on."""
+    is_enough = threading.Event()
+    with opened(Path(path)) as backend:
+        backend.accept([job("before")])
+
+        def write(name: str) -> None:
+            number = 0
+            while not is_enough.is_set():
+                backend.accept([job(f"{name}-{number}")])
+                number += 1
+            backend.accept([job(f"{name}-last")])
+
+        threads = [threading.Thread(target=write, args=(f"thread-{number}",), daemon=True) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(30):
+            wait_for(forked(partial(backend.accept, [job(f"child-{number}")])))
+        is_enough.set()
+        for thread in threads:
+            thread.join(20)
+            if thread.is_alive():
+                raise SystemExit("a thread is stuck since a fork")
+
+
+def forked(body: Callable[[], object]) -> int:
     child = os.fork()
     if child:
         return child
@@ -205,6 +231,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "fork": fork,
     "fork-and-close": fork_and_close,
     "fork-while-writing": fork_while_writing,
+    "fork-among-threads": fork_among_threads,
     "fill": fill,
 }
 

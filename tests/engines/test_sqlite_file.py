@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import sqlite3
 import stat
@@ -315,6 +316,30 @@ def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(pat
     assert ids_in(path) == {"before", "after"}
 
 
+def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(quick_path: Path) -> None:
+    """The same a thousand times, wherever the timeout happens to strike; the keeper's thread has to go on too."""
+    dice = random.Random(7)
+    with opened(quick_path) as backend, _lock_of_another(backend, quick_path) as other:
+        other.execute("ROLLBACK")
+
+        def query() -> None:
+            while True:
+                backend.accept([job()])
+                backend.counts()
+                for lease in backend.claim("default", 1, owner_token=new_owner_token()):
+                    backend.ack(lease)
+
+        for number in range(1000):
+            assert Timeout(dice.uniform(0.0002, 0.003)).run(query).was_raised
+            assert not backend.file.connection().in_transaction
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+            if number % 20 == 0:
+                neighbour = on_a_thread(backend.counts)
+                neighbour.join(5)
+                assert not neighbour.is_alive(), "another thread of this process cannot query any more"
+
+
 def test_a_verdict_that_waited_for_the_lock_until_its_lease_had_ended_is_refused(path: Path) -> None:
     """The clock is read when the lock is held: what was in time when it was asked for may be too late by then."""
     clock = ManualClock()
@@ -394,6 +419,12 @@ def test_a_child_forked_in_the_middle_of_another_threads_transaction_can_write(p
     assert ids_in(path) == {"before", "child"}
 
 
+def test_threads_that_write_while_the_process_forks_go_on(quick_path: Path, programs: Programs) -> None:
+    programs.module("tests.engines.actors", "fork-among-threads", str(quick_path)).succeeded()
+    wanted = {f"child-{number}" for number in range(30)} | {f"thread-{number}-last" for number in range(3)}
+    assert wanted < ids_in(quick_path)
+
+
 # Space.
 
 
@@ -442,6 +473,21 @@ def test_the_wal_stays_small_although_only_producers_are_at_work(quick_path: Pat
             last = now
             largest = max(largest, now)
     assert largest <= WAL_LIMIT_BYTES + 100_000  # one transaction more: the next commit starts it anew
+
+
+def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: Programs) -> None:
+    """SQLite before 3.51.3 can damage the file when a checkpoint and a writer meet."""
+    with opened(path) as backend:
+        backend.accept([job("before")])
+        holder = programs.module("tests.engines.actors", "hold", str(path))
+        holder.wait_for("ready")
+        before = path.read_bytes()
+        backend.file.checkpoint()
+        assert path.read_bytes() == before
+        holder.tell()
+        holder.succeeded()
+        backend.file.checkpoint()
+        assert path.read_bytes() != before
 
 
 def test_a_long_reader_lets_the_wal_grow_but_holds_nobody_up_and_it_shrinks_when_he_has_left(quick_path: Path) -> None:

@@ -217,7 +217,6 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
     database.close()
 
 
-@pytest.mark.xfail(reason="opening: the key is made before the file is known to be ours", strict=True)
 def test_a_place_that_is_refused_is_left_without_a_key_of_ours(terminal: Terminal, foreign: Path) -> None:
     terminal("status", "--url", f"sqlite:///{foreign}")
     assert sorted(path.name for path in terminal.project.iterdir()) == ["holdfast.toml", "shop.db"]

@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 
 from holdfast import Holdfast
-from holdfast.values import DeadReason
+from holdfast.queues.backends.sqlite_inspector import SqliteInspector
+from holdfast.values import DeadReason, JobFilter
 
 from .terminal import Terminal
 
@@ -115,6 +116,15 @@ def test_what_is_no_cursor_is_refused(shop: Terminal, cursor: str) -> None:
     answer = shop("list", "--after", cursor)
     assert (answer.code, answer.out) == (2, "")
     assert "is no cursor: pass what the page before printed" in answer.err
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_the_cursor(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def buggy(self: SqliteInspector, where: JobFilter, *, limit: int, after: str | None) -> object:
+        raise ValueError("a mistake of ours")
+
+    monkeypatch.setattr(SqliteInspector, "find", buggy)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        shop("list")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from holdfast import (
     JobState,
     Snooze,
 )
-from holdfast.app import KEY_FACTS
 from holdfast.clock import ManualClock
 from holdfast.config import Settings
 from holdfast.errors import (
@@ -36,6 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import Cancel
+from holdfast.queues.keyfiles import KEY_FACTS
 from holdfast.queues.signing import SigningKey
 from holdfast.values import ErrorInfo, WorkerStatus
 

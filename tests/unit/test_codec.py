@@ -292,13 +292,11 @@ def test_json_that_was_made_elsewhere_is_read_before_it_travels(raw: bytes) -> N
         encode_payload(msgspec.Raw(raw))
 
 
-@pytest.mark.xfail(reason="codec: to_builtins cannot read a Raw, so these are a bare TypeError", strict=True)
 @pytest.mark.parametrize("raw", [b"null", b'{"a":[null]}', b"9223372036854775807"])
 def test_json_that_was_made_elsewhere_and_is_good_travels_as_it_is(raw: bytes) -> None:
     assert bytes(encode_payload(msgspec.Raw(raw))) == raw
 
 
-@pytest.mark.xfail(reason="codec: to_builtins cannot read a Raw, so these are a bare TypeError", strict=True)
 @pytest.mark.parametrize("raw", [b"9223372036854775808", b"[" * 33 + b"]" * 33, b'{"a":null,"a":null}'])
 def test_json_that_was_made_elsewhere_keeps_the_same_limits(raw: bytes) -> None:
     with pytest.raises(PayloadRejected):
@@ -353,6 +351,7 @@ def test_a_sealed_message_is_still_one_json_object_and_its_signature_is_last() -
         b"{}",
         b',"_sig":"' + SIGNATURE + b'"}',
         seal(b"{}", SIGNATURE) + b" ",
+        seal(b"{}", SIGNATURE)[:-2] + b'"]',
         seal(b"{}", SIGNATURE[:-1]),
         seal(b"{}", SIGNATURE + b"0"),
         b'{"_sig":"' + SIGNATURE + b'","v":1}',

@@ -68,7 +68,7 @@ def test_a_pruned_record_is_gone(lab: Lab) -> None:
     lab.engine.ack(lab.take("job1"), lab.record(result=b"7"))
     lab.advance(3 * 86_400)
     lab.engine.prune()
-    with pytest.raises(ResultGone, match="the record of job 'job1' has been pruned"):
+    with pytest.raises(ResultGone, match="no record of job 'job1' is kept"):
         handle(lab).result()
 
 

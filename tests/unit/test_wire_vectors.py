@@ -4,10 +4,13 @@ A change here is a change of the format: messages already queued must still be r
 `python tests/unit/test_wire_vectors.py`, which writes the file anew.
 """
 
+import ast
 import base64
 import hashlib
 import hmac
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -226,6 +229,50 @@ def test_every_way_to_refuse_a_message_has_a_vector() -> None:
         "WrongQueue"
     }
     assert len(BAD) == len({vector["wire_base64"] for vector in BAD})
+
+
+WATCHED = """
+import base64, json, sys
+from holdfast.queues.signing import Keyring, SigningKey, Unsigned
+from holdfast.errors import WireError
+
+vectors = json.load(open(sys.argv[1], encoding="utf-8"))
+secrets = {key["kid"]: key["secret"].encode() for key in vectors["keys"]}
+
+def open_all():
+    for vector in vectors["good"] + vectors["bad"]:
+        wire = base64.b64decode(vector["wire_base64"])
+        for signer in (Keyring([SigningKey(secrets[kid], kid) for kid in vector["ring"]]), Unsigned()):
+            try:
+                signer.open(wire)
+            except WireError:
+                pass
+
+events = []
+open_all()  # what Python loads once, such as the names of error messages, is not the message's doing
+sys.addaudithook(lambda event, arguments: events.append(event))
+open_all()
+print(json.dumps(sorted(set(events))))
+"""
+HARMLESS = {"object.__getattr__", "sys._getframe"}
+
+
+def test_opening_a_message_imports_runs_and_opens_nothing() -> None:
+    command = [sys.executable, "-c", WATCHED, str(FILE)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(json.loads(answer.stdout)) <= HARMLESS
+
+
+def test_no_module_of_ours_can_load_objects_from_bytes() -> None:
+    forbidden = {"pickle", "marshal", "shelve", "yaml", "dill", "cloudpickle", "jsonpickle"}
+    for path in Path(errors.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "__import__"), f"{path}:{node.lineno}"
+            assert not forbidden & {name.split(".")[0] for name in names}, path
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def test_delayed_and_snoozed_jobs_run_in_the_order_they_fall_due(hf: Holdfast) -
     began = time.monotonic()
     hf.enqueue_many(
         [
-            note.options(delay=3600).define("in an hour", 0),
+            note.options(delay=3600, queue="other").define("in an hour", 0),
             note.options(delay=7200).define("in two hours", 0),
             note.define("now, and in ninety minutes", 5400),
         ]

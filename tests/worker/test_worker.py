@@ -247,15 +247,25 @@ POSTPONED = {
 
 
 @pytest.mark.parametrize("make", POSTPONED.values(), ids=POSTPONED.keys())
-def test_what_a_deploy_can_mend_waits_a_minute(bench: Bench, make: Callable[[], bytes]) -> None:
+def test_what_a_deploy_can_mend_is_put_off(bench: Bench, make: Callable[[], bytes]) -> None:
     bench.handler(returns())
     id = bench.put_wire(make())
     result = bench.turn()
     job = bench.view(id)
     assert (result.status, job.state, job.attempts, job.crashes) == (WorkerStatus.RELEASED, JobState.SCHEDULED, 0, 0)
-    assert bench.due_in(id).total_seconds() == 60
+    assert bench.due_in(id).total_seconds() == 1
     assert bench.outcomes(id) == [Outcome.POSTPONED]
     assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_released default": 1}
+
+
+def test_it_is_put_off_longer_each_time_but_never_longer_than_a_minute(bench: Bench) -> None:
+    id = bench.put("late")
+    delays: list[float] = []
+    for _ in range(9):
+        assert bench.turn().status is WorkerStatus.RELEASED
+        delays.append(bench.due_in(id).total_seconds())
+        bench.clock.advance(delays[-1])
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
 def test_a_job_whose_handler_comes_with_a_deploy_is_run_then(bench: Bench) -> None:

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from holdfast import __version__
+
 # Where each command lives, and what `--help` says of it without loading it.
 COMMANDS: Final = {
     "run": ("holdfast.cli.run:run", "Keep one command as a job, work it here, exit with its code."),
@@ -61,6 +63,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="holdfast %(version)s")
 def cli() -> None:
     """Holdfast keeps background jobs until they are done."""
 

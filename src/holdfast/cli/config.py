@@ -57,7 +57,7 @@ def set_setting(key: str, value: str, as_json: bool) -> None:
         print_json({"key": name, "value": written, "file": str(project.config_file)})
     else:
         click.echo(f"{glyph('✓', '*')} {name} = {_text(written)}")
-        say(f"  written to {project.config_file}; workers read it when they start")
+        say(f"  written to {project.config_file}; it counts for whatever starts from now on")
 
 
 def _text(value: Any) -> str:

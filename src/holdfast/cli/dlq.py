@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.jobs import find_page, print_history, print_page
-from holdfast.cli.options import json_option, url_option
+from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.private_queue import is_private
 from holdfast.errors import UnknownJob
 from holdfast.queues.contract import Engine
 from holdfast.values import JobFilter, JobState, ReplayAnswer
@@ -19,6 +19,12 @@ class NotDead(click.ClickException):
     """The job is there, but it is no dead letter."""
 
     exit_code = NOT_FOUND
+
+
+class OverAndDone(click.ClickException):
+    """The job cannot have a new life: nobody would ever come for it."""
+
+    exit_code = REFUSED
 
 
 @click.group()
@@ -34,7 +40,7 @@ def dlq() -> None:
 @json_option
 def list_dead(queue: str | None, limit: int, after: str | None, url: str | None, as_json: bool) -> None:
     """Show dead letters, the last ones first."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         page = find_page(hf, JobFilter(states=(JobState.DEAD,), queue=queue), limit, after)
     print_page(page, as_json=as_json)
 
@@ -45,7 +51,7 @@ def list_dead(queue: str | None, limit: int, after: str | None, url: str | None,
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         history = hf.backend().get(job_id)
     if history is None:
         raise UnknownJob(job_id)
@@ -65,9 +71,16 @@ def retry(
     job_ids: tuple[str, ...], everything: bool, queue: str | None, ignore_expiry: bool, url: str | None, as_json: bool
 ) -> int:
     """Give dead or cancelled jobs a new life: attempts from zero, history kept."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         engine = hf.backend()
         chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
+        if everything:
+            chosen = [job_id for job_id in chosen if not _of_a_run(engine, job_id)]
+        elif over := next((job_id for job_id in chosen if _of_a_run(engine, job_id)), None):
+            raise OverAndDone(
+                f"job '{over}' belongs to a 'holdfast run' that is over, and nobody works its queue: "
+                "run the command again"
+            )
         answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in chosen}
     if as_json:
         print_json([{"id": job_id, "answer": answer} for job_id, answer in answers.items()])
@@ -92,7 +105,7 @@ def discard(
     job_ids: tuple[str, ...], everything: bool, queue: str | None, yes: bool, url: str | None, as_json: bool
 ) -> int:
     """Forget dead letters for good."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         engine = hf.backend()
         chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
         if everything and chosen and not yes:
@@ -111,6 +124,11 @@ def discard(
             else:
                 say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded")
     return 0 if all(answers.values()) else NOT_FOUND
+
+
+def _of_a_run(engine: Engine, job_id: str) -> bool:
+    history = engine.get(job_id)
+    return history is not None and is_private(history.job.queue)
 
 
 def _chosen(engine: Engine, job_ids: tuple[str, ...], *, everything: bool, queue: str | None) -> Iterator[str]:

@@ -64,6 +64,8 @@ def enqueue(
     if not described:
         raise DefinitionError("there is nothing to enqueue: the list of jobs is empty")
     with Holdfast(url) as hf:
+        if not hf.backend().capabilities.shared:
+            raise ConfigError(f"jobs in {hf.location} end with this command: name an engine that keeps them")
         envelopes = _envelopes(hf, described, options)
         accepted = hf.backend().accept(envelopes)
         _print(hf, envelopes, accepted, as_json=as_json, is_bulk=_is_bulk(spec))
@@ -87,6 +89,12 @@ def _read(spec: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
             raise ConfigError(f"cannot read {path}: {problem.strerror}") from problem
     if len(spec) == 1 and spec[0].lstrip().startswith(("{", "[")):
         return _described(strict_json(spec[0].encode(errors="surrogateescape"), what="the job"), "the job")
+    if spec[0].lstrip().startswith(("{", "[")):
+        raise click.UsageError("one JSON text at a time: several jobs go into a list, a file (@FILE), or stdin (-)")
+    if len(spec) == 1 and " " in spec[0].strip():
+        raise click.UsageError(
+            f"{spec[0]!r} is not JSON; a command goes after --, word by word:  holdfast enqueue -- {spec[0]}"
+        )
     return [("the command", {"command": list(spec)})]
 
 

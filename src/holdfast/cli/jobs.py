@@ -4,7 +4,7 @@ import click
 import msgspec
 
 from holdfast.app import Holdfast
-from holdfast.cli.options import States, json_option, url_option
+from holdfast.cli.options import States, existing, json_option, url_option
 from holdfast.cli.output import (
     age,
     history_document,
@@ -45,7 +45,7 @@ def list_jobs(
       holdfast list --state failed,dead --queue mail --json
     """
     where = JobFilter(states=tuple(state for group in states for state in group), queue=queue, job=job)
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         page = find_page(hf, where, limit, after)
     print_page(page, as_json=as_json)
 
@@ -93,7 +93,7 @@ def _row(job: JobView) -> tuple[object, ...]:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one job with its history."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         history = hf.backend().get(job_id)
     if history is None:
         raise UnknownJob(job_id)

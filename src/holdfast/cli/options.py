@@ -1,6 +1,7 @@
 """Options and arguments that several commands share, and opening the application they name."""
 
 import sys
+import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.app import Holdfast
-from holdfast.config import parse_span
+from holdfast.config import find_project, parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
+from holdfast.queues.opening import sqlite_path
 from holdfast.values import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,30 +65,50 @@ class States(click.ParamType[tuple[JobState, ...]]):
             self.fail(f"{value!r} is no state; choose from {', '.join(JobState)}", param, ctx)
 
 
+def existing(url: str | None) -> Holdfast:
+    """The application to look at. A file named by mistake is an error here, not a new and empty database."""
+    hf = Holdfast(url)
+    if url is not None and url.startswith("sqlite:") and not sqlite_path(url).exists():
+        raise ConfigError(f"there is no database at {sqlite_path(url)}")
+    return hf
+
+
 def load_app(reference: str) -> Holdfast:
     """The application at `module:attribute`, imported from the working directory like Python itself would."""
     module_name, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{reference!r} is no application: write MODULE:NAME, such as shop:hf for hf in shop.py")
-    sys.path.insert(0, str(Path.cwd()))
+    project = find_project().directory
+    sys.path[:0] = [str(Path.cwd()), *([str(project)] if project else [])]
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as problem:
         if problem.name is None or not (module_name == problem.name or module_name.startswith(f"{problem.name}.")):
-            raise
+            raise _broken_module(module_name, problem) from problem
         file = module_name.removesuffix(".py")
         hint = f"for {module_name} write  {file}:NAME" if file != module_name else "run this where it can be imported"
         raise ConfigError(f"there is no module '{module_name}' here: {hint}") from None
+    except Exception as problem:
+        raise _broken_module(module_name, problem) from problem
     found = _attribute(module, attribute, reference)
     if not isinstance(found, Holdfast):
         raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a Holdfast application")
     return found
 
 
+def _broken_module(module_name: str, problem: Exception) -> ConfigError:
+    """The failure of the user's own code, told by its own last line rather than by our frames."""
+    place = problem if isinstance(problem, SyntaxError) else traceback.extract_tb(problem.__traceback__)[-1]
+    where = f"{place.filename}:{place.lineno}"
+    return ConfigError(f"cannot import '{module_name}': {type(problem).__name__}: {problem} (at {where})")
+
+
 def _attribute(module: object, attribute: str, reference: str) -> object:
     if attribute:
         if not hasattr(module, attribute):
-            raise ConfigError(f"'{reference}': the module has no '{attribute}'")
+            apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+            hint = f"; it has {', '.join(apps)}" if apps else ""
+            raise ConfigError(f"'{reference}': the module has no '{attribute}'{hint}")
         return getattr(module, attribute)
     apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
     if len(apps) != 1:

@@ -1,7 +1,6 @@
 """`holdfast run`: one command, kept as a durable job and worked here."""
 
 import re
-import secrets
 import shlex
 import signal
 import sys
@@ -11,6 +10,7 @@ import click
 from holdfast.app import Holdfast
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
+from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.spec import command_job
 from holdfast.errors import UnknownJob
 from holdfast.handlers import parse_command
@@ -35,7 +35,7 @@ def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool
       holdfast run -- make backup
     """
     argv = parse_command(command)
-    queue = f"run-{secrets.token_hex(6)}"
+    queue = new_private_queue()
     definition = command_job(argv).queue(queue).max_retries(0).timeout(timeout).definition()
     with Holdfast(url, allowed_commands=[argv[0]]) as hf:
         job_id = hf.enqueue(definition)

@@ -98,6 +98,8 @@ def read_spec(fields: Mapping[str, Any]) -> JobSpec:
             near = get_close_matches(name, JobSpec.__struct_fields__, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(JobSpec.__struct_fields__)}"
             raise DefinitionError(f"unknown field '{spelled}'; {hint}")
+        if name in known:
+            raise DefinitionError(f"field '{name}' is given twice, once as '{spelled}'")
         known[name] = value
     try:
         return msgspec.convert(known, JobSpec)

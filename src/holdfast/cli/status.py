@@ -1,16 +1,13 @@
 """`holdfast status`: how many jobs are where."""
 
-import re
 from collections import Counter
 
 import click
 
-from holdfast.app import Holdfast
-from holdfast.cli.options import json_option, url_option
+from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import print_json, print_table, say
+from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.values import JobState
-
-_private_queue = re.compile(r"run-[0-9a-f]{12}")
 
 
 @click.command()
@@ -19,14 +16,14 @@ _private_queue = re.compile(r"run-[0-9a-f]{12}")
 @json_option
 def status(queue: str | None, url: str | None, as_json: bool) -> None:
     """Show how many jobs are where."""
-    with Holdfast(url) as hf:
+    with existing(url) as hf:
         counts = hf.backend().counts(queue)
         pauses = {pause.queue: pause for pause in hf.backend().pauses()}
         location = hf.location
     if as_json:
         queues = {
             name: {**{state: states.get(state, 0) for state in JobState}, "paused": name in pauses}
-            for name, states in sorted(counts.items())
+            for name, states in sorted(_folded(counts).items())
         }
         totals = {state: sum(states.get(state, 0) for states in counts.values()) for state in JobState}
         print_json({"location": location, "totals": totals, "queues": queues})
@@ -46,6 +43,6 @@ def _folded(counts: dict[str, dict[JobState, int]]) -> dict[str, Counter[JobStat
     """The private queues of `holdfast run` in one line: there is one for every run."""
     folded: dict[str, Counter[JobState]] = {}
     for name, states in counts.items():
-        shown = "run-…" if _private_queue.fullmatch(name) else name
+        shown = SHOWN if is_private(name) else name
         folded.setdefault(shown, Counter()).update(states)
     return folded

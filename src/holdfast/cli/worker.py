@@ -118,7 +118,7 @@ def _answer(loop: WorkerLoop, queue_worker: QueueWorker) -> Callable[[signal.Sig
             _say_now("giving the running job back")
             queue_worker.interrupt()
         else:
-            _say_now("draining: the running job finishes (again: give it back and leave)")
+            _say_now("draining: a running job finishes first (again: give it back and leave)")
             loop.stop()
 
     return answer

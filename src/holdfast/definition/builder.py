@@ -100,4 +100,7 @@ def as_backoff(backoff: BackoffLike) -> Backoff:
         return Backoff(strategy=BackoffStrategy(backoff))
     if not backoff:
         raise DefinitionError("an empty list of delays says nothing; name the strategy 'none' to retry at once")
-    return Backoff(delays=tuple(float(delay) for delay in backoff))
+    try:
+        return Backoff(delays=tuple(float(delay) for delay in backoff))
+    except (TypeError, ValueError):
+        raise DefinitionError(f"backoff delays must be numbers of seconds, not {backoff!r}") from None

@@ -110,7 +110,7 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
 
 def check_queue(queue: str) -> str:
     """The queue's name, if it can be one."""
-    if not _queue_name.fullmatch(queue):
+    if not isinstance(queue, str) or not _queue_name.fullmatch(queue):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(
             f"{queue!r} cannot be a queue name: use lower-case letters, digits, '_' and '-', "
             "starting with a letter or digit, at most 63"
@@ -120,7 +120,7 @@ def check_queue(queue: str) -> str:
 
 def check_id(job_id: str) -> str:
     """The job's id, if it can be one."""
-    if not _job_id.fullmatch(job_id):
+    if not isinstance(job_id, str) or not _job_id.fullmatch(job_id):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(
             f"{job_id!r} cannot be a job id: use letters, digits and _ . : @ / + = -, starting with a letter, "
             "digit or '_', at most 128"
@@ -146,10 +146,16 @@ def span_s(span: float | timedelta | None) -> float | None:
 
 def unique(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags once each, in the order given."""
+    if isinstance(tags, str):
+        raise DefinitionError(f"tags must be a list, like ['{tags}']")
     return tuple(dict.fromkeys(tags))
 
 
 def _check_number(option: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"{option} must be a number{' of seconds' if high == MAX_SPAN_S else ''}, not {value!r}")
     # NaN fails both comparisons, so the test is for being inside, never for being outside.
-    if value is not None and not low <= value <= high:
+    if not low <= value <= high:
         raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")

@@ -113,6 +113,8 @@ def _as_keys(queue: str, keys: Collection[str]) -> frozenset[str]:
 
 
 def _name_of(handler: Registrable) -> str:
+    if isinstance(handler, FunctionHandler):
+        handler = handler.function
     named = handler if hasattr(handler, "__qualname__") else type(handler)
     return f"{named.__module__}.{getattr(named, '__qualname__', named)}"
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import ConfigError
+from holdfast.errors import BackendUnavailable, ConfigError
 from holdfast.queues.signing import Keyring, SigningKey
 
 KEY_VARIABLE: Final = "HOLDFAST_SIGNING_KEY"
 KEY_FILE_VARIABLE: Final = "HOLDFAST_SIGNING_KEY_FILE"
 KEY_FILE_NAME: Final = "signing.key"
+KEY_FACTS: Final = "signing-key"
+"""Under this kind an engine remembers the fingerprints of the keys its jobs were signed with."""
 
 
 def find_keyring(
@@ -42,13 +44,20 @@ def read_keyring(path: Path) -> Keyring:
 
 def keyring_beside(database: Path) -> Keyring:
     """The key kept next to an embedded database, made when the first process needs it."""
-    path = database.parent / KEY_FILE_NAME
+    path = key_path(database)
     try:
         if not path.exists():
             _make(path)
     except OSError as problem:
-        raise ConfigError(f"cannot make a signing key at {path}: {problem.strerror}") from problem
+        raise BackendUnavailable(
+            f"cannot write in {path.parent} ({problem.strerror}): keep the jobs elsewhere with --url or HOLDFAST_URL"
+        ) from problem
     return read_keyring(path)
+
+
+def key_path(database: Path) -> Path:
+    """Where the key of an embedded database lies."""
+    return database.parent / KEY_FILE_NAME
 
 
 def _make(path: Path) -> None:

@@ -11,8 +11,8 @@ from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
-from holdfast.queues.keyfiles import keyring_beside
-from holdfast.queues.signing import Keyring, Signer, SigningKey
+from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
+from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
 SCHEMES: Final = ("sqlite", "memory", "sync")
@@ -68,15 +68,30 @@ class BackendFactory:
             if option != "prefix":
                 raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
             prefix = values[-1]
+
+        def opened(signer: Signer) -> SqliteBackend:
+            return SqliteBackend(path, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix)
+
+        if self._signer is None and path.exists() and not key_path(path).exists():
+            with opened(Unsigned()) as keyless:
+                _refuse_a_lost_key(keyless, path)
         signer = self._signer or keyring_beside(path)
-        backend = SqliteBackend(path, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix)
-        return backend, signer
+        return opened(signer), signer
 
     def _open_sync(self, signer: Signer) -> SyncBackend:
         return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
 
     def _envelopes(self, signer: Signer) -> EnvelopeFactory:
         return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
+
+
+def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
+    """A new key beside jobs signed with a lost one would make every one of them a forgery."""
+    if engine.facts(KEY_FACTS):
+        raise ConfigError(
+            f"{key_path(database)} is missing, and the jobs in {database} were signed with it: restore it, or give the "
+            "key in HOLDFAST_SIGNING_KEY; if it is lost for good, move the database away and start with a new one"
+        )
 
 
 def sqlite_path(url: str) -> Path:

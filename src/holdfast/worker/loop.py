@@ -3,10 +3,13 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Final
 
+from holdfast.clock import from_us
 from holdfast.errors import BackendUnavailable
-from holdfast.values import WorkerResult, WorkerStatus
+from holdfast.queues.contract import QueueInspector
+from holdfast.values import DeadReason, JobFilter, JobState, WorkerResult, WorkerStatus
 from holdfast.worker.worker import QueueWorker
 
 log = logging.getLogger("holdfast.loop")
@@ -72,12 +75,23 @@ class WorkerLoop:
     def _maintain(self) -> None:
         if self._reap.is_due():
             # Every worker reaps for all: a queue nobody works any more must not keep jobs as if they were running.
+            since = from_us(self._worker.clock.now_us())
             reaped = self._worker.backend.reap_expired()
             if reaped:
+                self._announce_crash_loops(since)
                 self._worker.metrics.count("jobs_reaped", reaped, queue="*")
                 log.warning("took back jobs whose worker stopped without a verdict: %d", reaped)
         if self._prune.is_due():
             self._worker.backend.prune()
+
+    def _announce_crash_loops(self, since: datetime) -> None:
+        """A job that ended its worker once too often died while nobody was looking: say so as for any other."""
+        inspector = self._worker.backend
+        if isinstance(inspector, QueueInspector):
+            where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
+            for job in inspector.find(where).jobs:
+                if job.finished_at is not None and job.finished_at >= since:
+                    log.critical("job %s (%s) is dead: it ended its worker %d times", job.id, job.job, job.crashes)
 
     def _turn(self) -> bool:
         """One job of each queue at the most; True if there was any."""
@@ -89,7 +103,7 @@ class WorkerLoop:
             if result.status is WorkerStatus.EMPTY:
                 continue
             worked = True
-            self.jobs_done += 1
+            self.jobs_done += result.status is not WorkerStatus.RELEASED
             if self._on_result is not None:
                 self._on_result(result)
             if self._max_jobs and self.jobs_done >= self._max_jobs:

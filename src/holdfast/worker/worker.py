@@ -147,8 +147,10 @@ class QueueWorker:
         error = ErrorInfo(type=type(problem).__name__, message=str(problem))
         match problem:
             case UnknownHandler() | UnknownKey() | NewerWire():
-                record = self._record(Outcome.POSTPONED, error)
-                return Release(lease=lease, delay=POSTPONE_S, record=record)
+                # Another worker of the queue may be able to: soon at first, then ever more seldom.
+                puts_off = max(0, lease.delivery - lease.attempts - 1)
+                delay = min(POSTPONE_S, 2.0 ** min(puts_off, 10))
+                return Release(lease=lease, delay=delay, record=self._record(Outcome.POSTPONED, error))
             case BadSignature():
                 reason = DeadReason.BAD_SIGNATURE
             case WrongQueue():

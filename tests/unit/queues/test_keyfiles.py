@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ConfigError
+from holdfast.errors import BackendUnavailable, ConfigError
 from holdfast.queues.keyfiles import find_keyring, keyring_beside, read_keyring
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
@@ -167,5 +167,5 @@ def test_processes_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> N
 
 def test_a_place_where_no_key_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"/file"):
+    with pytest.raises(BackendUnavailable, match=r"/file"):
         keyring_beside(tmp_path / "file" / "jobs.db")

@@ -95,7 +95,8 @@ class _Record:
 
     def view(self, now: int) -> JobView:
         waiting = self.state is JobState.PENDING and self.due_us > now
-        last_error = next((past.record.error.line for past in reversed(self.history) if past.record.error), None)
+        errors = (past.record.error.line for past in reversed(self.history) if past.record.error)
+        last_error = None if self.state is JobState.COMPLETED else next(errors, None)
         return view_of(
             id=self.envelope.id,
             queue=self.envelope.queue,

@@ -91,7 +91,7 @@ LEASES: Final = """
 
 ACK: Final = """
     UPDATE holdfast_jobs
-    SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL
+    SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL, last_error = NULL
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
     RETURNING seq"""
 

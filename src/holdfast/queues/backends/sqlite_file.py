@@ -41,46 +41,13 @@ _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _inherited: list["_Handle"] = []
 
 
-class _Gate:
-    """Lets operations through, and lets a fork wait until none is under way.
-
-    SQLite keeps its own table of the locks a process holds. A forked child would inherit that table but not the
-    locks, and believe itself safe: so no connection may be open while a process forks.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._is_shut = False
-
-    def __enter__(self) -> None:
-        with self._changed:
-            while self._is_shut:
-                self._changed.wait()
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-
-    def shut(self) -> None:
-        with self._changed:
-            self._is_shut = True
-            self._changed.wait_for(lambda: self._inside == 0, FORK_PATIENCE_S)
-
-    def open(self) -> None:
-        with self._changed:
-            self._is_shut = False
-            self._changed.notify_all()
-
-
 class _Handle:
-    """A connection and the process it belongs to; it closes with its thread."""
+    """A connection, the process it belongs to, and whether it is in use; it closes with its thread."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.pid = os.getpid()
+        self.is_used = False
 
     def close(self) -> None:
         if self.pid == os.getpid():
@@ -111,14 +78,18 @@ class SqliteFile:
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
         self._open_lock = threading.Lock()
         self._is_open = False
-        self._gate = _Gate()
+        self._is_forking = False
+        self._holds_open_lock = False
         _files.add(self)
 
     def connection(self) -> sqlite3.Connection:
-        """This thread's connection, opened after any fork, to a file that is known to be ours."""
+        """This thread's connection, to a file that is known to be ours."""
+        return self._handle().connection
+
+    def _handle(self) -> _Handle:
         handle: _Handle | None = getattr(self._local, "handle", None)
         if self._is_open and handle is not None and handle.pid == os.getpid():
-            return handle.connection
+            return handle
         if handle is not None and handle.pid != os.getpid():
             _inherited.append(handle)
         if not self._is_open:
@@ -128,22 +99,42 @@ class SqliteFile:
                     self._is_open = True
         return self._connect()
 
+    def _used_handle(self) -> _Handle:
+        """This thread's connection, marked as in use; while a process forks, nobody gets one.
+
+        No lock is taken: a job's timeout can be raised anywhere in here, and would leave it locked.
+        """
+        while True:
+            handle = self._handle()
+            handle.is_used = True
+            # A fork may have begun, or come and gone, since the handle was looked up.
+            is_current = getattr(self._local, "handle", None) is handle
+            if is_current and not self._is_forking:
+                return handle
+            handle.is_used = False
+            time.sleep(0.001)
+
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short read; nothing is kept open behind it."""
         try:
-            with self._gate:
-                return query(self.connection())
+            handle = self._used_handle()
+            try:
+                return query(handle.connection)
+            finally:
+                handle.is_used = False
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
 
     def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
         try:
-            with self._gate:
-                connection = self.connection()
-                answer = _patiently(lambda: self._transact(connection, work))
-                self._checkpoint_if_large(connection)
+            handle = self._used_handle()
+            try:
+                answer = _patiently(lambda: self._transact(handle.connection, work))
+                self._checkpoint_if_large(handle.connection)
                 return answer
+            finally:
+                handle.is_used = False
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
 
@@ -210,16 +201,25 @@ class SqliteFile:
             self._is_open = True
 
     def before_fork(self) -> None:
-        """Close every connection as soon as nobody uses one, and let nobody open one."""
-        self._gate.shut()
+        """Close every connection as soon as nobody uses one, and let nobody open one.
+
+        SQLite keeps its own table of the locks a process holds. A forked child would inherit that table but not the
+        locks, and believe itself safe: so no connection may be open while a process forks.
+        """
+        self._is_forking = True
+        self._holds_open_lock = self._open_lock.acquire(timeout=FORK_PATIENCE_S)
+        give_up_at = time.monotonic() + FORK_PATIENCE_S
+        while any(handle.is_used for handle in list(self._handles)) and time.monotonic() < give_up_at:
+            time.sleep(0.001)
         self.close()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on; the child has its own gate, since threads inside the old one do not exist there."""
+        """Go on. Threads that wait for the lock exist only in the parent."""
         if in_child:
-            self._gate = _Gate()
-        else:
-            self._gate.open()
+            self._open_lock = threading.Lock()
+        elif self._holds_open_lock:
+            self._open_lock.release()
+        self._is_forking = False
 
     def close(self) -> None:
         """Close every connection of this process."""
@@ -237,11 +237,11 @@ class SqliteFile:
         except OSError as problem:
             raise BackendUnavailable(f"cannot open {self.path} for writing: {problem.strerror}") from problem
         try:
-            self._migrate(self._connect(), may_share=may_share)
+            self._migrate(self._connect().connection, may_share=may_share)
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Handle:
         try:
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -255,7 +255,7 @@ class SqliteFile:
         handle = _Handle(connection)
         self._handles.add(handle)
         self._local.handle = handle
-        return connection
+        return handle
 
     def _migrate(self, connection: sqlite3.Connection, *, may_share: bool) -> None:
         migrations = dict(_migrations())

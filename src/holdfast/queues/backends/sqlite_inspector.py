@@ -106,8 +106,8 @@ class SqliteInspector(QueueInspector):
             states[state] = states.get(state, 0) + number
 
         def read(connection: sqlite3.Connection) -> None:
-            connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is counted once
             try:
+                connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is counted once
                 for name, state, later, number in connection.execute(self._sql(COUNT_WAITING), query):
                     add(name, JobState.SCHEDULED if state == WAITING and later else STATES[state], number)
                 for name, number in connection.execute(self._sql(COUNT_LEASED), query):
@@ -115,7 +115,8 @@ class SqliteInspector(QueueInspector):
                 for name, state, number in connection.execute(self._sql(COUNT_FINISHED), query):
                     add(name, STATES[state], number)
             finally:
-                connection.execute("COMMIT")
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
 
         self.file.read(read)
         return numbers
