@@ -155,7 +155,7 @@ class Holdfast:
 
     def create_schema(self) -> None:
         """Prepare the engine or bring its schema up to date."""
-        engine, _ = self._factory().open(self.url)
+        engine, _ = self._factory().open(self.url, may_share=True)
         with engine:
             engine.create_schema()
 

@@ -40,7 +40,7 @@ def test_a_setting_is_shown_as_it_is_in_force(terminal: Terminal, monkeypatch: p
 def test_what_is_set_is_what_is_got(terminal: Terminal, key: str, value: str, shown: str, as_json: object) -> None:
     answer = terminal("config", "set", key, value)
     assert (answer.code, answer.out) == (0, f"✓ {key} = {shown}\n")
-    assert answer.err == f"  written to {terminal.config}; workers read it when they start\n"
+    assert answer.err == f"  written to {terminal.config}; it counts for whatever starts from now on\n"
     assert terminal("config", "get", key).out == f"{shown}\n"
     assert terminal("config", "get", key, "--json").json["value"] == as_json
     assert terminal("config", "set", key, value, "--json").json == {

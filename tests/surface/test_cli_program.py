@@ -153,7 +153,14 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(
     assert place() == places[0]
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{places[1]}")
     assert place() == places[1]
+    terminal("migrate", "--url", f"sqlite:///{places[2]}")
     assert place("--url", f"sqlite:///{places[2]}") == places[2]
+
+
+def test_looking_at_a_database_that_is_not_there_does_not_make_one(terminal: Terminal) -> None:
+    answer = terminal("list", "--url", f"sqlite:///{terminal.home}/typo.db")
+    assert (answer.code, answer.err) == (2, f"holdfast: there is no database at {terminal.home}/typo.db\n")
+    assert not (terminal.home / "typo.db").exists()
 
 
 @pytest.mark.parametrize("name", ["c#", "what?", "100%", "with space", "grüße"])

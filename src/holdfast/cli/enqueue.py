@@ -131,7 +131,7 @@ def _envelopes(
     with click.progressbar(described, label="signing", file=sys.stderr, hidden=not _shows_progress(described)) as items:
         for where, fields in items:
             try:
-                spec = read_spec({**fields, **options})
+                spec = read_spec(fields, options)
                 envelopes.append(factory.make(spec.definition(allowed), id=spec.id))
             except DefinitionError as problem:
                 raise type(problem)(f"{where}: {problem}") from problem

@@ -13,7 +13,7 @@ from holdfast.app import Holdfast
 from holdfast.config import find_project, parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
-from holdfast.queues.opening import sqlite_path
+from holdfast.queues.opening import sqlite_path, sqlite_prefix
 from holdfast.values import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ class States(click.ParamType[tuple[JobState, ...]]):
 def existing(url: str | None) -> Holdfast:
     """The application to look at. A file named by mistake is an error here, not a new and empty database."""
     hf = Holdfast(url)
-    if url is not None and url.startswith("sqlite:") and not sqlite_path(url).exists():
+    if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(f"there is no database at {sqlite_path(url)}")
     return hf
 

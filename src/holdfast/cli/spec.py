@@ -89,7 +89,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             builder.expires(self.expires_at)
 
 
-def read_spec(fields: Mapping[str, Any]) -> JobSpec:
+def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSpec:
     """The job that a JSON object describes; an unknown or ill-typed field is an error that says what is known."""
     known: dict[str, Any] = {}
     for spelled, value in fields.items():
@@ -102,7 +102,7 @@ def read_spec(fields: Mapping[str, Any]) -> JobSpec:
             raise DefinitionError(f"field '{name}' is given twice, once as '{spelled}'")
         known[name] = value
     try:
-        return msgspec.convert(known, JobSpec)
+        return msgspec.convert({**known, **overriding}, JobSpec)
     except msgspec.ValidationError as problem:
         message, _, path = str(problem).partition(" - at `$.")
         raise DefinitionError(f"field '{path.rstrip('`')}': {message}" if path else message) from None

@@ -38,15 +38,18 @@ class BackendFactory:
         self._timeout_s = timeout_s
         self._prefix = table_prefix
 
-    def open(self, url: str) -> tuple[Engine, Signer]:
-        """The engine of a URL, and the keys its messages are signed with."""
+    def open(self, url: str, *, may_share: bool = False) -> tuple[Engine, Signer]:
+        """The engine of a URL, and the keys its messages are signed with.
+
+        `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in.
+        """
         try:
             scheme = urlsplit(url).scheme
         except ValueError as problem:
             raise ConfigError(f"{redacted(url)!r} is not a URL: {problem}") from problem
         match scheme:
             case "sqlite":
-                return self._open_sqlite(url)
+                return self._open_sqlite(url, may_share=may_share)
             case "memory":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
@@ -59,20 +62,17 @@ class BackendFactory:
                     f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"
                 )
 
-    def _open_sqlite(self, url: str) -> tuple[Engine, Signer]:
+    def _open_sqlite(self, url: str, *, may_share: bool) -> tuple[Engine, Signer]:
         # Imported here, like every driver: only whoever uses the engine pays for it.
         from holdfast.queues.backends.sqlite import SqliteBackend
 
-        path, prefix = sqlite_path(url), self._prefix
-        for option, values in parse_qs(urlsplit(url).query, keep_blank_values=True).items():
-            if option != "prefix":
-                raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
-            prefix = values[-1]
+        path, asked = sqlite_path(url), sqlite_prefix(url)
+        prefix = self._prefix if asked is None else asked
 
         def opened(signer: Signer) -> SqliteBackend:
             return SqliteBackend(path, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix)
 
-        if self._signer is None and path.exists() and not key_path(path).exists():
+        if self._signer is None and not may_share and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:
                 _refuse_a_lost_key(keyless, path)
         signer = self._signer or keyring_beside(path)
@@ -105,6 +105,15 @@ def sqlite_path(url: str) -> Path:
     if path == ":memory:":
         raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
     return Path(path).expanduser().absolute()
+
+
+def sqlite_prefix(url: str) -> str | None:
+    """The table prefix an sqlite URL asks for, its only option."""
+    options = parse_qs(urlsplit(url).query, keep_blank_values=True)
+    for option in options:
+        if option != "prefix":
+            raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
+    return options["prefix"][-1] if options else None
 
 
 def redacted(url: str) -> str:
