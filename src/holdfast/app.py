@@ -1,10 +1,11 @@
 """`Holdfast`: wires the layers together and decides nothing."""
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from pathlib import Path
 from typing import Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -111,16 +112,27 @@ class Holdfast:
         self._signing_key = signing_key
         self._retry_policy = retry_policy
         self._clock = clock
+        self._opening = threading.Lock()
+        self._opened: tuple[Engine, Signer] | None = None
+        self._inline: QueueWorker | None = None
 
-    @cached_property
-    def _opened(self) -> tuple[Engine, Signer]:
+    def _open(self) -> tuple[Engine, Signer]:
+        """The engine and its keys, opened once, whichever thread comes first."""
+        if self._opened is None:
+            with self._opening:
+                if self._opened is None:
+                    self._opened = self._open_now()
+        return self._opened
+
+    def _open_now(self) -> tuple[Engine, Signer]:
         engine, signer = self._factory().open(self.url)
         if self.url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer)
         if isinstance(engine, SyncBackend):
-            engine.attach(self._worker(engine, signer).process_once)
+            self._inline = self._worker(engine, signer)
+            engine.attach(self._inline.process_once)
         return engine, signer
 
     def _factory(self) -> BackendFactory:
@@ -146,7 +158,7 @@ class Holdfast:
 
     def backend(self) -> Engine:
         """The engine, opened when it is first needed."""
-        return self._opened[0]
+        return self._open()[0]
 
     @property
     def location(self) -> str:
@@ -220,7 +232,7 @@ class Holdfast:
 
     def worker(self, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
         """A worker in this process. `tee` sees a job's output while it runs."""
-        return self._worker(*self._opened, tee=tee)
+        return self._worker(*self._open(), tee=tee)
 
     def _worker(self, engine: Engine, signer: Signer, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
         return QueueWorker(
@@ -266,9 +278,12 @@ class Holdfast:
 
     def close(self) -> None:
         """Let go of the engine."""
-        if "_opened" in self.__dict__:
-            self.backend().close()
-            del self.__dict__["_opened"]
+        if self._inline is not None:
+            self._inline.close()
+            self._inline = None
+        if self._opened is not None:
+            self._opened[0].close()
+            self._opened = None
 
     def __enter__(self) -> Self:
         return self

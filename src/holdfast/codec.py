@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -31,6 +31,9 @@ _SIG_HEX: Final = 64
 _SIG_SIZE: Final = len(_SIG_HEAD) + _SIG_HEX + len(_SIG_TAIL)
 
 
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
 class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The signed part of a job: everything that steers its execution. Members with their default are left out."""
 
@@ -44,8 +47,8 @@ class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     identifier: str
     timeout: float
     backoff: Backoff | None = None
-    created_at: datetime
-    expires_at: datetime | None = None
+    created_at: Instant
+    expires_at: Instant | None = None
     trace_id: str | None = None
     tags: tuple[str, ...] = ()
     meta: msgspec.Raw = msgspec.Raw(b"{}")

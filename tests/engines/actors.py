@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import sqlite3
 import sys
 import threading
@@ -162,19 +163,48 @@ def fork_among_threads(path: str) -> None:
         threads = [threading.Thread(target=write, args=(f"thread-{number}",), daemon=True) for number in range(3)]
         for thread in threads:
             thread.start()
-        for number in range(30):
+        for number in range(60):
             wait_for(forked(partial(backend.accept, [job(f"child-{number}")])))
         is_enough.set()
         for thread in threads:
             thread.join(20)
             if thread.is_alive():
-                raise SystemExit("a thread is stuck since a fork")
+                print("a thread is stuck since a fork", file=sys.stderr, flush=True)
+                os._exit(1)
+
+
+def close_among_threads(path: str) -> None:
+    """Close the file again and again while other threads query; they open it again and go on."""
+    is_enough = threading.Event()
+    problems: list[str] = []
+    with opened(Path(path)) as backend:
+        backend.accept([job("before")])
+
+        def query() -> None:
+            while not is_enough.is_set():
+                try:
+                    backend.accept([job()])
+                    backend.counts()
+                except Exception as problem:
+                    problems.append(repr(problem))
+
+        threads = [threading.Thread(target=query) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            backend.close()
+            backend.counts()
+        is_enough.set()
+        for thread in threads:
+            thread.join()
+    say(json.dumps(problems))
 
 
 def forked(body: Callable[[], object]) -> int:
     child = os.fork()
     if child:
         return child
+    signal.alarm(15)  # ends a child that is stuck
     try:
         body()
     except BaseException as problem:
@@ -186,7 +216,8 @@ def forked(body: Callable[[], object]) -> int:
 def wait_for(child: int) -> None:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code:
-        raise SystemExit(f"the child ended with {code}")
+        print(f"the child ended with {code}", file=sys.stderr, flush=True)
+        os._exit(1)
 
 
 def fill(directory: str) -> None:
@@ -232,6 +263,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "fork-and-close": fork_and_close,
     "fork-while-writing": fork_while_writing,
     "fork-among-threads": fork_among_threads,
+    "close-among-threads": close_among_threads,
     "fill": fill,
 }
 

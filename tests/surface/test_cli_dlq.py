@@ -117,6 +117,18 @@ def test_what_cannot_be_retried_is_told_and_left_alone(
     assert states(shop) == AS_IT_WAS
 
 
+def test_a_job_of_a_run_that_is_over_is_not_retried_because_nobody_would_come_for_it(shop: Terminal) -> None:
+    shop("run", "--", "false")
+    [over] = [job["id"] for job in shop.jobs() if job["job"] == "command"]
+    answer = shop("dlq", "retry", "a", over)
+    assert (answer.code, answer.out) == (4, "")
+    assert f"job '{over}' belongs to a 'holdfast run' that is over" in answer.err
+    assert states(shop) == {**AS_IT_WAS, over: "dead"}
+    assert [one["id"] for one in shop("dlq", "retry", "--all", "--json").json] == ["b", "c", "a"]
+    assert states(shop)[over] == "dead"
+    assert shop("dlq", "discard", over).code == 0
+
+
 def test_what_can_be_retried_is_also_if_something_else_cannot(shop: Terminal) -> None:
     answer = shop("dlq", "retry", "nobody", "a", "--json")
     assert answer.code == 3

@@ -241,6 +241,11 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "an empty command": ('{"command": ""}', 2, "the command is empty"),
     "a command of numbers": ('{"command": ["sleep", 2]}', 2, r"field 'command\[1\]': Expected `str`"),
     "a command nobody allowed": ('{"command": "sleep 2"}', 4, "command 'sleep' is not allowed here"),
+    "a field in two spellings": (
+        '{"job": "x", "max-retries": 1, "maxRetries": 2}',
+        2,
+        "field 'max_retries' is given twice, once as 'maxRetries'",
+    ),
     "a file that is not there": ("@nowhere.json", 2, "cannot read nowhere.json: No such file"),
     "a directory": ("@.", 2, r"cannot read \.: Is a directory"),
 }
@@ -307,6 +312,21 @@ def test_a_job_that_is_too_large_is_refused_with_the_limit(terminal: Terminal, s
     assert answer.code == 2
     assert "the limit is 1,048,576: store the data elsewhere and send a reference to it" in answer.err
     assert len(answer.err) < 1000
+    assert terminal.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["sleep 2"], "'sleep 2' is not JSON; a command goes after --, word by word:  holdfast enqueue -- sleep 2"),
+        (['{"job": "x"}', '{"job": "y"}'], "one JSON text at a time"),
+        (["--url", "memory://", '{"job": "x"}'], "jobs in memory:// end with this command"),
+    ],
+)
+def test_what_was_surely_meant_otherwise_is_explained(terminal: Terminal, words: list[str], why: str) -> None:
+    answer = terminal("enqueue", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert why in answer.err
     assert terminal.jobs() == []
 
 

@@ -80,6 +80,10 @@ def test_help_loads_neither_the_application_nor_its_libraries(terminal: Terminal
         assert module not in loaded, module
 
 
+def test_the_version_is_also_an_option(terminal: Terminal) -> None:
+    assert terminal("--version") == Answer(0, f"holdfast {holdfast.__version__}\n", "")
+
+
 def test_help_lists_every_command_with_a_summary_and_examples(terminal: Terminal) -> None:
     answer = terminal("--help")
     assert (answer.code, answer.err) == (0, "")
@@ -286,6 +290,31 @@ def test_a_key_file_others_can_read_is_refused(terminal: Terminal) -> None:
     assert f"chmod 600 {key_file}" in answer.err
 
 
+def test_a_lost_key_is_not_replaced_by_a_new_one(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal("enqueue", '{"id": "job1", "job": "x"}')
+    key_file = terminal.database.parent / "signing.key"
+    key = key_file.read_text()
+    key_file.unlink()
+    for words in (["status"], ["enqueue", '{"job": "x"}'], ["worker", "start", "--burst"]):
+        sentence = refused(terminal(*words), 2, key_file)
+        assert f"{key_file} is missing, and the jobs in {terminal.database} were signed with it" in sentence
+    assert not key_file.exists()
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", key)
+    assert [job["id"] for job in terminal.jobs()] == ["job1"]
+
+
+def test_jobs_and_key_of_a_project_stay_out_of_its_history(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal("status")
+    ignored = terminal.database.parent / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    ignored.write_text("jobs.db*\n")
+    terminal("status")
+    assert ignored.read_text() == "jobs.db*\n"
+    monkeypatch.chdir(terminal.home)
+    terminal("status")
+    assert not (terminal.home / "state" / "holdfast" / ".gitignore").exists()
+
+
 # Errors and exit codes
 
 
@@ -334,6 +363,29 @@ def test_as_json_stdout_is_one_document_and_nothing_else(terminal: Terminal, wor
     assert answer.code == 0
     assert json.loads(answer.out) is not None
     assert len(answer.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "\udcff"],
+        ["list", "--queue", "\udcff"],
+        ["list", "--job", "\udcff"],
+        ["status", "--queue", "\udcff"],
+        ["dlq", "retry", "\udcff"],
+        ["enqueue", "--", "\udcff"],
+        ["enqueue", "--id", "\udcff", '{"job": "x"}'],
+        ["run", "--", "echo", "\udcff"],
+        ["config", "set", "url", "\udcff"],
+        ["config", "get", "\udcff"],
+    ],
+    ids=lambda words: " ".join(words[:-1]),
+)
+def test_an_argument_that_is_no_text_is_refused_in_one_sentence(terminal: Terminal, words: list[str]) -> None:
+    answer = terminal(*words)
+    assert answer.code in (2, 4)
+    assert answer.out == ""
+    assert terminal.config.read_text() == ""
 
 
 def test_ctrl_c_ends_any_command_as_an_interrupt(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_a_long_list_is_read_page_by_page(terminal: Terminal) -> None:
         assert found == [f"job{number:02}" for number in range(9, -1, -1)]
 
 
-@pytest.mark.parametrize("cursor", ["x", "", "1", "1.2.3", "1.x", "9" * 40 + ".1", "-", "1." + "9" * 40])
+@pytest.mark.parametrize("cursor", ["x", "", "1", "1.2.3", "1.x", "-", "1." + "9" * 40])
 def test_what_is_no_cursor_is_refused(shop: Terminal, cursor: str) -> None:
     answer = shop("list", "--after", cursor)
     assert (answer.code, answer.out) == (2, "")

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from holdfast import Holdfast
+
 from .terminal import Terminal, ended
 
 COUNT_JOBS = """
@@ -169,3 +171,19 @@ def test_an_interrupt_ends_the_command_and_cancels_the_job(
     assert (job["state"], job["cancel_reason"]) == ("cancelled", "interrupted at the terminal")
     for pid in pids:
         wait_for_death(pid)
+
+
+def test_a_command_somebody_cancels_meanwhile_is_not_reported_as_done(terminal: Terminal) -> None:
+    terminal("config", "set", "lease", "1s")  # a cancellation is seen when the lease is renewed
+    process = terminal.start("run", "--", "sh", "-c", "echo $$; exec sleep 300")
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    with Holdfast(directory=terminal.project) as hf:
+        hf.handle(terminal.jobs()[0]["id"]).cancel("ordered twice")
+    answer = ended(process)
+    assert answer.code == 124
+    assert "completed" not in answer.err
+    assert "cancelled" in answer.err
+    assert "ordered twice" in answer.err
+    wait_for_death(pid)
+    assert terminal.jobs()[0]["cancel_reason"] == "ordered twice"

@@ -154,7 +154,12 @@ def test_a_job_that_finishes_before_it_hears_of_its_cancel_has_finished(site: Si
     assert history.job.state is JobState.COMPLETED
 
 
-def nobody() -> None:
+def _tell(told: list[str]) -> bool:
+    told.append("cancelled")
+    return True
+
+
+def nobody() -> bool:
     raise AssertionError("nobody asked to cancel")
 
 
@@ -181,7 +186,7 @@ def test_a_cancel_is_told_once(bench: Bench) -> None:
     bench.engine.cancel("job")
     told: list[str] = []
     keeper = Keeper(bench.engine)
-    with keeper.holding(lease, lambda: told.append("cancelled")):
+    with keeper.holding(lease, lambda: _tell(told)):
         keeper.renew_held()
         keeper.renew_held()
     keeper.close()
@@ -208,7 +213,7 @@ def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
     told: list[str] = []
     keeper = Keeper(bench.engine)
     renewal = threading.Thread(target=keeper.renew_held)
-    with keeper.holding(lease, lambda: told.append("cancelled")):
+    with keeper.holding(lease, lambda: _tell(told)):
         renewal.start()
         assert asks.wait(DEADLINE_S)
     has_ended.set()

@@ -48,6 +48,9 @@ def report(problem: Exception, *, as_json: bool) -> int:
             # Whoever read our output has left; so that Python does not complain at exit, give it somewhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
+        case UnicodeEncodeError():
+            print_error(_name(problem), "an argument holds bytes that are no text in UTF-8", as_json=as_json)
+            return USAGE
         case HoldfastError():
             print_error(_name(problem), str(problem), as_json=as_json)
             return exit_code(problem)

@@ -13,11 +13,13 @@ import msgspec
 
 from holdfast.values import AttemptView, JobHistory, JobView
 
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def plain(text: object) -> str:
-    """Text without control characters, escape sequences and direction overrides: stored data is not trusted."""
+    """Text without control characters, escape sequences, direction overrides and what is no character at all: stored
+    data is not trusted.
+    """
     return _UNPRINTABLE.sub("\ufffd", str(text))
 
 

@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import sys
+from typing import Final
 
 import click
 
@@ -13,10 +14,15 @@ from holdfast.cli.output import glyph, history_document, plain, print_json, say,
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.spec import command_job
 from holdfast.errors import UnknownJob
+from holdfast.execution.timeout import JobTimeout
 from holdfast.handlers import parse_command
-from holdfast.values import ErrorInfo, JobHistory, JobState, Outcome
+from holdfast.values import ErrorInfo, JobView, WorkerResult, WorkerStatus
 from holdfast.worker import QueueWorker
 from holdfast.worker.signals import heard
+
+# As timeout(1) ends what ran too long; a command that was cancelled ends the same way.
+TIMED_OUT: Final = 124
+CANCELLED: Final = 124
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -41,7 +47,7 @@ def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool
         job_id = hf.enqueue(definition)
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
         worker = hf.worker(tee=None if as_json else _to_stdout)
-        stopped_by = _work(worker, queue)
+        result, stopped_by = _work(worker, queue)
         if stopped_by is not None:
             hf.backend().cancel(job_id, "interrupted at the terminal")
         history = hf.backend().get(job_id)
@@ -52,11 +58,11 @@ def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool
     if stopped_by is not None:
         say(f"{glyph('✗', 'x')} {plain(shlex.join(argv))}: {history.job.state}, {stopped_by.name} came")
         return 128 + stopped_by
-    return _finish(history, argv)
+    return _finish(history.job, result, argv)
 
 
-def _work(worker: QueueWorker, queue: str) -> signal.Signals | None:
-    """Run the queue's one job; the signal that stopped it, if one came."""
+def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals | None]:
+    """Run the queue's one job: what came of it, and the signal that stopped it, if one came."""
     stopped_by: signal.Signals | None = None
 
     def interrupt(number: signal.Signals) -> None:
@@ -65,27 +71,33 @@ def _work(worker: QueueWorker, queue: str) -> signal.Signals | None:
         worker.interrupt()
 
     with worker, heard(interrupt):
-        worker.process_once(queue, unless=lambda: stopped_by is not None)
-    return stopped_by
+        result = worker.process_once(queue, unless=lambda: stopped_by is not None)
+    return result, stopped_by
 
 
-def _finish(history: JobHistory, argv: list[str]) -> int:
-    job, last = history.job, history.attempts[-1].record
-    took = span(last.duration_s)
-    if job.state is JobState.COMPLETED:
-        say(f"{glyph('✓', '*')} {plain(shlex.join(argv))}: completed in {took}")
-        return 0
-    say(f"{glyph('✗', 'x')} {plain(shlex.join(argv))}: {job.state} after {took}: {job.last_error}")
-    say(f"  look at it:  holdfast show {job.id}")
-    return _exit_code(last.error) if last.outcome is Outcome.FAILED else 124
+def _finish(job: JobView, result: WorkerResult, argv: list[str]) -> int:
+    took, command = span(result.duration_s), plain(shlex.join(argv))
+    if result.status is WorkerStatus.LOST_LEASE:
+        say(f"{glyph('✗', 'x')} {command}: it ran for {took}, but its lease was lost meanwhile; the job is {job.state}")
+    elif result.status is WorkerStatus.CANCELLED:
+        say(f"{glyph('✗', 'x')} {command}: cancelled after {took}: {job.cancel_reason or 'no reason was given'}")
+        return CANCELLED
+    elif result.error is None:
+        say(f"{glyph('✓', '*')} {command}: completed in {took}")
+    else:
+        say(f"{glyph('✗', 'x')} {command}: {job.state} after {took}: {result.error.line}")
+        say(f"  look at it:  holdfast show {job.id}")
+    return 0 if result.error is None else _exit_code(result.error)
 
 
-def _exit_code(error: ErrorInfo | None) -> int:
+def _exit_code(error: ErrorInfo) -> int:
     """The command's own exit code, as the record of its failed attempt says it; 128 + n if signal n killed it.
 
     What could not be started ends as a shell would have it: 127 not found, 126 not runnable.
     """
-    said = error.message if error is not None else ""
+    said = error.message
+    if error.type.endswith(JobTimeout.__name__):
+        return TIMED_OUT
     if code := re.fullmatch(r"exit code (\d+)", said):
         return int(code[1])
     if killed := re.fullmatch(r"killed by (?:signal (\d+)|(SIG\w+))", said):

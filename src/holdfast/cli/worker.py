@@ -82,7 +82,7 @@ class _PlainFormatter(logging.Formatter):
     """Log lines quote what jobs say: nothing in them may move the cursor or look like another line's beginning."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return plain(super().format(record))
+        return plain(super().format(record)).replace("\n", "\n    ")
 
 
 def _log_to_stderr() -> None:
@@ -94,6 +94,7 @@ def _log_to_stderr() -> None:
 def _application(app: str | None, url: str | None, allow: tuple[str, ...]) -> Holdfast:
     hf = load_app(app) if app else Holdfast(url)
     if app and url:
+        hf.close()  # the module may have used it while it was imported
         hf.url = url
     hf.commands.allowed |= frozenset(allow)
     if hf.commands.allowed:

@@ -46,8 +46,8 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
                 f"{self.handler!r} cannot be a handler key: use letters, digits, '_', '.', ':' and '-', at most 200"
             )
         check_queue(self.queue)
-        _check_number("priority", self.priority, 0, 9)
-        _check_number("max_retries", self.max_retries, 0, MAX_RETRIES)
+        _check_number("priority", self.priority, 0, 9, whole=True)
+        _check_number("max_retries", self.max_retries, 0, MAX_RETRIES, whole=True)
         _check_number("timeout", self.timeout, 0, MAX_SPAN_S)
         _check_number("delay", self.delay, 0, MAX_SPAN_S)
         _check_number("expires", self.expires_in, 0, MAX_SPAN_S)
@@ -151,7 +151,7 @@ def unique(tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-def _check_number(option: str, value: float | None, low: float, high: float) -> None:
+def _check_number(option: str, value: float | None, low: float, high: float, *, whole: bool = False) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -159,3 +159,5 @@ def _check_number(option: str, value: float | None, low: float, high: float) -> 
     # NaN fails both comparisons, so the test is for being inside, never for being outside.
     if not low <= value <= high:
         raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")
+    if whole and not isinstance(value, int):
+        raise DefinitionError(f"{option} must be a whole number, not {value!r}")

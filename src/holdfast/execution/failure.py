@@ -24,10 +24,10 @@ def describe_error(error: BaseException) -> ErrorInfo:
 
 def name_of(kind: type[BaseException]) -> str:
     """The type as users import it."""
-    if kind.__module__ == "builtins":
+    module = str(kind.__module__)  # a class may say anything of itself
+    if module == "builtins":
         return kind.__qualname__
-    module = "holdfast" if kind.__module__.startswith("holdfast.") else kind.__module__
-    return f"{module}.{kind.__qualname__}"
+    return f"{'holdfast' if module.startswith('holdfast.') else module}.{kind.__qualname__}"
 
 
 def traceback_of(error: BaseException) -> str:

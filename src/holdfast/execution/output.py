@@ -116,6 +116,14 @@ class _Stream(io.TextIOWrapper):
     def close(self) -> None:
         self.flush()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no job has taken its buffer away or changed how it writes."""
+        try:
+            return (self.encoding, self.errors) == ("utf-8", "replace")
+        except ValueError:
+            return False
+
 
 class _Sink(io.BufferedIOBase):
     """The binary end of a stream: each write goes to the output of whoever makes it."""
@@ -126,6 +134,9 @@ class _Sink(io.BufferedIOBase):
 
     def writable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        """A job may wrap the buffer in a stream of its own, which closes it when it is gone: others still need it."""
 
     def fileno(self) -> int:
         # So that a subprocess can be given sys.stdout; what it prints is not caught.
@@ -159,6 +170,9 @@ class _Streams:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: list[Output] = []
+        self._make_stand_ins()
+
+    def _make_stand_ins(self) -> None:
         self._sinks = (_Sink("<stdout>"), _Sink("<stderr>"))
         self._stand_ins = tuple(
             _Stream(sink, encoding="utf-8", errors="replace", newline="", write_through=True) for sink in self._sinks
@@ -173,6 +187,11 @@ class _Streams:
                     self._sinks[0].original = sys.stdout
                 if sys.stderr not in self._stand_ins:
                     self._sinks[1].original = sys.stderr
+                if not all(stream.is_whole for stream in self._stand_ins):
+                    originals = [sink.original for sink in self._sinks]
+                    self._make_stand_ins()
+                    for sink, original in zip(self._sinks, originals, strict=True):
+                        sink.original = original
                 sys.stdout, sys.stderr = self._stand_ins
 
     def close(self, output: Output) -> None:

@@ -57,11 +57,16 @@ class JobRuntime:
         try:
             context = attempt.context(lease, is_cancelled)
             handler.check(context.payload)
-        except (HandlerError, CommandForbidden):
+        except (HandlerError, CommandForbidden, KeyboardInterrupt):
             raise
-        except Exception as problem:
+        except BaseException as problem:
             return attempt.refused(problem)
-        return self._run(attempt, context)
+        try:
+            return self._run(attempt, context)
+        except Exception as problem:
+            # Nothing in there should raise; if it does, that is one failed run, not the end of the worker.
+            _log.exception("the attempt of job '%s' could not be judged", message.identifier)
+            return attempt.refused(problem)
 
     def interrupt(self, job_id: str, why: JobInterrupted) -> bool:
         """Stop the attempt of that job, from any thread; False if it is not running here (any more)."""
@@ -173,7 +178,7 @@ class _Attempt:
     def judged(self, ended: Ended) -> ExecutionResult:
         return judge(ended, self._run_until_now(), self.handler.no_retry)
 
-    def refused(self, problem: Exception) -> ExecutionResult:
+    def refused(self, problem: BaseException) -> ExecutionResult:
         """The payload was not fit to run. It will not get better, so a refusal of the payload is not retried."""
         return failed(problem, self._run_until_now(), no_retry=isinstance(problem, DefinitionError))
 

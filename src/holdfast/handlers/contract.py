@@ -36,7 +36,7 @@ class Cancel(BaseException):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 def _never() -> bool:

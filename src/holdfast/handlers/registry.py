@@ -44,6 +44,7 @@ class HandlerRegistry:
         made = _as_handler(key, handler)
         check_readable(made.payload_type, what=f"the payload_type of handler '{key}'")
         _check_hooks(key, made)
+        _check_no_retry(key, made)
         self._registered[key] = handler
         self._handlers[key] = made
         return made
@@ -104,6 +105,12 @@ def _check_hooks(key: str, handler: Handler) -> None:
             f"handler '{key}' has an async hook but its handle() is not async: nobody would await the hook; "
             "make handle() async too, or the hook a plain method"
         )
+
+
+def _check_no_retry(key: str, handler: Handler) -> None:
+    for kind in handler.no_retry:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"handler '{key}': no_retry names exception classes, not {kind!r}")
 
 
 def _as_keys(queue: str, keys: Collection[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import Self, TypedDict, Unpack
 import msgspec
 from msgspec import Struct
 
-from holdfast.clock import Clock, from_us
+from holdfast.clock import Clock, from_us, to_us
 from holdfast.codec import describe
 from holdfast.definition import JobDefinition
 from holdfast.queues.envelope import EnvelopeFactory
@@ -146,6 +146,12 @@ def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
         wrong = ", ".join(sorted(chosen - FINAL_STATES)) or "nothing"
         raise ValueError(f"only completed, dead and cancelled jobs can be purged, not {wrong}: cancel the others first")
     return chosen
+
+
+def has_expired(wire: bytes, now_us: int) -> bool:
+    """Whether a job with this message would be too late to start: a new life would end at once."""
+    message = describe(wire)
+    return message is not None and message.expires_at is not None and to_us(message.expires_at) <= now_us
 
 
 class RecordFields(TypedDict):

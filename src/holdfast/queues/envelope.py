@@ -1,5 +1,6 @@
 """`EnvelopeFactory`: a definition becomes one job: it gets its id, its defaults and its signature, once."""
 
+import os
 import secrets
 import threading
 from datetime import timedelta
@@ -21,11 +22,18 @@ class JobIds:
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, prefix: str = "") -> None:
         self._clock = clock
         self._prefix = prefix
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._millisecond = 0
         self._number = 0
 
     def __call__(self) -> str:
+        # A forked child would count on from its parent's number, and may have inherited a lock nobody will open.
+        if self._pid != os.getpid():
+            self._start()
         # A random start for each millisecond, then counting: as unique as drawing each, ordered, and much cheaper.
         # The start leaves the top bit of the 74 free, so that counting never carries into the time.
         millisecond = self._clock.now_us() // 1000

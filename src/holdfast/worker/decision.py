@@ -1,15 +1,19 @@
 """What each end of a run means: an execution's result becomes the settlement the engine is asked for. Pure."""
 
+import logging
+import math
 from typing import assert_never
 
 from holdfast.codec import JobMessage
-from holdfast.execution.retry import RetryPolicy
+from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
     Cancel,
     DeadReason,
+    ErrorInfo,
     ExecutionResult,
     JobLease,
     Nack,
@@ -18,6 +22,8 @@ from holdfast.values import (
     Settlement,
     WorkerStatus,
 )
+
+log = logging.getLogger("holdfast.worker")
 
 
 def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
@@ -45,7 +51,19 @@ def _failure(
         reason = DeadReason.TIMEOUT if result.outcome is Outcome.TIMEOUT else DeadReason.FAILED
         return Abandon(lease=lease, reason=reason, record=record)
     # `attempts` runs have failed before this one, so the next is number attempts + 2.
-    return Nack(lease=lease, delay=retry.delay(lease.attempts + 2, result.error), record=record)
+    return Nack(lease=lease, delay=_delay(retry, lease.attempts + 2, result.error), record=record)
+
+
+def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
+    """What the policy says, if that is a span of time; the policy may be the user's own."""
+    try:
+        delay = float(retry.delay(attempt, error))
+    except Exception:
+        log.exception("the retry policy failed; the default one decides")
+        delay = math.nan
+    if not math.isfinite(delay):
+        delay = BackoffPolicy().delay(attempt, error)
+    return min(max(delay, 0.0), MAX_SPAN_S)
 
 
 def status_of(settlement: Settlement) -> WorkerStatus:

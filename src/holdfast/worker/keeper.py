@@ -16,7 +16,7 @@ log = logging.getLogger("holdfast.keeper")
 @dataclass(slots=True)
 class _Held:
     lease: JobLease
-    on_cancel: Callable[[], None]
+    on_cancel: Callable[[], bool]
     is_told: bool = False
 
 
@@ -31,8 +31,8 @@ class Keeper:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def holding(self, lease: JobLease, on_cancel: Callable[[], None]) -> Generator[None]:
-        """Keep this lease while the block runs; `on_cancel` is called once if an operator cancels the job."""
+    def holding(self, lease: JobLease, on_cancel: Callable[[], bool]) -> Generator[None]:
+        """Keep this lease while the block runs; `on_cancel` is called if the job is cancelled, until it says True."""
         with self._lock:
             self._held[lease.id] = _Held(lease, on_cancel)
             if self._thread is None:
@@ -63,20 +63,24 @@ class Keeper:
             log.warning("could not renew %d leases, trying again: %s", len(held), problem, exc_info=unforeseen)
             return False
         for one, state in zip(held, states, strict=True):
-            self._tell(one, state)
+            try:
+                self._tell(one, state)
+            except Exception:
+                log.exception("job %s could not be told of its cancellation, trying again", one.lease.id)
         return True
 
     def _tell(self, held: _Held, state: LeaseState) -> None:
         if held.is_told or state is LeaseState.HELD:
             return
+        # The job may have ended since the leases were collected: then there is nobody left to tell.
+        with self._lock:
+            if self._held.get(held.lease.id) is not held:
+                return
+            if state is LeaseState.CANCEL_REQUESTED:
+                held.is_told = held.on_cancel()
+                return
         held.is_told = True
-        if state is LeaseState.CANCEL_REQUESTED:
-            # The job may have ended since the leases were collected: then there is nobody left to interrupt.
-            with self._lock:
-                if self._held.get(held.lease.id) is held:
-                    held.on_cancel()
-        else:
-            log.warning("the lease of job %s was lost while it ran; its verdict will be refused", held.lease.id)
+        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", held.lease.id)
 
     def _run(self) -> None:
         interval = self._backend.policy.lease_s / 3

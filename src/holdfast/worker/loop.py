@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.clock import from_us
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import QueueInspector
-from holdfast.values import DeadReason, JobFilter, JobState, WorkerResult, WorkerStatus
+from holdfast.values import DeadReason, ErrorInfo, JobFilter, JobState, WorkerResult, WorkerStatus
 from holdfast.worker.worker import QueueWorker
 
 log = logging.getLogger("holdfast.loop")
@@ -60,17 +60,27 @@ class WorkerLoop:
             try:
                 self._maintain()
                 worked = self._turn()
-            except BackendUnavailable as problem:
+            except Exception as problem:
                 if self._burst:
                     raise
                 failures += 1
-                pause = min(MAX_BACKOFF_S, 0.1 * 2**failures) * random.uniform(0.5, 1.0)
-                log.warning("the engine does not answer, trying again in %.1f s: %s", pause, problem)
-                self._worker.clock.sleep(pause)
+                self._recover(problem, failures)
                 continue
             failures = 0
             if self._burst and not worked:
                 return
+
+    def _recover(self, problem: Exception, failures: int) -> None:
+        """Say what happened and wait a little: one bad moment, or one bad row, is not the end of a worker."""
+        pause = min(MAX_BACKOFF_S, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+        if isinstance(problem, BackendUnavailable):
+            log.warning("the engine does not answer, trying again in %.1f s: %s", pause, problem)
+        else:
+            log.error("this turn failed, going on in %.1f s", pause, exc_info=problem)
+        if self._on_result is not None:
+            error = ErrorInfo(type=type(problem).__name__, message=str(problem))
+            self._on_result(WorkerResult(status=WorkerStatus.ERROR, error=error))
+        self._worker.clock.sleep(pause)
 
     def _maintain(self) -> None:
         if self._reap.is_due():

@@ -90,10 +90,11 @@ class QueueWorker:
 
     def interrupt(self) -> None:
         """Stop the running attempt and give its job back; for a worker that has to leave now. From any thread."""
-        while (job_id := self._running) is not None:
-            if self._runtime.interrupt(job_id, JobInterrupted("the worker had to leave")):
+        for _ in range(200):  # it may be just beginning, or just ending; on the main thread nothing gets on meanwhile
+            job_id = self._running
+            if job_id is None or self._runtime.interrupt(job_id, JobInterrupted("the worker had to leave")):
                 return
-            time.sleep(0.005)  # it is just beginning, or just ending
+            time.sleep(0.005)
 
     def close(self) -> None:
         """Stop renewing leases and let go of the event loop."""
@@ -120,12 +121,15 @@ class QueueWorker:
             result = self._run(message, lease)
         except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
             return self._settle(lease, message, self._refusal(lease, problem))
+        except KeyboardInterrupt:
+            self._settle(lease, message, Release(lease=lease, record=self._record(Outcome.INTERRUPTED)))
+            raise
         retry = self._retry if message.backoff is None else BackoffPolicy(message.backoff)
         return self._settle(lease, message, decide(result, message, lease, retry))
 
     def _run(self, message: JobMessage, lease: JobLease) -> ExecutionResult:
-        def cancel() -> None:
-            self._runtime.interrupt(lease.id, JobCancelRequested())
+        def cancel() -> bool:
+            return self._runtime.interrupt(lease.id, JobCancelRequested())
 
         with self._keeper.holding(lease, on_cancel=cancel):
             self._running = lease.id
@@ -223,7 +227,10 @@ class QueueWorker:
                 pass
 
     def _count(self, name: str, queue: str) -> None:
-        self.metrics.count(name, queue=queue)
+        try:
+            self.metrics.count(name, queue=queue)
+        except Exception:  # the collector may be the user's own, and no job shall wait for it
+            log.exception("the metrics collector failed")
 
 
 def _attempts(number: int) -> str:

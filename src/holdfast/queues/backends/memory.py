@@ -25,6 +25,7 @@ from holdfast.queues.contract import (
     abandoned_run,
     check_purge,
     effect_of,
+    has_expired,
     view_of,
 )
 from holdfast.queues.envelope import EnvelopeFactory
@@ -444,7 +445,8 @@ class MemoryBackend(Engine):
                 return ReplayAnswer.UNKNOWN
             if record.state not in (JobState.DEAD, JobState.CANCELLED):
                 return ReplayAnswer.NOT_FINAL
-            if record.expired and not ignore_expiry:
+            too_late = record.expired or has_expired(record.envelope.wire, self.clock.now_us())
+            if too_late and not ignore_expiry and not record.ignore_expiry:
                 return ReplayAnswer.EXPIRED
             record.state = JobState.PENDING
             record.attempts = record.crashes = 0

@@ -84,9 +84,9 @@ CLAIM: Final = """
     WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 
 LEASES: Final = """
-    SELECT j.seq, j.id, m.wire, j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes, j.ignore_expiry,
-           min(j.lease_until - :now, j.lease_us)
-    FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
+    SELECT j.seq, j.id, coalesce(m.wire, x''), j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes,
+           j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
+    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
     WHERE j.seq IN (SELECT value FROM json_each(:seqs))"""
 
 ACK: Final = """
@@ -283,17 +283,18 @@ class SqliteBackend(SqliteInspector, Engine):
         if give_up_at <= self.clock.monotonic():
             return False
 
-        def watch(connection: sqlite3.Connection) -> bool:
+        def next_due(connection: sqlite3.Connection) -> int | None:
             rows = connection.execute(self._sql(NEXT_DUE), {"queue": queue}).fetchall()
-            due = min((due for (due,) in rows), default=None)
-            clock = self.clock
-            while (left := give_up_at - clock.monotonic()) > 0:
-                clock.sleep(min(left, WAIT_STEP_S))
-                if (due is not None and due <= clock.now_us()) or self.file.data_version(connection) != version:
-                    return True
-            return False
+            is_paused = connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is not None
+            return None if is_paused else min((due for (due,) in rows), default=None)
 
-        return self.file.read(watch)
+        due = self.file.read(next_due)
+        # Each look is a read of its own: between them the connection is free to be closed for a fork.
+        while (left := give_up_at - self.clock.monotonic()) > 0:
+            self.clock.sleep(min(left, WAIT_STEP_S))
+            if (due is not None and due <= self.clock.now_us()) or self.file.read(self.file.data_version) != version:
+                return True
+        return False
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:

@@ -92,12 +92,13 @@ class SqliteFile:
             return handle
         if handle is not None and handle.pid != os.getpid():
             _inherited.append(handle)
-        if not self._is_open:
-            with self._open_lock:
-                if not self._is_open:
-                    self._prepare()
-                    self._is_open = True
-        return self._connect()
+        # Opening holds the lock, also of a further connection: whoever forks takes it first, so that none is opened.
+        with self._open_lock:
+            if not self._is_open:
+                handle = self._prepare()
+                self._is_open = True
+                return handle
+            return self._connect()
 
     def _used_handle(self) -> _Handle:
         """This thread's connection, marked as in use; while a process forks, nobody gets one.
@@ -164,7 +165,7 @@ class SqliteFile:
     def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
         try:
             size = os.stat(self._wal_path).st_size
-        except FileNotFoundError:
+        except OSError:
             return
         if size > self._checkpoint_above:
             # Others can hold the checkpoint up: then try again only after more has been written.
@@ -224,12 +225,14 @@ class SqliteFile:
     def close(self) -> None:
         """Close every connection of this process."""
         self._is_open = False
-        for handle in list(self._handles):
-            handle.close()
-        self._handles.clear()
+        # In this order: a thread that marks its connection as used after it was looked at here finds it outdated.
+        # One in use closes with the frame that uses it; closing it under a running statement would end the process.
         self._local = threading.local()
+        for handle in list(self._handles):
+            if not handle.is_used:
+                handle.close()
 
-    def _prepare(self, *, may_share: bool = False) -> None:
+    def _prepare(self, *, may_share: bool = False) -> _Handle:
         _refuse_network_file_system(self.path)
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,9 +240,15 @@ class SqliteFile:
         except OSError as problem:
             raise BackendUnavailable(f"cannot open {self.path} for writing: {problem.strerror}") from problem
         try:
-            self._migrate(self._connect().connection, may_share=may_share)
+            handle = self._connect()
+            handle.is_used = True
+            try:
+                self._migrate(handle.connection, may_share=may_share)
+            finally:
+                handle.is_used = False
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
+        return handle
 
     def _connect(self) -> _Handle:
         try:
@@ -302,6 +311,8 @@ class SqliteFile:
         return version
 
     def _translated(self, problem: sqlite3.Error) -> BackendError:
+        if isinstance(problem, sqlite3.ProgrammingError) and "closed" in str(problem):
+            return BackendUnavailable(f"{self.path} was closed meanwhile")
         match _code(problem):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return BackendUnavailable(f"{self.path} stayed locked by another process for {BUSY_LIMIT_S:g} s")

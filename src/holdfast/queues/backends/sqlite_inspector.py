@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from holdfast.clock import Clock, from_us, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, view_of
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired, view_of
 from holdfast.values import (
     AttemptRecord,
     AttemptView,
@@ -52,9 +52,11 @@ DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT val
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 
 FINISHED_BEFORE: Final = """
-    SELECT j.seq, j.finished_at, m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
-    WHERE j.state >= 4 AND j.state = :state AND j.finished_at <= :before AND (:queue IS NULL OR j.queue = :queue)
-    ORDER BY j.finished_at LIMIT :limit"""
+    SELECT seq, finished_at FROM holdfast_jobs
+    WHERE state >= 4 AND state = :state AND finished_at <= :before AND (:queue IS NULL OR queue = :queue)
+    ORDER BY finished_at LIMIT :limit"""
+
+MESSAGE: Final = "SELECT wire FROM holdfast_messages WHERE seq = ?"
 
 OLD_TOMBSTONES: Final = """
     SELECT seq FROM holdfast_jobs WHERE state >= 4 AND state = 7 AND finished_at <= ? ORDER BY finished_at LIMIT ?"""
@@ -69,9 +71,9 @@ COUNT_FINISHED: Final = """
     WHERE state >= 4 AND state < 7 AND (:queue IS NULL OR queue = :queue) GROUP BY 1, 2"""
 
 VIEW_COLUMNS: Final = """
-    j.seq, j.id, j.queue, j.state, j.job, m.wire, j.attempts, j.crashes, j.deliveries, j.accepted_at, j.due_at,
-    j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error
-    FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq"""
+    j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, x''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
+    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error
+    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -81,6 +83,10 @@ CANCEL_WAITING: Final = """
     UPDATE holdfast_jobs SET state = 6, cancel_reason = :reason, finished_at = :now
     WHERE id = :id AND state IN (0, 1, 3)"""
 REQUEST_CANCEL: Final = "UPDATE holdfast_jobs SET cancel_request = :reason WHERE id = :id AND state = 2"
+
+MESSAGE_OF: Final = """
+    SELECT m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
+    WHERE j.id = ? AND j.state IN (5, 6) AND NOT j.ignore_expiry"""
 
 REPLAY: Final = """
     UPDATE holdfast_jobs
@@ -124,10 +130,11 @@ class SqliteInspector(QueueInspector):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         conditions, query = self._conditions(where)
         by_finish = bool(where.states) and all(state.is_final for state in where.states)
-        order = "(j.finished_at, j.seq)" if by_finish else "(0, j.seq)"
         if after is not None:
             finished, seq = (int(part) for part in after.split("."))
-            conditions.append(f"{order} < (:after_finished, :after_seq)")
+            conditions.append(
+                "(j.finished_at, j.seq) < (:after_finished, :after_seq)" if by_finish else "j.seq < :after_seq"
+            )
             query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
@@ -185,6 +192,9 @@ class SqliteInspector(QueueInspector):
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         def change(connection: sqlite3.Connection, now: int) -> ReplayAnswer:
+            wire = connection.execute(self._sql(MESSAGE_OF), (job_id,)).fetchone()
+            if wire is not None and not ignore_expiry and has_expired(wire[0], now):
+                return ReplayAnswer.EXPIRED
             query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
             if connection.execute(self._sql(REPLAY), query).rowcount:
                 return ReplayAnswer.REPLAYED
@@ -203,13 +213,13 @@ class SqliteInspector(QueueInspector):
         return None if row is None else STATES.get(row[0])
 
     def discard(self, job_id: str) -> bool:
-        text = "SELECT j.seq, m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq WHERE"
+        dead = "SELECT seq FROM holdfast_jobs WHERE id = ? AND state = 5"
 
         def change(connection: sqlite3.Connection, now: int) -> bool:
-            row = connection.execute(self._sql(f"{text} j.id = ? AND j.state = 5"), (job_id,)).fetchone()
+            row = connection.execute(self._sql(dead), (job_id,)).fetchone()
             if row is None:
                 return False
-            self._forget(connection, [(row[0], now + span_us(TOMBSTONE_S), row[1])])
+            self._forget(connection, [(row[0], now + span_us(TOMBSTONE_S))])
             return True
 
         return self.file.write(change)
@@ -288,18 +298,20 @@ class SqliteInspector(QueueInspector):
         }
         old = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
         hour = now + span_us(TOMBSTONE_S)
-        stones: list[tuple[int, int, bytes]] = [
-            (seq, hour if tombstone_us is None else finished_at + tombstone_us, wire) for seq, finished_at, wire in old
+        stones: list[tuple[int, int]] = [
+            (seq, hour if tombstone_us is None else finished_at + tombstone_us) for seq, finished_at in old
         ]
         self._forget(connection, [stone for stone in stones if stone[1] > now])
-        self._delete(connection, [seq for seq, until, _ in stones if until <= now])
+        self._delete(connection, [seq for seq, until in stones if until <= now])
         return len(old)
 
-    def _forget(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int, bytes]]) -> None:
-        """Leave only tombstones of these (number, until when, message)."""
-        rows = [{"seq": seq, "until": until, "digest": content_digest(wire)} for seq, until, wire in stones]
-        connection.executemany(self._sql(FORGET), rows)
-        seqs = json.dumps([seq for seq, _, _ in stones])
+    def _forget(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave only tombstones of these (number, until when). Messages are read one by one: they may be large."""
+        for seq, until in stones:
+            message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
+            digest = content_digest(message[0] if message else b"")
+            connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
+        seqs = json.dumps([seq for seq, _ in stones])
         connection.execute(self._sql(DELETE_MESSAGE), (seqs,))
         connection.execute(self._sql(DELETE_ATTEMPTS), (seqs,))
 
@@ -308,13 +320,15 @@ class SqliteInspector(QueueInspector):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
     def _drop_tombstones(self) -> None:
-        def drop(connection: sqlite3.Connection, now: int) -> None:
+        def drop(connection: sqlite3.Connection, now: int) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
             connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
+            return len(old)
 
         now = self.clock.now_us()
         if self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone()):
-            self.file.write(drop)
+            while self.file.write(drop) == PRUNE_BATCH:
+                pass
 
 
 def _state_condition(state: JobState) -> str:
@@ -341,7 +355,7 @@ def _view(row: Row, now: int) -> JobView:
         due_at=from_us(due_at),
         finished_at=None if finished_at is None else from_us(finished_at),
         lease_until=from_us(lease_until) if state == PROCESSING else None,
-        dead_reason=None if row[13] is None else DeadReason(row[13]),
+        dead_reason=DeadReason(row[13]) if row[13] in list(DeadReason) else None,
         cancel_reason=row[14],
         cancel_requested=row[15] is not None,
         last_error=row[16],
