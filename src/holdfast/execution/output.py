@@ -120,7 +120,7 @@ class _Stream(io.TextIOWrapper):
     def is_whole(self) -> bool:
         """Whether no job has taken its buffer away or changed how it writes."""
         try:
-            return (self.encoding, self.errors) == ("utf-8", "replace")
+            return self.writable() and (self.encoding, self.errors) == ("utf-8", "replace")
         except ValueError:
             return False
 

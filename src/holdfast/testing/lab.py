@@ -56,6 +56,7 @@ class EnvelopeOptions(TypedDict, total=False):
     priority: int
     delay: float
     run_at: datetime
+    expires_in: float
     payload: object
     job: str
     name: str
@@ -123,6 +124,7 @@ class Lab:
             priority=options.get("priority", DEFAULT_PRIORITY),
             delay=options.get("delay"),
             run_at=options.get("run_at"),
+            expires_in=options.get("expires_in"),
             name=options.get("name"),
             trace_id=options.get("trace_id"),
         )

@@ -224,6 +224,15 @@ class ReplayLaws:
         assert lab.engine.replay("a", ignore_expiry=True) is ReplayAnswer.REPLAYED
         assert lab.take("a").ignore_expiry
 
+    def test_a_dead_letter_that_has_expired_meanwhile_is_replayed_only_if_that_is_ignored(self, lab: Lab) -> None:
+        lab.put("a", expires_in=60.0)
+        assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED)
+        lab.advance(60)
+        with lab.unchanged():
+            assert lab.engine.replay("a") is ReplayAnswer.EXPIRED
+        assert lab.engine.replay("a", ignore_expiry=True) is ReplayAnswer.REPLAYED
+        assert lab.take("a").ignore_expiry
+
     def test_a_job_cancelled_after_its_expiry_was_ignored_is_not_expired(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.settle([Cancel(lease=lab.take("a"), expired=True)]) == [True]
