@@ -1,8 +1,8 @@
 """What the embedded engine costs per job, beside the very statements it uses, and how that changes with the backlog.
 
-    .venv/bin/python benchmarks/sqlite.py [--jobs 4000] [--rounds 5] [--backlogs 1000,100000,1000000] [--directory DIR]
+    .venv/bin/python benchmarks/sqlite.py [--jobs 20000] [--rounds 7] [--backlogs 1000,100000,1000000] [--directory DIR]
 
-Ours and raw take turns on the same file in one run, so that the ratio survives a noisy machine; absolute numbers do
+Ours and raw, and the backlogs, take turns in one run, so that the ratio survives a noisy machine; absolute numbers do
 not compare between hours. "Raw" is the engine's own SQL in the same transactions, on plain tuples: no leases, values,
 records or checks.
 """
@@ -13,7 +13,6 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.clock import from_us
@@ -88,64 +87,64 @@ def drain_raw(connection: sqlite3.Connection, batch: int, jobs: int) -> float:
     return (time.perf_counter() - started) / done
 
 
-def in_turns(rounds: int, first: Callable[[], float], second: Callable[[], float]) -> tuple[float, float]:
-    """The medians of two measurements that take turns."""
-    pairs = [(first(), second()) for _ in range(rounds)]
-    return statistics.median(one for one, _ in pairs), statistics.median(other for _, other in pairs)
+class Site:
+    """One database file with a backlog, filled up again before each measurement."""
 
-
-def measure(path: Path, backlog: int, *, finished: int, jobs: int, rounds: int) -> dict[int, tuple[float, float]]:
-    """Microseconds per job, ours and raw, for each batch size, on a file with that many jobs waiting (and finished)."""
-    backend = SqliteBackend(path, EnvelopeFactory(Keyring([SigningKey.generate()])))
-    with backend:
+    def __init__(self, directory: Path, waiting: int, finished: int) -> None:
+        self.waiting, self.finished = waiting, finished
+        path = directory / f"{waiting}-{finished}.db"
+        self.backend = SqliteBackend(path, EnvelopeFactory(Keyring([SigningKey.generate()])))
         if finished:
-            fill(backend, finished)
-            drain(backend, 1000, finished)
-        fill(backend, backlog)
-        backend.file.checkpoint()
-        connection = backend.file.connection()
-        costs: dict[int, tuple[float, float]] = {}
-        for batch in BATCHES:
-            number = max(batch, min(jobs, batch * 200))
+            fill(self.backend, finished)
+            drain(self.backend, 1000, finished)
+        fill(self.backend, waiting)
 
-            def ours(batch: int = batch, number: int = number) -> float:
-                fill(backend, number)
-                backend.file.checkpoint()
-                return drain(backend, batch, number)
+    def ours(self, batch: int, jobs: int) -> float:
+        self._prepare(jobs)
+        return drain(self.backend, batch, jobs)
 
-            def raw(batch: int = batch, number: int = number) -> float:
-                fill(backend, number)
-                backend.file.checkpoint()
-                return drain_raw(connection, batch, number)
+    def raw(self, batch: int, jobs: int) -> float:
+        self._prepare(jobs)
+        return drain_raw(self.backend.file.connection(), batch, jobs)
 
-            costs[batch] = in_turns(rounds, ours, raw)
-    return costs
+    def _prepare(self, jobs: int) -> None:
+        fill(self.backend, jobs)
+        self.backend.file.checkpoint()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=20_000, help="at batch 100; a tenth of it at 10, a hundredth at 1")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--backlogs", default="1000,100000,1000000")
     parser.add_argument("--directory", type=Path, default=Path.cwd(), help="a local disk, not a memory file system")
     options = parser.parse_args()
-    table: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}
-    for backlog in (int(part) for part in options.backlogs.split(",")):
-        for finished in (0, backlog):
-            with tempfile.TemporaryDirectory(dir=options.directory) as directory:
-                path = Path(directory) / "jobs.db"
-                costs = measure(path, backlog, finished=finished, jobs=options.jobs, rounds=options.rounds)
-            table[backlog, finished] = costs
-            for batch, (ours, raw) in costs.items():
-                print(
-                    f"{backlog:>9,} waiting {finished:>9,} finished  batch {batch:>3}: "
-                    f"{ours * 1e6:8.1f} µs a job, raw {raw * 1e6:8.1f} µs, ratio {ours / raw:.2f}",
-                    flush=True,
-                )
-    smallest, largest = min(table), max(table)
-    for batch in BATCHES:
-        growth = table[largest][batch][0] / table[smallest][batch][0]
-        print(f"batch {batch:>3}: a backlog of {largest[0]:,} costs {growth:.2f} × of one of {smallest[0]:,}")
+    backlogs = [int(part) for part in options.backlogs.split(",")]
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        sites = [Site(Path(directory), waiting, finished) for waiting in backlogs for finished in (0, waiting)]
+        for batch in BATCHES:
+            report(batch, sites, rounds=options.rounds, jobs=max(batch, options.jobs * batch // 100))
+        for site in sites:
+            site.backend.close()
+
+
+def report(batch: int, sites: list[Site], *, rounds: int, jobs: int) -> None:
+    """Measure every site in turn, round after round, and print the medians."""
+    ours: dict[Site, list[float]] = {site: [] for site in sites}
+    raw: dict[Site, list[float]] = {site: [] for site in sites}
+    for _ in range(rounds):
+        for site in sites:
+            ours[site].append(site.ours(batch, jobs))
+            raw[site].append(site.raw(batch, jobs))
+    for site in sites:
+        one, other = statistics.median(ours[site]), statistics.median(raw[site])
+        ratio = statistics.median(ours[site][at] / raw[site][at] for at in range(rounds))
+        growth = statistics.median(ours[site][at] / ours[sites[0]][at] for at in range(rounds))
+        print(
+            f"batch {batch:>3}  {site.waiting:>9,} waiting {site.finished:>9,} finished: {one * 1e6:7.1f} µs a job, "
+            f"raw {other * 1e6:7.1f} µs, ratio {ratio:.2f}; {growth:.2f} × of the smallest backlog",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Engines count microseconds since the epoch; people see aware UTC datetimes.
 
 import threading
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 MICROSECONDS = 1_000_000
@@ -81,7 +81,8 @@ def to_us(instant: datetime) -> int:
     """Whole microseconds since the epoch; exact, where `timestamp()` would round through a float."""
     if instant.tzinfo is None:
         raise ValueError(f"{instant.isoformat()} has no time zone; Holdfast takes aware datetimes only")
-    return (instant - _EPOCH) // timedelta(microseconds=1)
+    since = instant - _EPOCH
+    return (since.days * 86_400 + since.seconds) * MICROSECONDS + since.microseconds
 
 
 def from_us(microseconds: int) -> datetime:

@@ -255,7 +255,7 @@ class SqliteBackend(SqliteInspector, Engine):
             return []
         asked_at = self.clock.monotonic()
         rows = self.file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
-        return [_lease(row, queue, owner_token, asked_at) for row in rows]
+        return _leased(rows, queue, owner_token, asked_at)
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
         sql = self._sql
@@ -379,7 +379,7 @@ class SqliteBackend(SqliteInspector, Engine):
             return answers, self._stamp(connection, queue, limit, token, now)
 
         answers, rows = self.file.write(both)
-        return answers, [_lease(row, queue, owner_token, asked_at) for row in rows]
+        return answers, _leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
@@ -461,22 +461,29 @@ def _take(settled: set[int], seq: int | str) -> bool:
     return False
 
 
-def _lease(row: Row, queue: str, owner_token: str, asked_at: float) -> JobLease:
-    seq, job_id, wire, lease_us, claimed_at, deliveries, attempts, crashes, ignore_expiry, left_us = row
-    return JobLease(
-        id=job_id,
-        queue=queue,
-        wire=wire,
-        token=seq,
-        owner_token=owner_token,
-        ttl_s=lease_us / 1e6,
-        claimed_at=from_us(claimed_at),
-        fence_at=asked_at + left_us / 1e6,
-        delivery=deliveries,
-        attempts=attempts,
-        crashes=crashes,
-        ignore_expiry=bool(ignore_expiry),
-    )
+def _leased(rows: list[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+    leases: list[JobLease] = []
+    stamped_us, claimed_at = 0, from_us(0)
+    for seq, job_id, wire, lease_us, claimed_us, deliveries, attempts, crashes, ignore_expiry, left_us in rows:
+        if claimed_us != stamped_us:  # a batch was stamped at one moment
+            stamped_us, claimed_at = claimed_us, from_us(claimed_us)
+        leases.append(
+            JobLease(
+                id=job_id,
+                queue=queue,
+                wire=wire,
+                token=seq,
+                owner_token=owner_token,
+                ttl_s=lease_us / 1e6,
+                claimed_at=claimed_at,
+                fence_at=asked_at + left_us / 1e6,
+                delivery=deliveries,
+                attempts=attempts,
+                crashes=crashes,
+                ignore_expiry=bool(ignore_expiry),
+            )
+        )
+    return leases
 
 
 def _lease_state(cancel: bool | None) -> LeaseState:

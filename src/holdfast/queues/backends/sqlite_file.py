@@ -212,7 +212,7 @@ class SqliteFile:
         give_up_at = time.monotonic() + FORK_PATIENCE_S
         while any(handle.is_used for handle in list(self._handles)) and time.monotonic() < give_up_at:
             time.sleep(0.001)
-        self.close()
+        self._close_unused()
 
     def after_fork(self, *, in_child: bool) -> None:
         """Go on. Threads that wait for the lock exist only in the parent."""
@@ -224,6 +224,10 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close every connection of this process."""
+        with self._open_lock:  # one that is just being opened would be closed and used at once
+            self._close_unused()
+
+    def _close_unused(self) -> None:
         self._is_open = False
         # In this order: a thread that marks its connection as used after it was looked at here finds it outdated.
         # One in use closes with the frame that uses it; closing it under a running statement would end the process.
