@@ -21,14 +21,21 @@ from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.handle import JobHandle
-from holdfast.handlers import COMMAND_KEY, CommandHandler, FunctionHandler, Handler, HandlerRegistry
+from holdfast.handlers import (
+    COMMAND_KEY,
+    CommandHandler,
+    FunctionHandler,
+    Handler,
+    HandlerRegistry,
+    check_command,
+)
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, BackoffStrategy, WorkerResult
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, BackoffStrategy, JobEnvelope, WorkerResult
 from holdfast.worker import QueueWorker, WorkerLoop
 
 P = ParamSpec("P")
@@ -218,12 +225,28 @@ class Holdfast:
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
         """Keep one job of this definition and return its id."""
+        self.check(definition)
         return self.backend().enqueue(definition, id=id)
 
     def enqueue_many(self, definitions: Iterable[JobDefinition]) -> list[str]:
         """Keep one job of each definition, all or none, in one round trip."""
-        engine = self.backend()
-        return [one.id for one in engine.accept([engine.envelopes.make(each) for each in definitions])]
+        engine, envelopes = self.backend(), list[JobEnvelope]()
+        for definition in definitions:
+            self.check(definition)
+            envelopes.append(engine.envelopes.make(definition))
+        return [one.id for one in engine.accept(envelopes)]
+
+    def check(self, definition: JobDefinition) -> None:
+        """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
+        if definition.handler == COMMAND_KEY:
+            try:
+                argv = self.commands.decode(bytes(definition.payload)).argv
+            except msgspec.ValidationError as problem:
+                raise DefinitionError(
+                    f"a command job needs a payload like {{'argv': ['sleep', '2']}}: {problem}"
+                ) from None
+            if not argv or argv[0] not in self.commands.allowed:
+                check_command(argv, self.commands.allowed | self.backend().facts(COMMAND_FACTS))
 
     def handle(self, job_id: str) -> JobHandle:
         """The handle of a job, by its id."""

@@ -24,6 +24,7 @@ from holdfast import (
 from holdfast.clock import ManualClock
 from holdfast.config import Settings
 from holdfast.errors import (
+    CommandForbidden,
     ConfigError,
     DefinitionError,
     HandlerError,
@@ -452,7 +453,15 @@ def test_commands_are_forbidden_until_they_are_allowed(tmp_path: Path, where: st
     settings = Settings(allowed_commands=("true",) if where == "settings" else ("false",))
     allowed = ["true"] if where == "argument" else None
     with Holdfast("memory://", settings=settings, allowed_commands=allowed, directory=tmp_path) as hf:
-        good, bad = (hf.define("command", {"argv": [program]}).dispatch() for program in ("true", "rm"))
+        good = hf.define("command", {"argv": ["true"]}).dispatch()
+        forbidden = hf.define("command", {"argv": ["rm"]})
+        with pytest.raises(CommandForbidden, match="holdfast config set allowed-commands true,rm"):
+            forbidden.dispatch()
+        with pytest.raises(CommandForbidden):
+            hf.enqueue_many([hf.define("command", {"argv": ["true"]}).definition(), forbidden.definition()])
+        with pytest.raises(DefinitionError, match="a command job needs a payload like"):
+            hf.define("command", {"command": "true"}).dispatch()
+        bad = hf.backend().enqueue(forbidden.definition())  # from elsewhere, where it was allowed
         assert (work(hf), work(hf)) == (WorkerStatus.ACKED, WorkerStatus.REJECTED)
         assert hf.handle(good).result() == {"exit_code": 0}
         view = hf.handle(bad).view()

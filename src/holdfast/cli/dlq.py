@@ -8,7 +8,7 @@ import click
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.jobs import find_page, print_history, print_page
 from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import UnknownJob
 from holdfast.queues.contract import Engine
@@ -41,6 +41,7 @@ def dlq() -> None:
 def list_dead(queue: str | None, limit: int, after: str | None, url: str | None, as_json: bool) -> None:
     """Show dead letters, the last ones first."""
     with existing(url) as hf:
+        say_where(hf.location)
         page = find_page(hf, JobFilter(states=(JobState.DEAD,), queue=queue), limit, after)
     print_page(page, as_json=as_json)
 
@@ -52,6 +53,7 @@ def list_dead(queue: str | None, limit: int, after: str | None, url: str | None,
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
     with existing(url) as hf:
+        say_where(hf.location)
         history = hf.backend().get(job_id)
     if history is None:
         raise UnknownJob(job_id)
@@ -72,6 +74,7 @@ def retry(
 ) -> int:
     """Give dead or cancelled jobs a new life: attempts from zero, history kept."""
     with existing(url) as hf:
+        say_where(hf.location)
         engine = hf.backend()
         chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
         if everything:
@@ -106,6 +109,7 @@ def discard(
 ) -> int:
     """Forget dead letters for good."""
     with existing(url) as hf:
+        say_where(hf.location)
         engine = hf.backend()
         chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
         if everything and chosen and not yes:

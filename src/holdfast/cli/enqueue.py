@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 import click
 
-from holdfast.app import COMMAND_FACTS, Holdfast
+from holdfast.app import Holdfast
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.spec import read_spec
@@ -126,13 +126,14 @@ def _envelopes(
     hf: Holdfast, described: list[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any]
 ) -> list[JobEnvelope]:
     factory = hf.backend().envelopes
-    allowed = {*hf.commands.allowed, *hf.backend().facts(COMMAND_FACTS)}
     envelopes: list[JobEnvelope] = []
     with click.progressbar(described, label="signing", file=sys.stderr, hidden=not _shows_progress(described)) as items:
         for where, fields in items:
             try:
                 spec = read_spec(fields, options)
-                envelopes.append(factory.make(spec.definition(allowed), id=spec.id))
+                definition = spec.definition()
+                hf.check(definition)
+                envelopes.append(factory.make(definition, id=spec.id))
             except DefinitionError as problem:
                 raise type(problem)(f"{where}: {problem}") from problem
     return envelopes

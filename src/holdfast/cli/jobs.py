@@ -14,6 +14,7 @@ from holdfast.cli.output import (
     print_json,
     print_table,
     say,
+    say_where,
     span,
 )
 from holdfast.errors import ConfigError, UnknownJob
@@ -46,6 +47,7 @@ def list_jobs(
     """
     where = JobFilter(states=tuple(state for group in states for state in group), queue=queue, job=job)
     with existing(url) as hf:
+        say_where(hf.location)
         page = find_page(hf, where, limit, after)
     print_page(page, as_json=as_json)
 
@@ -94,6 +96,7 @@ def _row(job: JobView) -> tuple[object, ...]:
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one job with its history."""
     with existing(url) as hf:
+        say_where(hf.location)
         history = hf.backend().get(job_id)
     if history is None:
         raise UnknownJob(job_id)

@@ -38,6 +38,12 @@ def say(sentence: str) -> None:
     click.echo(plain(sentence), err=True)
 
 
+def say_where(location: str) -> None:
+    """Tell a person which jobs these are: looking into the wrong database is the classic mistake."""
+    if sys.stderr.isatty():
+        say(f"in {location}")
+
+
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))

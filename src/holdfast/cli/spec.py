@@ -1,7 +1,7 @@
 """A job as people write it in JSON: the fields, their spellings, and the definition they make."""
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from holdfast.config import parse_span
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.errors import DefinitionError
-from holdfast.handlers import COMMAND_KEY, check_command, parse_command
+from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.values import Backoff, BackoffStrategy
 
 Span = float | str
@@ -41,9 +41,9 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     meta: dict[str, Any] = {}
     trace_id: str | None = None
 
-    def definition(self, allowed_commands: Collection[str]) -> JobDefinition:
-        """What to enqueue; a command nobody has allowed is refused."""
-        builder = self._builder(allowed_commands)
+    def definition(self) -> JobDefinition:
+        """What to enqueue."""
+        builder = self._builder()
         if self.name is not None:
             builder.named(self.name)
         if self.queue is not None:
@@ -59,13 +59,11 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         self._set_times(builder)
         return builder.tags(*self.tags).meta(self.meta).definition()
 
-    def _builder(self, allowed_commands: Collection[str]) -> JobBuilder:
+    def _builder(self) -> JobBuilder:
         if self.command is not UNSET:
             if self.job is not UNSET or self.payload is not None:
                 raise DefinitionError("a job has either a command, or a job and its payload, not both")
-            argv = parse_command(self.command)
-            check_command(argv, allowed_commands)
-            return command_job(argv, self.cwd)
+            return command_job(parse_command(self.command), self.cwd)
         if self.job is UNSET:
             raise DefinitionError('say what to run: "command": "sleep 2", or "job": "name" with its "payload"')
         if self.cwd is not None:
