@@ -4,11 +4,13 @@ The file is `holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`, of the ne
 outside any project it is the user's own. Keys are written with dashes; underscores mean the same.
 """
 
+import fcntl
 import os
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, cast
@@ -308,17 +310,30 @@ def write_setting(path: Path, name: str, raw: str) -> Any:
 
     key = key_named(name)
     value = check_value(key, raw)
-    _table_of(path)  # what cannot be read is not written either
-    document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.is_file() else tomlkit.document()
-    table: Any = document
-    if path.name == "pyproject.toml":
-        for part in ("tool", "holdfast"):
-            table = table.setdefault(part, tomlkit.table())
-    # The file may spell the key with underscores already: change that line instead of adding a second one.
-    spelled = key.field if key.field in table else key.name
-    table[spelled] = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value
-    _replace(path, tomlkit.dumps(document))
+    with _locked(path.resolve().parent):
+        _table_of(path)  # what cannot be read is not written either
+        document = tomlkit.parse(path.read_bytes().decode()) if path.is_file() else tomlkit.document()
+        table: Any = document
+        if path.name == "pyproject.toml":
+            for part in ("tool", "holdfast"):
+                table = table.setdefault(part, tomlkit.table())
+        # The file may spell the key with underscores already: change that line instead of adding a second one.
+        spelled = key.field if key.field in table else key.name
+        table[spelled] = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value
+        _replace(path, tomlkit.dumps(document))
     return value
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """One writer of a directory's settings at a time, or the slower of two would undo the other's change."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:
@@ -327,7 +342,7 @@ def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(text.encode())  # its line ends stay as they are
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)

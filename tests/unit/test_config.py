@@ -471,3 +471,17 @@ def test_the_mode_of_the_file_and_a_link_to_it_stay(folder: Path) -> None:
     assert link.is_symlink()
     assert "lease" in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o640
+
+
+def test_settings_written_at_once_are_all_kept_and_line_ends_stay(tmp_path: Path) -> None:
+    path = tmp_path / "holdfast.toml"
+    path.write_bytes(b"# ours\r\nmax-retries = 1\r\n")
+    names = ["timeout", "lease", "crash-limit", "poll-interval", "reap-interval", "backoff-base", "backoff-max"]
+    threads = [threading.Thread(target=write_setting, args=(path, name, "7")) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    text = path.read_bytes()
+    assert text.startswith(b"# ours\r\nmax-retries = 1\r\n")
+    assert all(name.encode() in text for name in names)
