@@ -3,12 +3,15 @@
 Engines count microseconds since the epoch; people see aware UTC datetimes.
 """
 
+import select
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
 MICROSECONDS = 1_000_000
+_SELECT_LIMIT = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -27,6 +30,10 @@ class Clock(Protocol):
         """Return after that many seconds of this clock."""
         ...
 
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
+        """Return after that many seconds, or as soon as some of these descriptors are readable: which ones are."""
+        ...
+
 
 class SystemClock:
     """The host's clocks."""
@@ -39,6 +46,9 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
+        return _readable(descriptors, seconds)
 
 
 class ManualClock:
@@ -59,6 +69,12 @@ class ManualClock:
 
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
+
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
+        readable = _readable(descriptors, 0.0)
+        if not readable:
+            self.advance(seconds)
+        return readable
 
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""
@@ -94,3 +110,16 @@ def from_us(microseconds: int) -> datetime:
 def span_us(seconds: float) -> int:
     """A span in whole microseconds, rounded up: a job is never delivered early."""
     return -int(-seconds * MICROSECONDS // 1)
+
+
+def _readable(descriptors: Sequence[int], seconds: float) -> frozenset[int]:
+    if not descriptors:
+        time.sleep(seconds)
+        return frozenset()
+    if max(descriptors) < _SELECT_LIMIT:
+        return frozenset(select.select(descriptors, (), (), seconds)[0])
+    # `poll` takes any descriptor, but counts in milliseconds.
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return frozenset(descriptor for descriptor, _ in poller.poll(seconds * 1000))

@@ -52,6 +52,7 @@ class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     trace_id: str | None = None
     tags: tuple[str, ...] = ()
     meta: msgspec.Raw = msgspec.Raw(b"{}")
+    fence: bool = False
     kid: str = ""
 
 
@@ -60,6 +61,7 @@ class _VersionOnly(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
@@ -147,6 +149,7 @@ def content_digest(wire: bytes) -> bytes:
         message.backoff,
         message.tags,
         msgspec.json.decode(message.meta),
+        message.fence,
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
 
@@ -185,7 +188,7 @@ def _reads_back(encoded: bytes) -> bool:
     raw bytes inside that are no JSON.
     """
     try:
-        return _encoder.encode(msgspec.json.decode(encoded)) == encoded
+        return _encoder.encode(_decoder.decode(encoded)) == encoded
     except _UNREADABLE:
         return False
 

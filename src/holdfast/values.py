@@ -184,11 +184,16 @@ class Nack(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Release(Struct, frozen=True, kw_only=True, tag=True):
-    """Give the job back; costs no attempt. `crashed` counts as a delivery that ended without a verdict."""
+    """Give the job back; costs no attempt.
+
+    `crashed` counts as a delivery that ended without a verdict; `unstarted` says nothing about the job, and leaves
+    that count as it is.
+    """
 
     lease: JobLease
     delay: float = 0.0
     crashed: bool = False
+    unstarted: bool = False
     record: AttemptRecord | None = None
 
 
@@ -212,6 +217,15 @@ class Cancel(Struct, frozen=True, kw_only=True, tag=True):
 Settlement: TypeAlias = Ack | Nack | Release | Abandon | Cancel
 
 
+class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a running job says it is; `total` may be unknown. `at` is the engine's clock, once it is kept."""
+
+    done: float
+    total: float | None = None
+    message: str = ""
+    at: datetime | None = None
+
+
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job as people see it: the engine's record beside what its message says of itself."""
 
@@ -233,12 +247,14 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancel_reason: str | None = None
     cancel_requested: bool = False
     last_error: str | None = None
+    progress: Progress | None = None
     payload: Raw = Raw(b"null")
     timeout: float | None = None
     expires_at: datetime | None = None
     trace_id: str | None = None
     tags: tuple[str, ...] = ()
     meta: Raw = Raw(b"{}")
+    fence: bool = False
 
 
 class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -279,6 +295,63 @@ class QueuePause(Struct, frozen=True, kw_only=True):
     queue: str
     reason: str
     since: datetime
+
+
+class WorkerState(StrEnum):
+    """How a worker is doing: `lost` has not been heard of for three of its heartbeats."""
+
+    LIVE = "live"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class StopOrder(StrEnum):
+    """What an operator asks of a worker: finish what is running, or hand it back at once."""
+
+    DRAIN = "drain"
+    NOW = "now"
+
+
+class RunningJob(Struct, frozen=True, kw_only=True):
+    """One job a worker is running."""
+
+    id: str
+    job: str
+    queue: str
+    started_at: datetime
+
+
+class WorkerReport(Struct, frozen=True, kw_only=True):
+    """What a worker says of itself with each heartbeat. `id` is random: host and pid are for people, never identity.
+
+    `queues` are as the worker was given them, with their weights; `jobs` are the running ones, a hundred at the most.
+    """
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    queues: tuple[str, ...]
+    handlers: tuple[str, ...]
+    processes: int
+    slots: int
+    beat_every_s: float
+    draining: bool = False
+    jobs: tuple[RunningJob, ...] = ()
+    running: int = 0
+    done: int = 0
+    failed: int = 0
+    memory_bytes: int = 0
+
+
+class WorkerView(Struct, frozen=True, kw_only=True):
+    """A worker as people see it: its last report, and when the engine heard it."""
+
+    report: WorkerReport
+    state: WorkerState
+    heard_at: datetime
+    order: StopOrder | None = None
 
 
 class CancelAnswer(StrEnum):

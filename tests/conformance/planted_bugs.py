@@ -4,6 +4,7 @@ Most are a memory engine with one verb gone wrong; where the bug is a forgotten 
 that condition struck from its statement.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -18,6 +19,7 @@ from holdfast.clock import Clock
 from holdfast.codec import describe
 from holdfast.queues.backends import sqlite
 from holdfast.queues.backends import sqlite_inspector as inspector
+from holdfast.queues.backends import sqlite_workers as workers
 from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import Engine, LeasePolicy
@@ -37,9 +39,14 @@ from holdfast.values import (
     LeaseState,
     Nack,
     Page,
+    Progress,
     Release,
     ReplayAnswer,
     Settlement,
+    StopOrder,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
 )
 
 Plant: TypeAlias = Callable[[Path], Lab]
@@ -381,6 +388,117 @@ class HistoryBackwards(MemoryBackend):
         return None if history is None else replace(history, attempts=history.attempts[::-1])
 
 
+class WaitNeverEndsEarly(MemoryBackend):
+    """A job that is due, or falls due meanwhile, goes unnoticed."""
+
+    def _is_due(self, queues: Sequence[str]) -> bool:
+        return False
+
+
+class WaitLooksAtOneQueue(MemoryBackend):
+    def _is_due(self, queues: Sequence[str]) -> bool:
+        return super()._is_due(queues[:1])
+
+
+class WaitSpinsWhilePaused(MemoryBackend):
+    def _is_due(self, queues: Sequence[str]) -> bool:
+        return super()._is_due(queues) or any(queue in self.store.pauses for queue in queues)
+
+
+class WaitNeverWaits(MemoryBackend):
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        pass
+
+
+class WaitIsDeaf(MemoryBackend):
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        super().wait_for_work(queues, timeout)
+
+
+class WaitSwallowsWhatWokeIt(MemoryBackend):
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        super().wait_for_work(queues, timeout, wake=wake)
+        if wake is not None and self.clock.wait(0, [wake]):
+            os.read(wake, 10)
+
+
+class ProgressOfAnybody(MemoryBackend):
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        records = [self.store.records.get(lease.id) for lease, _ in reports]
+        for record, (_, progress) in zip(records, reports, strict=True):
+            if record is not None:
+                record.progress = record.deliveries, progress
+        return super().report_progress(reports)
+
+
+class ProgressOfTheDeliveryBefore(MemoryBackend):
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        leases = super()._claim_now(queue, limit, owner_token)
+        for lease in leases:
+            record = self.store.records[lease.id]
+            if record.progress is not None:
+                record.progress = record.deliveries, record.progress[1]
+        return leases
+
+
+class ProgressRenewsTheLease(MemoryBackend):
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        self.renew_many([lease for lease, _ in reports])
+        return super().report_progress(reports)
+
+
+class ProgressLostWithTheVerdict(MemoryBackend):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        for one in settlements:
+            if record := self.store.records.get(one.lease.id):
+                record.progress = None
+        return super().settle(settlements)
+
+
+class BeatForgetsTheOrder(MemoryBackend):
+    def beat(self, report: WorkerReport) -> StopOrder | None:
+        order = super().beat(report)
+        self.store.workers[report.id].order = None
+        return order
+
+
+class OrderMadeLessUrgent(MemoryBackend):
+    def order_stop(self, worker_id: str, order: StopOrder) -> bool:
+        known = super().order_stop(worker_id, order)
+        if known:
+            self.store.workers[worker_id].order = order
+        return known
+
+
+class LeavingTakesNobodyOff(MemoryBackend):
+    def leave(self, worker_id: str) -> None:
+        pass
+
+
+class SilentWorkerNeverLost(MemoryBackend):
+    def workers(self) -> Sequence[WorkerView]:
+        return [
+            replace(view, state=WorkerState.LIVE) if view.state is WorkerState.LOST else view
+            for view in super().workers()
+        ]
+
+
+class LostWorkerForgottenAtOnce(MemoryBackend):
+    def prune(self) -> int:
+        for view in self.workers():
+            if view.state is WorkerState.LOST:
+                self.leave(view.report.id)
+        return super().prune()
+
+
+class LostWorkerNeverForgotten(MemoryBackend):
+    def prune(self) -> int:
+        kept = dict(self.store.workers)
+        pruned = super().prune()
+        self.store.workers.update(kept)
+        return pruned
+
+
 MEMORY_BUGS: list[type[MemoryBackend]] = [
     AckWithoutTokenCheck,
     VerdictAcceptedAfterTheLeaseEnded,
@@ -424,6 +542,22 @@ MEMORY_BUGS: list[type[MemoryBackend]] = [
     DiscardTakesAnyJob,
     PageLosesTheLastJob,
     HistoryBackwards,
+    WaitNeverEndsEarly,
+    WaitLooksAtOneQueue,
+    WaitSpinsWhilePaused,
+    WaitNeverWaits,
+    WaitIsDeaf,
+    WaitSwallowsWhatWokeIt,
+    ProgressOfAnybody,
+    ProgressOfTheDeliveryBefore,
+    ProgressRenewsTheLease,
+    ProgressLostWithTheVerdict,
+    BeatForgetsTheOrder,
+    OrderMadeLessUrgent,
+    LeavingTakesNobodyOff,
+    SilentWorkerNeverLost,
+    LostWorkerForgottenAtOnce,
+    LostWorkerNeverForgotten,
 ]
 
 Edit: TypeAlias = tuple[str, str, str]
@@ -450,7 +584,8 @@ SQL_BUGS: dict[str, list[Edit]] = {
     "crash not counted": [(sqlite.REAP, "crashes = crashes + 1, ", "")],
     "crash limit off by one": [(sqlite.REAP, ">= :crash_limit", "> :crash_limit")],
     "marked crash ignores the limit": [(sqlite.GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")],
-    "crashes not reset by a verdict": [(sqlite.GIVE_BACK, "crashes + 1 ELSE 0 END", "crashes + 1 ELSE crashes END")],
+    "crashes not reset by a verdict": [(sqlite.GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END")],
+    "crashes reset by handing back": [(sqlite.GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END")],
     "crashes reset by a rejection": [(sqlite.END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0")],
     "suspect claimed with others": [(sqlite.CANDIDATES, "SELECT seq, crashes", "SELECT seq, 0 AS crashes")],
     "delivered early": [(sqlite.CANDIDATES, "due_at <= :now", "due_at <= :now + 1000000")],
@@ -483,6 +618,24 @@ SQL_BUGS: dict[str, list[Edit]] = {
     "replay of a completed job": [(inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")],
     "replay forgets to ignore the expiry": [(inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "0")],
     "tombstone free too soon": [(inspector.FORGET, ":until", ":until - 1800000000")],
+    "next due job of another queue": [(sqlite.NEXT_DUE, "queue = :queue", "queue <> :queue")],
+    "progress without token check": [(sqlite.REPORT_PROGRESS, "AND owner_token = :token ", "")],
+    "progress accepted after the lease ended": [(sqlite.REPORT_PROGRESS, " AND lease_until > :now", "")],
+    "progress of a finished job": [(sqlite.REPORT_PROGRESS, " AND state = 2", "")],
+    "second report keeps the delivery of the first": [(sqlite.REPORT_PROGRESS, "delivery = excluded.delivery, ", "")],
+    "heartbeat not counted": [(workers.BEAT, "heard_at = excluded.heard_at", "heard_at = heard_at")],
+    "heartbeat takes the order back": [
+        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL")
+    ],
+    "order made less urgent": [
+        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order")
+    ],
+    "order for every worker": [(workers.ORDER_STOP, "WHERE id = :id", "WHERE :id = :id")],
+    "every worker leaves": [(workers.LEAVE, "id = ?", "1 OR id = ?")],
+    "live workers forgotten": [
+        (workers.IS_ONE_FORGOTTEN, "lost_at <= ?", "1 OR lost_at <= ?"),
+        (workers.FORGET_LOST, "lost_at <= ?", "1 OR lost_at <= ?"),
+    ],
     "scheduled counted as pending": [(inspector.COUNT_WAITING, "due_at > :now", "0")],
 }
 

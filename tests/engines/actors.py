@@ -7,17 +7,18 @@ import signal
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.backends import sqlite_file
+from holdfast.queues.backends import sqlite, sqlite_file
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import new_owner_token
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
 
-from .sqlite_site import job, opened
+from .sqlite_site import CountingClock, count_inotify, job, opened
 
 
 def say(text: str) -> None:
@@ -173,6 +174,33 @@ def fork_among_threads(path: str) -> None:
                 os._exit(1)
 
 
+def fork_while_waiting(path: str) -> None:
+    """Fork while other threads wait for work, who alone have the file open; the child's job wakes them all up."""
+    sqlite_file.__dict__["FORK_PATIENCE_S"] = 3600.0
+    sqlite.__dict__["LOOK_EVERY_S"] = 3600.0
+    clock = CountingClock()
+    with opened(Path(path), clock=clock) as backend:
+        backend.create_schema()
+        threads = [
+            threading.Thread(target=backend.wait_for_work, args=(["default"], 3600), daemon=True) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        while clock.waits < len(threads):
+            time.sleep(0.001)
+
+        def in_the_child() -> None:
+            assert count_inotify() == 0, "the child has descriptors of threads it does not have"
+            backend.accept([job("child")])
+
+        wait_for(forked(in_the_child))
+        for thread in threads:
+            thread.join(20)
+            if thread.is_alive():
+                print("a thread still waits", file=sys.stderr, flush=True)
+                os._exit(1)
+
+
 def close_among_threads(path: str) -> None:
     """Close the file again and again while other threads query; they open it again and go on."""
     is_enough = threading.Event()
@@ -263,6 +291,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "fork-and-close": fork_and_close,
     "fork-while-writing": fork_while_writing,
     "fork-among-threads": fork_among_threads,
+    "fork-while-waiting": fork_while_waiting,
     "close-among-threads": close_among_threads,
     "fill": fill,
 }

@@ -1,22 +1,44 @@
 """An SQLite file as these tests use it: handles on it, jobs for it, and a look at it that goes past the engine."""
 
+import os
 import sqlite3
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.clock import SYSTEM_CLOCK, Clock, SystemClock
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
+from holdfast.queues.backends import sqlite_file
 from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope
 
-TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts"}
+TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts", "progress", "workers"}
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
+
+
+class CountingClock(SystemClock):
+    """Says how often somebody began to wait."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
+        self.waits += 1
+        return super().wait(seconds, descriptors)
+
+    def has_waited_since(self, waits: int) -> bool:
+        return self.waits > waits
+
+
+def count_inotify() -> int:
+    """How many descriptors of this process are watches on files."""
+    links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
+    return links.count("anon_inode:inotify")
 
 
 def job(id: str | None = None, *, queue: str = DEFAULT_QUEUE, size: int = 0, delay: float | None = None) -> JobEnvelope:
@@ -32,13 +54,25 @@ def opened(
     *,
     lease_s: float = 60.0,
     crash_limit: int = 3,
+    retain_completed_s: float = DEFAULT_RETAIN_COMPLETED_S,
     clock: Clock = SYSTEM_CLOCK,
     prefix: str = "holdfast_",
 ) -> Generator[SqliteBackend]:
     """A handle on the file, closed at the end."""
-    policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit)
+    policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit, retain_completed_s=retain_completed_s)
     with SqliteBackend(path, _envelopes, policy=policy, clock=clock, prefix=prefix) as backend:
         yield backend
+
+
+@contextmanager
+def with_old_schema(newest: int) -> Generator[None]:
+    """Inside, files are made as a version of Holdfast made them that knew the schema only up to this number."""
+    every = sqlite_file.migrations
+    sqlite_file.__dict__["migrations"] = lambda: (pair for pair in every() if pair[0] <= newest)
+    try:
+        yield
+    finally:
+        sqlite_file.__dict__["migrations"] = every
 
 
 @contextmanager
@@ -62,6 +96,12 @@ def ids_in(path: Path) -> set[str]:
     with stranger(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return {id for (id,) in connection.execute("SELECT id FROM holdfast_jobs")}
+
+
+def versions_of(path: Path) -> list[int]:
+    """The scripts that were applied to a file."""
+    with stranger(path) as connection:
+        return [version for (version,) in connection.execute("SELECT version FROM holdfast_schema ORDER BY 1")]
 
 
 def wal_bytes(path: Path) -> int:

@@ -4,17 +4,18 @@ import json
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.errors import IdConflict
 from holdfast.queues.backends import sqlite, sqlite_file
 from holdfast.queues.backends import sqlite_inspector as inspector
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import new_owner_token
-from holdfast.values import Ack, JobFilter, JobLease, JobState
+from holdfast.values import Ack, JobFilter, JobLease, JobState, Progress
 
 from ..faults.processes import Programs, until
 from .sqlite_site import ids_in, job, opened, stranger
@@ -55,7 +56,9 @@ def test_rows_come_from_the_index_in_order_and_are_never_sorted(path: Path, stat
     assert not [step for step in plan_of(path, statement) if "TEMP B-TREE" in step]
 
 
-@pytest.mark.parametrize("statement", [sqlite.CLAIM, sqlite.LEASES, sqlite.END, sqlite.GIVE_BACK])
+@pytest.mark.parametrize(
+    "statement", [sqlite.CLAIM, sqlite.LEASES, sqlite.END, sqlite.GIVE_BACK, sqlite.REPORT_PROGRESS]
+)
 def test_a_job_is_changed_by_its_number(path: Path, statement: str) -> None:
     on_tables = [step for step in plan_of(path, statement) if re.match(r"(SEARCH|SCAN) (holdfast_|j |m )", step)]
     assert on_tables
@@ -66,6 +69,64 @@ def test_no_verb_does_more_because_more_jobs_wait_are_scheduled_or_have_finished
     few = steps_of_each_verb(quick_path.with_name("few.db"), 1_000)
     many = steps_of_each_verb(quick_path.with_name("many.db"), 50_000)
     assert many == pytest.approx(few, rel=0.05)
+
+
+# Many jobs at once.
+
+
+def test_a_statement_inserts_many_jobs_of_one_kind_and_another_the_rest(path: Path) -> None:
+    assert sqlite.ROWS_AT_ONCE == 100
+    many = [job(queue="busy") for _ in range(250)]
+    few = [job(queue="idle", size=number, delay=60.0 if number % 2 else None) for number in range(130)]
+    mixed = [one for pair in zip(many, few, strict=False) for one in pair] + many[len(few) :]
+    with opened(path) as backend:
+        began = backend.clock.now_us()
+        assert [(answer.id, answer.created) for answer in backend.accept(mixed)] == [(one.id, True) for one in mixed]
+        ended = backend.clock.now_us()
+    rows = kept_in(path)
+    assert [(id, queue, wire) for id, queue, _, wire in rows] == [(one.id, one.queue, one.wire) for one in mixed]
+    at_once = [due for (_, _, due, _), one in zip(rows, mixed, strict=True) if not one.delay]
+    delayed = {due for (_, _, due, _), one in zip(rows, mixed, strict=True) if one.delay}
+    assert at_once == sorted(set(at_once))
+    assert began - len(mixed) < at_once[0]
+    assert at_once[-1] <= ended
+    assert len(delayed) == 1
+    assert began + 60_000_000 <= delayed.pop() <= ended + 60_000_000
+
+
+def test_many_large_messages_are_kept_as_well(path: Path) -> None:
+    many = [job(size=sqlite.SMALL_WIRE_BYTES if number == 50 else 10) for number in range(120)]
+    with opened(path) as backend:
+        backend.accept(many)
+    assert [(id, wire) for id, _, _, wire in kept_in(path)] == [(one.id, one.wire) for one in many]
+
+
+@pytest.mark.parametrize("known_at", [0, 120, 249])
+def test_of_many_jobs_only_those_are_added_that_are_new(path: Path, known_at: int) -> None:
+    many = [job(f"job-{number}") for number in range(250)]
+    with opened(path) as backend:
+        backend.accept([many[known_at]])
+        created = [answer.created for answer in backend.accept(many)]
+    assert created == [place != known_at for place in range(250)]
+    assert {id: wire for id, _, _, wire in kept_in(path)} == {one.id: one.wire for one in many}
+    with stranger(path) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast_messages").fetchone() == (250,)
+
+
+def test_of_many_jobs_none_is_added_if_one_has_the_id_of_another(path: Path) -> None:
+    with opened(path) as backend:
+        backend.accept([job("job-120", size=1)])
+        with pytest.raises(IdConflict, match="job-120"):
+            backend.accept([job(f"job-{number}") for number in range(250)])
+    assert [id for id, _, _, _ in kept_in(path)] == ["job-120"]
+
+
+def kept_in(path: Path) -> list[tuple[str, str, int, bytes]]:
+    """Id, queue, due time and message of each job, in the order of acceptance."""
+    with stranger(path) as connection:
+        return connection.execute(
+            "SELECT id, queue, due_at, wire FROM holdfast_jobs LEFT JOIN holdfast_messages USING (seq) ORDER BY seq"
+        ).fetchall()
 
 
 def plan_of(path: Path, statement: str) -> list[str]:
@@ -90,6 +151,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
             "claim": steps_of(backend, claim("busy")),
             "claim nothing": steps_of(backend, claim("idle")),
             "claim what is scheduled": steps_of(backend, claim("later")),
+            "report": steps_of(backend, lambda: backend.report_progress([(one, Progress(done=1)) for one in leases])),
             "renew": steps_of(backend, lambda: backend.renew_many(leases)),
             "settle": steps_of(backend, lambda: backend.settle([Ack(lease=lease) for lease in leases])),
             "accept": steps_of(backend, lambda: backend.accept([job("new", queue="busy")])),
@@ -179,6 +241,8 @@ def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
         with stranger(path) as other:
             other.execute("BEGIN IMMEDIATE")
             assert backend.claim("default", 1, owner_token=new_owner_token(), wait=0.05) == []
+            assert backend.exchange([], "default", 1, owner_token=new_owner_token()) == ([], [])
+            backend.wait_for_work(["default"], 0.05)
             assert backend.reap_expired() == 0
 
 
@@ -188,9 +252,9 @@ class WatchedClock(SystemClock):
     def __init__(self) -> None:
         self.somebody_waits = threading.Event()
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
         self.somebody_waits.set()
-        super().sleep(seconds)
+        return super().wait(seconds, descriptors)
 
 
 class Claimer:

@@ -23,10 +23,21 @@ from holdfast.queues.backends import sqlite_file
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.backends.sqlite_file import WAL_LIMIT_BYTES
 from holdfast.queues.contract import new_owner_token
-from holdfast.values import AttemptRecord, JobState, Outcome
+from holdfast.values import AttemptRecord, JobState, Outcome, Progress
 
 from ..faults.processes import Programs, until
-from .sqlite_site import TABLES, ids_in, job, names_in, opened, stranger, wal_bytes, wal_frames
+from .sqlite_site import (
+    TABLES,
+    ids_in,
+    job,
+    names_in,
+    opened,
+    stranger,
+    versions_of,
+    wal_bytes,
+    wal_frames,
+    with_old_schema,
+)
 
 MAX_PAGES = 1_073_741_823
 
@@ -78,8 +89,23 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
     for opener in openers:
         opener.succeeded()
     assert ids_in(path) == {f"job-{n}" for n in range(8)}
-    with stranger(path) as connection:
-        assert [version for (version,) in connection.execute("SELECT version FROM holdfast_schema")] == [1]
+    assert versions_of(path) == [1, 2]
+
+
+def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
+    with with_old_schema(1), opened(path) as old:
+        old.accept([job("waiting"), job("running")])
+        (lease,) = old.claim("default", 1, owner_token=new_owner_token())
+    assert versions_of(path) == [1]
+    assert names_in(path) == {f"holdfast_{name}" for name in TABLES - {"progress", "workers"}}
+    with opened(path) as backend:
+        assert backend.report_progress([(lease, Progress(done=1))]) == [True]
+        assert backend.ack(lease)
+        (other,) = backend.claim("default", 5, owner_token=new_owner_token())
+        assert {lease.id, other.id} == {"waiting", "running"}
+        assert list(backend.workers()) == []
+    assert versions_of(path) == [1, 2]
+    assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
 def test_a_schema_of_the_future_is_left_alone_however_often_it_is_tried(path: Path) -> None:

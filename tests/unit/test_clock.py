@@ -1,14 +1,17 @@
 """Instants are whole microseconds, spans never end early, and a manual clock moves only when told."""
 
+import fcntl
+import os
 import threading
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.clock import SYSTEM_CLOCK, ManualClock, from_us, span_us, to_us
+from holdfast.clock import SYSTEM_CLOCK, Clock, ManualClock, from_us, span_us, to_us
 
 LAST_EXACT = datetime(2242, 1, 1, tzinfo=UTC)
 instants = st.datetimes(
@@ -104,3 +107,45 @@ def test_the_system_clock_is_the_hosts() -> None:
     first, now, last = time.monotonic(), SYSTEM_CLOCK.monotonic(), time.monotonic()
     assert first <= now <= last
     SYSTEM_CLOCK.sleep(0)
+
+
+@pytest.fixture
+def pipes() -> Iterator[list[tuple[int, int]]]:
+    made = [os.pipe() for _ in range(2)]
+    yield made
+    for end in (end for ends in made for end in ends):
+        os.close(end)
+
+
+@pytest.mark.parametrize("clock", [SYSTEM_CLOCK, ManualClock()])
+def test_a_wait_ends_with_the_descriptors_that_can_be_read(clock: Clock, pipes: list[tuple[int, int]]) -> None:
+    (quiet, _), (loud, end) = pipes
+    assert clock.wait(0.001, []) == frozenset()
+    assert clock.wait(0.001, [quiet, loud]) == frozenset()
+    os.write(end, b"!")
+    before = clock.monotonic()
+    assert clock.wait(3600, [quiet, loud]) == {loud}
+    assert clock.monotonic() - before < 3600
+
+
+def test_a_wait_in_which_nothing_happens_passes_the_time(pipes: list[tuple[int, int]]) -> None:
+    clock = ManualClock()
+    before = clock.monotonic()
+    clock.wait(2, [])
+    clock.wait(3, [pipes[0][0]])
+    assert clock.monotonic() - before == 5
+    before = time.monotonic()
+    SYSTEM_CLOCK.wait(0.005, [])
+    SYSTEM_CLOCK.wait(0.005, [pipes[0][0]])
+    assert time.monotonic() - before >= 0.01
+
+
+def test_a_process_with_very_many_descriptors_can_wait_too(pipes: list[tuple[int, int]]) -> None:
+    loud, end = pipes[0]
+    high = fcntl.fcntl(loud, fcntl.F_DUPFD, 1024)
+    try:
+        assert SYSTEM_CLOCK.wait(0.001, [high]) == frozenset()
+        os.write(end, b"!")
+        assert SYSTEM_CLOCK.wait(3600, [high, pipes[1][0]]) == {high}
+    finally:
+        os.close(high)

@@ -473,6 +473,7 @@ def test_when_by_whom_and_in_which_order_does_not_make_another_job(changes: dict
         {"tags": ("a",)},
         {"tags": ("b", "a")},
         {"meta": msgspec.Raw(b'{"a":1}')},
+        {"fence": True},
     ],
     ids=lambda changes: next(iter(changes)),
 )

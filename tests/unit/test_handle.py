@@ -1,5 +1,7 @@
 """What a producer can learn of a job it has enqueued."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -131,6 +133,9 @@ class Meanwhile:
         self._left -= 1
         if self._left == 0:
             self._lab.engine.ack(self._lab.take("job1"), self._lab.record(result=b'"done"'))
+
+    def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
+        raise NotImplementedError
 
 
 def test_waiting_sees_the_job_end_and_looks_ever_more_rarely(lab: Lab) -> None:

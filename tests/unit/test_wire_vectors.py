@@ -52,6 +52,7 @@ DEFINITIONS: Final = {
         tags=("eu", "first order"),
         meta=encode_payload({"tenant": 7}),
         trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
+        fence=True,
     ),
     "a list of delays": JobDefinition(handler="mail.send", backoff=Backoff(delays=(1.0, 5.0, 30.0))),
     "values JSON has no words for": JobDefinition(

@@ -71,6 +71,10 @@ class JobBuilder:
     def trace_id(self, trace_id: str) -> "JobBuilder":
         return self._set(self._definition.with_trace_id(trace_id))
 
+    def fence(self) -> "JobBuilder":
+        """Never run by a worker that cannot prove its lease: such a run is killed before the job can pass on."""
+        return self._set(self._definition.with_fence())
+
     def id(self, job_id: str) -> "JobBuilder":
         """The id to enqueue under: the same id with the same content is one job, however often it is enqueued."""
         self._id = check_id(job_id)

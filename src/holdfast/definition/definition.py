@@ -39,6 +39,7 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: msgspec.Raw = msgspec.Raw(b"{}")
     trace_id: str | None = None
+    fence: bool = False
 
     def __post_init__(self) -> None:
         if not _handler_key.fullmatch(self.handler):
@@ -55,14 +56,14 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
             raise DefinitionError("a job has either a delay or a run_at, not both")
         if self.expires_in is not None and self.expires_at is not None:
             raise DefinitionError("a job expires either after a span or at an instant, not both")
-        for option, instant in (("run_at", self.run_at), ("expires", self.expires_at)):
-            if instant is not None and instant.tzinfo is None:
-                raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
-            if instant is not None and instant > LATEST:
-                raise DefinitionError(f"{option} {instant.isoformat()} is later than {LATEST.year}")
-        for option, text in (("name", self.name), ("trace_id", self.trace_id), *(("tag", tag) for tag in self.tags)):
-            if text is not None and not _label.fullmatch(text):
-                raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
+        _check_instant("run_at", self.run_at)
+        _check_instant("expires", self.expires_at)
+        _check_label("name", self.name)
+        _check_label("trace_id", self.trace_id)
+        for tag in self.tags:
+            _check_label("tag", tag)
+        if not isinstance(self.fence, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+            raise DefinitionError(f"fence must be True or False, not {self.fence!r}")
         if self.backoff is not None:
             check_backoff(self.backoff)
 
@@ -107,6 +108,9 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
     def with_trace_id(self, trace_id: str | None) -> "JobDefinition":
         return msgspec.structs.replace(self, trace_id=trace_id)
 
+    def with_fence(self, *, fence: bool = True) -> "JobDefinition":
+        return msgspec.structs.replace(self, fence=fence)
+
 
 def check_queue(queue: str) -> str:
     """The queue's name, if it can be one."""
@@ -149,6 +153,20 @@ def unique(tags: Iterable[str]) -> tuple[str, ...]:
     if isinstance(tags, str):
         raise DefinitionError(f"tags must be a list, like ['{tags}']")
     return tuple(dict.fromkeys(tags))
+
+
+def _check_instant(option: str, instant: datetime | None) -> None:
+    if instant is None:
+        return
+    if instant.tzinfo is None:
+        raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
+    if instant > LATEST:
+        raise DefinitionError(f"{option} {instant.isoformat()} is later than {LATEST.year}")
+
+
+def _check_label(option: str, text: str | None) -> None:
+    if text is not None and not _label.fullmatch(text):
+        raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
 
 
 def _check_number(option: str, value: float | None, low: float, high: float, *, whole: bool = False) -> None:

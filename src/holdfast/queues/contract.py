@@ -4,6 +4,7 @@ An engine implements the primitives (`accept`, `claim`, `settle`, `exchange`, `r
 readable verbs are one-element calls of them. `holdfast.testing.conformance` states the laws behind it as tests.
 """
 
+import math
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import Self, TypedDict, Unpack
 import msgspec
 from msgspec import Struct
 
-from holdfast.clock import Clock, from_us, to_us
+from holdfast.clock import Clock, from_us, span_us, to_us
 from holdfast.codec import describe
 from holdfast.definition import JobDefinition
 from holdfast.queues.envelope import EnvelopeFactory
@@ -37,17 +38,26 @@ from holdfast.values import (
     Nack,
     Outcome,
     Page,
+    Progress,
     QueuePause,
     Release,
     ReplayAnswer,
     Settlement,
+    StopOrder,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
 )
 from holdfast.values import JobEnvelope as JobEnvelope
 
+# How many of its own heartbeats a worker may miss before people are told that it is lost, and how long they are told.
+LOST_AFTER_BEATS = 3
+FORGET_LOST_S = 86_400.0
 DEFAULT_LEASE_S = 60.0
 DEFAULT_CRASH_LIMIT = 3
 DEFAULT_RETAIN_COMPLETED_S = 86_400.0
 TOMBSTONE_S = 3600.0
+MAX_PROGRESS_MESSAGE_BYTES = 1024
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -104,12 +114,12 @@ def effect_of(settlement: Settlement) -> Effect:
             return _ACKED
         case Nack(delay=delay):
             return Effect(state=JobState.FAILED, verdict="nack", delay=delay, adds_attempt=True)
-        case Release(delay=delay, crashed=crashed):
+        case Release(delay=delay, crashed=crashed, unstarted=unstarted):
             return Effect(
                 state=JobState.PENDING,
                 verdict="release",
                 delay=delay,
-                crashes=Crashes.ADD if crashed else Crashes.RESET,
+                crashes=Crashes.ADD if crashed else Crashes.KEEP if unstarted else Crashes.RESET,
             )
         case Abandon(reason=reason):
             return Effect(
@@ -137,6 +147,26 @@ def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
         ended_at=from_us(max(claimed_us, now_us)),
         error=ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict"),
     )
+
+
+def kept_progress(progress: Progress, now_us: int) -> Progress:
+    """What an engine keeps of a report, so that no handler's report can spoil those of others in the same write."""
+    message = progress.message.encode("utf-8", "replace")[:MAX_PROGRESS_MESSAGE_BYTES].decode("utf-8", "ignore")
+    done = float(progress.done) if math.isfinite(progress.done) else 0.0
+    total = None if progress.total is None or not math.isfinite(progress.total) else float(progress.total)
+    return Progress(done=done, total=total, message=message, at=from_us(now_us))
+
+
+def silence_allowed_s(report: WorkerReport) -> float:
+    """How long a worker may be silent before it counts as lost."""
+    return LOST_AFTER_BEATS * report.beat_every_s
+
+
+def worker_state(report: WorkerReport, heard_us: int, now_us: int) -> WorkerState:
+    """How a worker is doing that was heard then."""
+    if now_us > heard_us + span_us(silence_allowed_s(report)):
+        return WorkerState.LOST
+    return WorkerState.DRAINING if report.draining else WorkerState.LIVE
 
 
 def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
@@ -172,6 +202,7 @@ class RecordFields(TypedDict):
     cancel_reason: str | None
     cancel_requested: bool
     last_error: str | None
+    progress: Progress | None
 
 
 def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:
@@ -190,6 +221,7 @@ def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:
         trace_id=message.trace_id,
         tags=message.tags,
         meta=message.meta,
+        fence=message.fence,
     )
 
 
@@ -253,6 +285,14 @@ class QueueBackend(ABC):
         """
 
     @abstractmethod
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        """Return when a job of these queues may be due, when `wake` is readable, or after `timeout` seconds.
+
+        Only a hint, which may come without reason: what is due is for `claim` to say. What was committed after the
+        last look of this thread is noticed.
+        """
+
+    @abstractmethod
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         """Apply each settlement whose lease still holds; False means it no longer did and nothing changed.
 
@@ -270,12 +310,19 @@ class QueueBackend(ABC):
         """Give each lease that still holds its full length again, counted from now."""
 
     @abstractmethod
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        """Keep how far each job is, the latest report only; False means the lease no longer held."""
+
+    @abstractmethod
     def reap_expired(self, queue: str | None = None) -> int:
         """Take back jobs whose lease has ended: each delivery counts as a crash, the limit makes it dead."""
 
     @abstractmethod
     def prune(self) -> int:
         """Drop records kept long enough; an id stays known for at least an hour after its job finished."""
+
+    def tidy(self) -> None:  # noqa: B027 - most engines tend their files themselves
+        """Tend the engine's own files, such as a log that wants to be written back; without effect on any job."""
 
     @abstractmethod
     def create_schema(self) -> None:
@@ -353,5 +400,29 @@ class QueueInspector(ABC):
         return self.find(JobFilter(states=(JobState.DEAD,), queue=queue), limit=limit, after=after)
 
 
-class Engine(QueueBackend, QueueInspector, ABC):
+class WorkerRegistry(ABC):
+    """Which workers there are. Nothing depends on it but people: a lease alone says who holds a job."""
+
+    @abstractmethod
+    def beat(self, report: WorkerReport) -> StopOrder | None:
+        """Keep the worker's report, heard now; answers what an operator asks of it."""
+
+    @abstractmethod
+    def order_of(self, worker_id: str) -> StopOrder | None:
+        """What an operator asks of this worker; a cheap read."""
+
+    @abstractmethod
+    def order_stop(self, worker_id: str, order: StopOrder) -> bool:
+        """Ask a worker to stop; False if it is not known. Of two orders the more urgent one stands."""
+
+    @abstractmethod
+    def leave(self, worker_id: str) -> None:
+        """Forget a worker that has stopped."""
+
+    @abstractmethod
+    def workers(self) -> Sequence[WorkerView]:
+        """All workers known, the oldest first; a lost one is forgotten by `prune` after a day."""
+
+
+class Engine(QueueBackend, QueueInspector, WorkerRegistry, ABC):
     """A record engine: it moves jobs and keeps the whole record of each."""

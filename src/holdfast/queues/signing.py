@@ -83,6 +83,8 @@ class Keyring:
         if len(set(names)) != len(names):
             raise ConfigError(f"two signing keys have the same name: {', '.join(names)}")
         self.keys = tuple(keys)
+        self.kid = keys[0].kid
+        """The name of the key that signs."""
         self._known = frozenset(names)
 
     @classmethod
@@ -91,11 +93,6 @@ class Keyring:
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         parts = [part.strip() for line in lines for part in line.split(",")]
         return cls([SigningKey.parse(part) for part in parts if part])
-
-    @property
-    def kid(self) -> str:
-        """The name of the key that signs."""
-        return self.keys[0].kid
 
     def sign(self, signed: bytes) -> bytes:
         """The wire of a message: its bytes with their signature."""

@@ -10,17 +10,22 @@ from holdfast.testing.laws.accepting import AcceptingLaws
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
 from holdfast.testing.laws.operating import CancelLaws, ForgettingLaws, PauseLaws, ReplayLaws
+from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
+from holdfast.testing.laws.waiting import WaitingLaws
+from holdfast.testing.laws.workers import RegistryLaws
 
 
 class EngineConformance(
     AcceptingLaws,
     ClaimingLaws,
+    WaitingLaws,
     VerdictLaws,
     HolderLaws,
     RenewalLaws,
+    ProgressLaws,
     CrashLaws,
     ClockLaws,
     CancelLaws,
@@ -28,6 +33,7 @@ class EngineConformance(
     ForgettingLaws,
     PauseLaws,
     ReadingLaws,
+    RegistryLaws,
     RacingLaws,
 ):
     """Every clause. Subclass it under a name pytest collects, beside a fixture `lab` that yields a fresh `Lab`."""

@@ -37,6 +37,7 @@ from holdfast.values import (
     JobView,
     Outcome,
     QueuePause,
+    WorkerView,
 )
 
 LEASE_S = DEFAULT_POLICY.lease_s
@@ -188,9 +189,10 @@ class Lab:
             if after is None:
                 return found
 
-    def everything(self) -> tuple[list[JobHistory], list[QueuePause]]:
+    def everything(self) -> tuple[list[JobHistory], list[QueuePause], list[WorkerView]]:
         """All that can be seen of the store."""
-        return [self.history(id) for id in sorted(self.ids())], list(self.engine.pauses())
+        jobs = [self.history(id) for id in sorted(self.ids())]
+        return jobs, list(self.engine.pauses()), list(self.engine.workers())
 
     @contextmanager
     def unchanged(self) -> Generator[None]:

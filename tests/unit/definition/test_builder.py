@@ -39,6 +39,7 @@ def test_every_step_arrives_in_the_definition() -> None:
         .tags("a", "b", "a")
         .meta({"k": 1})
         .trace_id("t-1")
+        .fence()
     )
     made = builder.definition()
     assert made == JobDefinition(
@@ -55,6 +56,7 @@ def test_every_step_arrives_in_the_definition() -> None:
         tags=("a", "b"),
         meta=made.meta,
         trace_id="t-1",
+        fence=True,
     )
     assert (bytes(made.payload), bytes(made.meta)) == (b'{"to":"ada"}', b'{"k":1}')
     assert builder.run_at(NOON).expires(NOON).definition().run_at == NOON

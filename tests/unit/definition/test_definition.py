@@ -162,6 +162,7 @@ def test_each_with_makes_another_definition_and_leaves_the_first_alone() -> None
         .with_tags("a", "b")
         .with_meta({"k": "v"})
         .with_trace_id("t-1")
+        .with_fence()
     )
     assert changed == JobDefinition(
         handler="mail.send",
@@ -177,10 +178,18 @@ def test_each_with_makes_another_definition_and_leaves_the_first_alone() -> None
         tags=("a", "b"),
         meta=changed.meta,
         trace_id="t-1",
+        fence=True,
     )
     assert (bytes(changed.payload), bytes(changed.meta)) == (b'{"a":1}', b'{"k":"v"}')
     assert msgspec.structs.asdict(MAIL) == before
     assert MAIL.with_timeout(None).timeout is None
+    assert changed.with_fence(fence=False).fence is False
+
+
+@pytest.mark.parametrize("fence", [1, "yes", None])
+def test_a_fence_is_wanted_or_not(fence: Any) -> None:
+    with pytest.raises(DefinitionError, match="fence must be True or False"):
+        JobDefinition(handler="mail.send", fence=fence)
 
 
 def test_changing_one_thing_checks_everything_again() -> None:

@@ -236,5 +236,6 @@ def test_a_record_whose_message_is_unreadable_is_still_seen() -> None:
         cancel_reason=None,
         cancel_requested=False,
         last_error="not a message",
+        progress=None,
     )
     assert (view.id, view.job, view.max_retries, bytes(view.payload)) == ("job1", "mail", None, b"null")

@@ -84,6 +84,18 @@ def test_the_random_part_never_reaches_into_time_version_or_variant(number: int,
         assert millisecond_of(one) == clock.now_us() // 1000
 
 
+@given(st.sampled_from([0, 1 << 48, 1 << 62, 5 << 62, (1 << 73) - 1]), st.integers(0, 9), st.integers(0, 9))
+def test_many_ids_are_those_that_would_be_made_one_by_one(edge: int, before: int, number: int) -> None:
+    def drawn(bits: int) -> int:
+        return max(0, edge - before) % (1 << bits)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("secrets.randbits", drawn)
+        singly, at_once = JobIds(ManualClock(NEW_YEAR), prefix="p-"), JobIds(ManualClock(NEW_YEAR), prefix="p-")
+        expected = [singly() for _ in range(number + 2)]
+        assert [at_once(), *at_once.many(number), at_once()] == expected
+
+
 def test_each_millisecond_starts_at_random(clock: ManualClock) -> None:
     randoms: set[int] = set()
     for _ in range(100):
@@ -97,7 +109,8 @@ def test_threads_never_make_the_same_id() -> None:
 
     def work() -> None:
         barrier.wait()
-        made.extend([ids() for _ in range(1000)])
+        made.extend([ids() for _ in range(500)])
+        made.extend([id for _ in range(50) for id in ids.many(10)])
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -131,6 +144,7 @@ def test_the_message_says_everything_the_definition_says(factory: EnvelopeFactor
         tags=("a", "b"),
         meta=encode_payload({"k": "v"}),
         trace_id="t-1",
+        fence=True,
     )
     envelope = factory.make(definition, id="job1")
     message = RING.open(envelope.wire)
@@ -140,11 +154,29 @@ def test_the_message_says_everything_the_definition_says(factory: EnvelopeFactor
     assert message.name == envelope.name == "welcome"
     assert message.trace_id == envelope.trace_id == "t-1"
     assert message.identifier == envelope.id == "job1"
+    assert message.fence
     assert (message.max_retries, message.timeout, message.backoff) == (1, 5.0, Backoff(delays=(1.0,)))
     assert (message.expires_at, message.tags) == (NEW_YEAR + timedelta(days=1), ("a", "b"))
     assert (bytes(message.payload), bytes(message.meta)) == (b'{"to":"ada"}', b'{"k":"v"}')
     assert (message.v, message.kid, message.created_at) == (1, "k1", NEW_YEAR)
     assert (envelope.delay, envelope.run_at) == (60.0, None)
+
+
+def test_making_many_at_once_makes_of_each_what_making_it_alone_would(factory: EnvelopeFactory) -> None:
+    definitions = [
+        MAIL,
+        MAIL.with_meta({"k": "v"}),
+        MAIL.with_fence(),
+        MAIL.with_meta({"k": "v"}).with_fence().with_tags("a").with_trace_id("t-1"),
+        MAIL.with_expires(5).with_delay(3).with_priority(9).with_timeout(0),
+        MAIL.with_run_at(NEW_YEAR).with_queue("mail").with_name("welcome").with_max_retries(0),
+    ]
+    made = factory.make_many(definitions)
+    assert [envelope.id for envelope in made] == sorted({envelope.id for envelope in made})
+    assert made == [
+        factory.make(definition, id=envelope.id) for definition, envelope in zip(definitions, made, strict=True)
+    ]
+    assert factory.make_many([]) == []
 
 
 def test_what_the_definition_leaves_open_is_fixed_at_enqueue(factory: EnvelopeFactory) -> None:

@@ -16,6 +16,7 @@ from holdfast.codec import MAX_WIRE_BYTES, content_digest
 from holdfast.errors import IdConflict, NotSupported
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
+    FORGET_LOST_S,
     TOMBSTONE_S,
     Capabilities,
     Crashes,
@@ -26,7 +27,10 @@ from holdfast.queues.contract import (
     check_purge,
     effect_of,
     has_expired,
+    kept_progress,
+    silence_allowed_s,
     view_of,
+    worker_state,
 )
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
@@ -42,9 +46,13 @@ from holdfast.values import (
     JobView,
     LeaseState,
     Page,
+    Progress,
     QueuePause,
     ReplayAnswer,
     Settlement,
+    StopOrder,
+    WorkerReport,
+    WorkerView,
 )
 
 WAIT_STEP_S = 0.005
@@ -73,6 +81,8 @@ class _Record:
     expired: bool = False
     ignore_expiry: bool = False
     finished_us: int | None = None
+    progress: tuple[int, Progress] | None = None
+    """The latest report, and which delivery made it."""
     history: list[AttemptView] = field(default_factory=list[AttemptView])
     settled: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     """By which claim, and with which verdict, each delivery was settled: a repeated settlement is recognised."""
@@ -115,7 +125,24 @@ class _Record:
             cancel_reason=self.cancel_reason,
             cancel_requested=self.cancel_request is not None,
             last_error=last_error,
+            progress=self._shown_progress(),
         )
+
+    def _shown_progress(self) -> Progress | None:
+        is_shown = self.state in (JobState.PROCESSING, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
+        if not is_shown or self.progress is None:
+            return None
+        delivery, progress = self.progress
+        return progress if delivery == self.deliveries else None
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One worker: what it said last, when, and what an operator asks of it."""
+
+    report: WorkerReport
+    heard_us: int
+    order: StopOrder | None = None
 
 
 @dataclass(slots=True)
@@ -135,6 +162,7 @@ class MemoryStore:
         self.leased: dict[str, _Record] = {}
         self.tombstones: dict[str, _Tombstone] = {}
         self.pauses: dict[str, QueuePause] = {}
+        self.workers: dict[str, _Worker] = {}
         self.facts: defaultdict[str, set[str]] = defaultdict(set)
         self.numbers = count(1)
         self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
@@ -151,11 +179,24 @@ class MemoryStore:
         for priority in range(9, -1, -1):
             ready = self._ready[queue, priority]
             while ready and ready[0][0] <= now:
-                _, job_id, offer = heapq.heappop(ready)
-                record = self.records.get(job_id)
-                # A heap keeps the entries of jobs that were cancelled or offered again since.
-                if record is not None and record.is_claimable and record.offer == offer:
+                if record := self._offered(heapq.heappop(ready)):
                     yield record
+
+    def next_due_us(self, queue: str) -> int | None:
+        """When the queue's next record falls due."""
+        heads: list[int] = []
+        for priority in range(10):
+            ready = self._ready[queue, priority]
+            while ready and self._offered(ready[0]) is None:
+                heapq.heappop(ready)
+            heads += [due_us for due_us, _, _ in ready[:1]]
+        return min(heads, default=None)
+
+    def _offered(self, entry: tuple[int, str, int]) -> _Record | None:
+        """What an entry of a heap stands for; heaps keep the entries of jobs cancelled or offered again since."""
+        _, job_id, offer = entry
+        record = self.records.get(job_id)
+        return record if record is not None and record.is_claimable and record.offer == offer else None
 
 
 class MemoryBackend(Engine):
@@ -225,7 +266,20 @@ class MemoryBackend(Engine):
             left = give_up_at - self.clock.monotonic()
             if leases or left <= 0:
                 return leases
-            self.clock.sleep(min(left, WAIT_STEP_S))
+            self.wait_for_work([queue], left)
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        descriptors = [] if wake is None else [wake]
+        while not self._is_due(queues) and (left := give_up_at - self.clock.monotonic()) > 0:
+            if self.clock.wait(min(left, WAIT_STEP_S), descriptors):
+                return
+
+    def _is_due(self, queues: Sequence[str]) -> bool:
+        with self.store.lock:
+            now = self.clock.now_us()
+            dues = [self.store.next_due_us(queue) for queue in queues if queue not in self.store.pauses]
+            return any(due is not None and due <= now for due in dues)
 
     def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
@@ -342,6 +396,18 @@ class MemoryBackend(Engine):
         record.lease_until_us = now + record.lease_us
         return LeaseState.HELD if record.cancel_request is None else LeaseState.CANCEL_REQUESTED
 
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        with self.store.lock:
+            now = self.clock.now_us()
+            return [self._report_one(lease, progress, now) for lease, progress in reports]
+
+    def _report_one(self, lease: JobLease, progress: Progress, now: int) -> bool:
+        record = self.store.records.get(lease.id)
+        if record is None or not record.is_held_by(lease, now):
+            return False
+        record.progress = record.deliveries, kept_progress(progress, now)
+        return True
+
     def reap_expired(self, queue: str | None = None) -> int:
         with self.store.lock:
             now = self.clock.now_us()
@@ -375,6 +441,10 @@ class MemoryBackend(Engine):
             gone = [job_id for job_id, stone in self.store.tombstones.items() if stone.until_us <= now]
             for job_id in gone:
                 del self.store.tombstones[job_id]
+            for worker in list(self.store.workers.values()):
+                lost_us = worker.heard_us + span_us(silence_allowed_s(worker.report))
+                if lost_us <= now - span_us(FORGET_LOST_S):
+                    self.leave(worker.report.id)
             return len(old)
 
     def _forget(self, record: _Record, until_us: int) -> None:
@@ -501,6 +571,44 @@ class MemoryBackend(Engine):
     def add_facts(self, kind: str, facts: Iterable[str]) -> None:
         with self.store.lock:
             self.store.facts[kind].update(facts)
+
+    def beat(self, report: WorkerReport) -> StopOrder | None:
+        with self.store.lock:
+            order = self.order_of(report.id)
+            self.store.workers[report.id] = _Worker(report, self.clock.now_us(), order)
+            return order
+
+    def order_of(self, worker_id: str) -> StopOrder | None:
+        with self.store.lock:
+            worker = self.store.workers.get(worker_id)
+            return None if worker is None else worker.order
+
+    def order_stop(self, worker_id: str, order: StopOrder) -> bool:
+        with self.store.lock:
+            worker = self.store.workers.get(worker_id)
+            if worker is None:
+                return False
+            if worker.order is not StopOrder.NOW:
+                worker.order = order
+            return True
+
+    def leave(self, worker_id: str) -> None:
+        with self.store.lock:
+            self.store.workers.pop(worker_id, None)
+
+    def workers(self) -> Sequence[WorkerView]:
+        with self.store.lock:
+            now = self.clock.now_us()
+            views = [
+                WorkerView(
+                    report=worker.report,
+                    state=worker_state(worker.report, worker.heard_us, now),
+                    heard_at=from_us(worker.heard_us),
+                    order=worker.order,
+                )
+                for worker in self.store.workers.values()
+            ]
+            return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
 
 
 def _take(fresh: set[str], job_id: str) -> bool:

@@ -7,16 +7,17 @@ a whole batch, and polling an empty queue only reads. The engine's clock is the 
 import json
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
-from itertools import groupby
+from functools import cache, lru_cache, partial
+from itertools import chain, count, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, from_us, span_us, to_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
 from holdfast.errors import IdConflict, NotSupported
 from holdfast.queues.backends.sqlite_file import SqliteFile
 from holdfast.queues.backends.sqlite_inspector import CODES, DELETE_JOB, FORGOTTEN, Row, SqliteInspector
+from holdfast.queues.backends.sqlite_workers import SqliteRegistry
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
     Capabilities,
@@ -26,6 +27,7 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
+    kept_progress,
 )
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
@@ -35,17 +37,37 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    Progress,
     Settlement,
 )
 
-WAIT_STEP_S: Final = 0.004
+# How long to trust, while waiting, that no due time has moved and no commit was missed.
+LOOK_EVERY_S: Final = 1.0
 PLAIN_COLUMNS: Final = 7
 
+# A version of the data means something only to the connection that was told it.
+_Seen: TypeAlias = tuple[sqlite3.Connection, int]
+
 INSERT_JOB: Final = """
-    INSERT INTO holdfast_jobs (seq, id, queue, job, priority, due_at, accepted_at, trace_id)
+    INSERT INTO holdfast_jobs (queue, job, priority, trace_id, accepted_at, seq, id, due_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
 
 INSERT_MESSAGE: Final = "INSERT INTO holdfast_messages (seq, wire) VALUES (?, ?)"
+
+# A row costs half as much in a statement that inserts many, and is told only once what all of them have in common.
+ROWS_AT_ONCE: Final = 100
+# SQLite keeps what a statement was given last, which must not be a hundred large messages.
+SMALL_WIRE_BYTES: Final = 16 * 1024
+
+INSERT_LIKE_JOBS: Final = f"""
+    INSERT INTO holdfast_jobs (queue, job, priority, trace_id, accepted_at, seq, id, due_at)
+    SELECT ?, ?, ?, ?, ?, column1, column2, column3 FROM (VALUES {", ".join(["(?, ?, ?)"] * ROWS_AT_ONCE)})
+    WHERE true ON CONFLICT (id) DO NOTHING"""
+
+INSERT_MESSAGES: Final = f"""
+    INSERT INTO holdfast_messages (seq, wire) VALUES {", ".join(["(?, ?)"] * ROWS_AT_ONCE)}"""
+
+DELETE_FROM: Final = "DELETE FROM holdfast_jobs WHERE seq >= ?"
 
 NEXT_SEQ: Final = "SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs"
 
@@ -92,8 +114,13 @@ LEASES: Final = """
 ACK: Final = """
     UPDATE holdfast_jobs
     SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL, last_error = NULL
-    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
-    RETURNING seq"""
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+# Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
+ACKED: Final = """
+    SELECT seq FROM holdfast_jobs AS j
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 4 AND finished_at = :now
+        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
 
 END: Final = """
     UPDATE holdfast_jobs
@@ -112,7 +139,8 @@ GIVE_BACK: Final = """
         dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
         cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
         attempts = attempts + :attempt, due_at = :due,
-        crashes = CASE WHEN :crash THEN crashes + 1 ELSE 0 END, last_error = coalesce(:error, last_error)
+        crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        last_error = coalesce(:error, last_error)
     WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
 
 SETTLED_AS: Final = """
@@ -133,6 +161,13 @@ RENEW: Final = """
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
     RETURNING seq, cancel_request IS NOT NULL"""
+
+REPORT_PROGRESS: Final = """
+    INSERT INTO holdfast_progress (seq, delivery, done, total, message, at)
+    SELECT seq, deliveries, :done, :total, :message, :now FROM holdfast_jobs
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
+        message = excluded.message, at = excluded.at"""
 
 # The wall clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = """
@@ -156,7 +191,7 @@ REAP: Final = """
     RETURNING seq, deliveries, claimed_at"""
 
 
-class SqliteBackend(SqliteInspector, Engine):
+class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     """Jobs in an SQLite file."""
 
     capabilities = Capabilities(
@@ -202,31 +237,35 @@ class SqliteBackend(SqliteInspector, Engine):
         """Insert all at once; only if that meets a known id, look at them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
-        # Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
-        first = now - len(envelopes) + 1
-        rows = [
-            (start + place, one.id, one.queue, one.job, one.priority, _due(one, now, first + place), now, one.trace_id)
-            for place, one in enumerate(envelopes)
+        dues = _dues(envelopes, now)
+        alike: dict[Row, list[Row]] = {}
+        for seq, due, one in zip(count(start), dues, envelopes):
+            alike.setdefault((one.queue, one.job, one.priority, one.trace_id, now), []).append((seq, one.id, due))
+        one_job, many_jobs = sql(INSERT_JOB), sql(INSERT_LIKE_JOBS)
+        new = sum(_insert_rows(connection, one_job, many_jobs, rows, common) for common, rows in alike.items())
+        if new == len(envelopes):
+            wires = [one.wire for one in envelopes]
+            many_messages = sql(INSERT_MESSAGES) if max(map(len, wires)) <= SMALL_WIRE_BYTES else None
+            _insert_rows(connection, sql(INSERT_MESSAGE), many_messages, list(enumerate(wires, start)))
+            return [True] * new
+        # Cheaper than a savepoint, which would copy every page that is changed behind it.
+        connection.execute(sql(DELETE_FROM), (start,))
+        return [
+            self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), dues, envelopes)
         ]
-        connection.execute("SAVEPOINT batch")
-        if connection.executemany(sql(INSERT_JOB), rows).rowcount == len(rows):
-            wires = [(start + place, one.wire) for place, one in enumerate(envelopes)]
-            connection.executemany(sql(INSERT_MESSAGE), wires)
-            return [True] * len(rows)
-        connection.execute("ROLLBACK TO batch")
-        return [self._insert_one(connection, row, envelope, now) for row, envelope in zip(rows, envelopes, strict=True)]
 
-    def _insert_one(self, connection: sqlite3.Connection, row: Row, envelope: JobEnvelope, now: int) -> bool:
+    def _insert_one(self, connection: sqlite3.Connection, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
         known = connection.execute(self._sql(KNOWN), (envelope.id,)).fetchone()
         if known is not None:
-            seq, state, finished_at, digest, wire = known
+            known_seq, state, finished_at, digest, wire = known
             if state != FORGOTTEN or finished_at > now:
                 if (digest if state == FORGOTTEN else content_digest(wire)) != content_digest(envelope.wire):
                     raise IdConflict(envelope.id)
                 return False
-            connection.execute(self._sql(DELETE_JOB), (json.dumps([seq]),))
+            connection.execute(self._sql(DELETE_JOB), (json.dumps([known_seq]),))
+        row = (envelope.queue, envelope.job, envelope.priority, envelope.trace_id, now, seq, envelope.id, due)
         connection.execute(self._sql(INSERT_JOB), row)
-        connection.execute(self._sql(INSERT_MESSAGE), (row[0], envelope.wire))
+        connection.execute(self._sql(INSERT_MESSAGE), (seq, envelope.wire))
         return True
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
@@ -234,10 +273,11 @@ class SqliteBackend(SqliteInspector, Engine):
             return []
         give_up_at = self.clock.monotonic() + wait
         while True:
-            version = self.file.read(self.file.data_version)
             leases = self._claim_now(queue, limit, owner_token)
-            if leases or not self._wait_for_change(queue, version, give_up_at):
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
                 return leases
+            self.wait_for_work([queue], left)
 
     def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Look before locking: an idle worker must not take the write lock from those with work to do."""
@@ -278,23 +318,32 @@ class SqliteBackend(SqliteInspector, Engine):
         rows = {row[0]: row for row in connection.execute(self._sql(LEASES), query)}
         return [rows[seq] for seq in seqs]
 
-    def _wait_for_change(self, queue: str, version: int, give_up_at: float) -> bool:
-        """Wait until another connection has committed or a job falls due; False if that took too long."""
-        if give_up_at <= self.clock.monotonic():
-            return False
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        # There is a watch before the first look: what is committed after that look is heard of.
+        watch = self.file.watch()
+        while True:
+            seen, due = self.file.read(lambda connection: self._next_due(connection, queues))
+            left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
+            if due is not None:
+                left = min(left, (due - self.clock.now_us()) / 1e6)
+            # Each look is a read of its own: between them the connection is free to be closed for a fork.
+            if left <= 0 or watch.wait(left, partial(self._has_changed, seen), wake):
+                return
 
-        def next_due(connection: sqlite3.Connection) -> int | None:
-            rows = connection.execute(self._sql(NEXT_DUE), {"queue": queue}).fetchall()
-            is_paused = connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is not None
-            return None if is_paused else min((due for (due,) in rows), default=None)
+    def _next_due(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[_Seen, int | None]:
+        """When the next job of these queues falls due, and what had been committed by then."""
+        seen = connection, self.file.data_version(connection)
+        dues = [
+            due
+            for queue in queues
+            if connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
+            for (due,) in connection.execute(self._sql(NEXT_DUE), {"queue": queue})
+        ]
+        return seen, min(dues, default=None)
 
-        due = self.file.read(next_due)
-        # Each look is a read of its own: between them the connection is free to be closed for a fork.
-        while (left := give_up_at - self.clock.monotonic()) > 0:
-            self.clock.sleep(min(left, WAIT_STEP_S))
-            if (due is not None and due <= self.clock.now_us()) or self.file.read(self.file.data_version) != version:
-                return True
-        return False
+    def _has_changed(self, seen: _Seen) -> bool:
+        return self.file.read(lambda connection: (connection, self.file.data_version(connection))) != seen
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
@@ -327,9 +376,9 @@ class SqliteBackend(SqliteInspector, Engine):
     def _ack_all(self, connection: sqlite3.Connection, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
         query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
-        settled = {seq for (seq,) in connection.execute(self._sql(ACK), query).fetchall()}
-        if len(settled) == len(seqs):
+        if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
             return [True] * len(seqs)
+        settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
         return [_take(settled, seq) for seq in seqs]
 
     def _settle_one(self, connection: sqlite3.Connection, settlement: Settlement, now: int) -> bool:
@@ -359,6 +408,7 @@ class SqliteBackend(SqliteInspector, Engine):
         return {
             "state": CODES[effect.state],
             "crash": effect.crashes is Crashes.ADD,
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
             "crash_limit": self.policy.crash_limit,
             "due": now + span_us(effect.delay),
         }
@@ -371,6 +421,8 @@ class SqliteBackend(SqliteInspector, Engine):
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
+        if not settlements:
+            return [], self._claim_now(queue, limit, owner_token)
         token = bytes.fromhex(owner_token)
         asked_at = self.clock.monotonic()
 
@@ -398,6 +450,16 @@ class SqliteBackend(SqliteInspector, Engine):
         held = self.file.write(renew)
         return [_lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
 
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        if not reports:
+            return []
+
+        def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
+            rows = [_progress_row(lease, kept_progress(progress, now), now) for lease, progress in reports]
+            return [connection.execute(self._sql(REPORT_PROGRESS), row).rowcount == 1 for row in rows]
+
+        return self.file.write(keep)
+
     def reap_expired(self, queue: str | None = None) -> int:
         look = {"queue": queue, "now": self.clock.now_us()}
         if not self.file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
@@ -421,11 +483,38 @@ class SqliteBackend(SqliteInspector, Engine):
 
         return self.file.write(reap)
 
+    def prune(self) -> int:
+        self._forget_lost()
+        return super().prune()
+
+    def tidy(self) -> None:
+        self.file.checkpoint()
+
     def create_schema(self) -> None:
         self.file.create_schema()
 
     def close(self) -> None:
         self.file.close()
+
+
+def _insert_rows(
+    connection: sqlite3.Connection, one: str, many: str | None, rows: Sequence[Row], common: Row = ()
+) -> int:
+    """Insert the rows, each behind what they have in common, many at once if they may; how many were not there yet."""
+    done = new = 0
+    if many is not None:
+        for done in range(ROWS_AT_ONCE, len(rows) + 1, ROWS_AT_ONCE):
+            values = chain(common, *rows[done - ROWS_AT_ONCE : done])
+            new += connection.execute(many, list(values)).rowcount
+    return new + connection.executemany(one, [(*common, *row) for row in rows[done:]]).rowcount
+
+
+def _dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
+    """Jobs accepted together are due in the order given, so each is due a microsecond after the one before."""
+    at_once = range(now - len(envelopes) + 1, now + 1)
+    if all(one.delay <= 0 and one.run_at is None for one in envelopes):
+        return at_once
+    return [_due(one, now, immediate) for one, immediate in zip(envelopes, at_once, strict=True)]
 
 
 def _due(envelope: JobEnvelope, now: int, immediate: int) -> int:
@@ -486,6 +575,17 @@ def _leased(rows: list[Row], queue: str, owner_token: str, asked_at: float) -> l
     return leases
 
 
+def _progress_row(lease: JobLease, progress: Progress, now: int) -> dict[str, Any]:
+    return {
+        "seq": lease.token,
+        "token": bytes.fromhex(lease.owner_token),
+        "now": now,
+        "done": progress.done,
+        "total": progress.total,
+        "message": progress.message,
+    }
+
+
 def _lease_state(cancel: bool | None) -> LeaseState:
     if cancel is None:
         return LeaseState.LOST
@@ -494,8 +594,14 @@ def _lease_state(cancel: bool | None) -> LeaseState:
 
 def _end_row(settlement: Settlement) -> Row:
     lease, record = settlement.lease, settlement.record
-    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
-    return (*head, None, None, None) if record is None else (*head, *_told(record))
+    head = (lease.token, lease.delivery, _token_bytes(lease.owner_token), effect_of(settlement).verdict)
+    return (*head, None, None, None) if record is None else head + _told(record)
+
+
+@lru_cache(maxsize=256)
+def _token_bytes(owner_token: str) -> bytes:
+    """A batch has one token, or a few."""
+    return bytes.fromhex(owner_token)
 
 
 def _told(record: AttemptRecord) -> Row:

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+from holdfast.queues.backends.sqlite_watch import CommitWatch
 
 T = TypeVar("T")
 
@@ -72,10 +73,12 @@ class SqliteFile:
         self.path = path.absolute()
         self.prefix = prefix
         self._clock = clock
-        self._wal_path = f"{self.path}-wal"
+        # SQLite keeps its log beside the file itself, not beside a link to it.
+        self._wal_path = Path(f"{os.path.realpath(self.path)}-wal")
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._local = threading.local()
         self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[CommitWatch] = weakref.WeakSet()
         self._open_lock = threading.Lock()
         self._is_open = False
         self._is_forking = False
@@ -158,6 +161,16 @@ class SqliteFile:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
+    def watch(self) -> CommitWatch:
+        """This thread's watch on the commits of others; it closes with its thread or with the file."""
+        watch: CommitWatch | None = getattr(self._local, "watch", None)
+        if watch is None:
+            self.read(self.data_version)  # there is a directory to watch once the file was opened
+            watch = CommitWatch(self._wal_path, self._clock)
+            self._watches.add(watch)
+            self._local.watch = watch
+        return watch
+
     def checkpoint(self) -> None:
         """Write the WAL back into the file; without effect while others write or read."""
         self.read(self._checkpoint)
@@ -218,6 +231,9 @@ class SqliteFile:
         """Go on. Threads that wait for the lock exist only in the parent."""
         if in_child:
             self._open_lock = threading.Lock()
+            # Those of threads that were waiting; what is closed here stays open in the parent.
+            for watch in list(self._watches):
+                watch.close()
         elif self._holds_open_lock:
             self._open_lock.release()
         self._is_forking = False
@@ -231,6 +247,7 @@ class SqliteFile:
         self._is_open = False
         # In this order: a thread that marks its connection as used after it was looked at here finds it outdated.
         # One in use closes with the frame that uses it; closing it under a running statement would end the process.
+        # So does a watch that somebody waits on; every other watch has no other place than this one.
         self._local = threading.local()
         for handle in list(self._handles):
             if not handle.is_used:
@@ -271,8 +288,8 @@ class SqliteFile:
         return handle
 
     def _migrate(self, connection: sqlite3.Connection, *, may_share: bool) -> None:
-        migrations = dict(_migrations())
-        newest = max(migrations)
+        scripts = dict(migrations())
+        newest = max(scripts)
         if self._version(connection, newest) == newest:
             return
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -284,16 +301,16 @@ class SqliteFile:
         mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
         if mode != "wal":
             raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
-        self._apply(connection, migrations, newest)
+        self._apply(connection, scripts, newest)
 
-    def _apply(self, connection: sqlite3.Connection, migrations: dict[int, str], newest: int) -> None:
+    def _apply(self, connection: sqlite3.Connection, scripts: dict[int, str], newest: int) -> None:
         """Whoever gets the write lock first migrates; the others find it done."""
 
         def apply(locked: sqlite3.Connection, now: int) -> None:
             columns = "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
             locked.execute(f"CREATE TABLE IF NOT EXISTS {self.prefix}schema {columns}")
             for version in range(self._version(locked, newest) + 1, newest + 1):
-                for statement in _statements(migrations[version].replace("holdfast_", self.prefix)):
+                for statement in _statements(scripts[version].replace("holdfast_", self.prefix)):
                     locked.execute(statement)
                 locked.execute(f"INSERT INTO {self.prefix}schema VALUES (?, ?)", (version, now))
 
@@ -375,7 +392,8 @@ def _code(problem: sqlite3.Error) -> int:
     return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _migrations() -> Iterator[tuple[int, str]]:
+def migrations() -> Iterator[tuple[int, str]]:
+    """The numbered scripts of the schema."""
     for entry in resources.files("holdfast.queues.backends").joinpath("schema/sqlite").iterdir():
         number, _, _ = entry.name.partition("_")
         yield int(number), entry.read_text(encoding="utf-8")

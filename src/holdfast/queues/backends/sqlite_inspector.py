@@ -22,6 +22,7 @@ from holdfast.values import (
     JobView,
     Outcome,
     Page,
+    Progress,
     QueuePause,
     ReplayAnswer,
 )
@@ -49,6 +50,7 @@ FORGET: Final = """
 
 DELETE_MESSAGE: Final = "DELETE FROM holdfast_messages WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 
 FINISHED_BEFORE: Final = """
@@ -72,8 +74,10 @@ COUNT_FINISHED: Final = """
 
 VIEW_COLUMNS: Final = """
     j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, x''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
-    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error
-    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq"""
+    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error,
+    p.done, p.total, p.message, p.at
+    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
+    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -312,11 +316,11 @@ class SqliteInspector(QueueInspector):
             digest = content_digest(message[0] if message else b"")
             connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
         seqs = json.dumps([seq for seq, _ in stones])
-        connection.execute(self._sql(DELETE_MESSAGE), (seqs,))
-        connection.execute(self._sql(DELETE_ATTEMPTS), (seqs,))
+        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+            connection.execute(self._sql(statement), (seqs,))
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
-        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS):
+        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
     def _drop_tombstones(self) -> None:
@@ -359,7 +363,13 @@ def _view(row: Row, now: int) -> JobView:
         cancel_reason=row[14],
         cancel_requested=row[15] is not None,
         last_error=row[16],
+        progress=_progress(row[17:]),
     )
+
+
+def _progress(row: Row) -> Progress | None:
+    done, total, message, at = row
+    return None if done is None else Progress(done=done, total=total, message=message, at=from_us(at))
 
 
 def _attempt(row: Row) -> AttemptView:

@@ -221,6 +221,16 @@ class CrashLaws:
             assert lab.engine.release(lab.take("a"))
             assert (lab.view("a").state, lab.view("a").crashes) == (JobState.PENDING, 0)
 
+    def test_handing_back_what_was_not_started_leaves_the_count_as_it_is(self, lab: Lab) -> None:
+        lab.put("a")
+        lab.let_crash("a")
+        assert lab.engine.settle([Release(lease=lab.take("a"), unstarted=True)]) == [True]
+        assert (lab.view("a").state, lab.view("a").crashes) == (JobState.PENDING, 1)
+        lab.let_crash("a")
+        assert lab.view("a").crashes == 2
+        assert lab.engine.settle([Release(lease=lab.take("a"))]) == [True]
+        assert lab.view("a").crashes == 0
+
     def test_releases_marked_crashed_count_like_any_crash(self, lab: Lab) -> None:
         lab.put("a")
         lab.let_crash("a")
