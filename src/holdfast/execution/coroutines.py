@@ -5,9 +5,9 @@ import contextvars
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
-from holdfast.execution.timeout import Timeout
+from holdfast.execution.timeout import Ended, Timeout
 
 _DISCARD_S: Final = 1.0
 _CLOSE_S: Final = 5.0
@@ -50,20 +50,89 @@ class Coroutines:
             _log.warning("an event loop was given up, not closed: %s", repr(ended.raised))
 
 
+async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> Ended:
+    """Run it as a task of the caller's loop, in a context of its own, beside any number of others.
+
+    It is the caller's too: cancelled, the caller takes it along, and is cancelled itself when it has ended.
+    """
+    caller = asyncio.current_task()
+    asked = caller.cancelling() if caller is not None else 0
+    # Not as the result of the task: the loop still holds that while the caller goes on, and all the exception held.
+    ended: list[tuple[object, BaseException | None]] = []
+    task = asyncio.create_task(_caught(body, guard, ended))
+    guard.begin()
+    canceller = _Canceller(guard, task)
+    raised: BaseException | None = None
+    value: object = None
+    try:
+        await task
+        value, raised = ended.pop()
+    except asyncio.CancelledError as problem:  # before its first step
+        raised = problem
+    finally:
+        canceller.stop()
+    try:
+        if caller is not None and caller.cancelling() > asked:
+            guard.end()
+            raise asyncio.CancelledError
+        return guard.end(value, raised)
+    finally:
+        del raised  # its traceback holds this frame
+
+
+async def _caught(
+    body: Callable[[], Awaitable[object]], guard: Timeout, ended: list[tuple[object, BaseException | None]]
+) -> None:
+    try:
+        ended.append((await body() if guard.stopped_by is None else None, None))
+    except BaseException as problem:  # a SystemExit that left its task would stop the loop, and all others with it
+        ended.append((None, problem))
+
+
 async def _bounded(body: Callable[[], Awaitable[object]], guard: Timeout) -> object:
     task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    if task is not None:
-        cancel = task.cancel
-        guard.gently = lambda: loop.call_soon_threadsafe(cancel)
-    limit = asyncio.timeout(guard.limit_s or None)
+    assert task is not None  # noqa: S101 - for the type checkers: a runner makes one
+    guard.thread = threading.get_ident()
+    canceller = _Canceller(guard, task)
     try:
-        async with limit:
-            return await body()
+        return await body()
     finally:
-        guard.gently = None
-        if limit.expired():  # by the loop's clock, which may be a tick ahead of ours
-            guard.expire()
+        canceller.stop()
+
+
+class _Canceller:
+    """Cancels a task when its time is up or somebody asks; again and again, unless a signal will follow."""
+
+    def __init__(self, guard: Timeout, task: "asyncio.Task[Any]") -> None:
+        self._guard = guard
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._is_over = False
+        self._timer = self._loop.call_later(guard.limit_s, self._expire) if guard.limit_s > 0 else None
+        guard.soften(self._ask)
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._guard.soften(None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ask(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _expire(self) -> None:
+        self._guard.expire()  # by the loop's clock, which may be a tick ahead of ours
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._is_over:
+            return
+        if not self._guard.put_off():
+            self._task.cancel()
+        if not self._guard.is_on_main:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(self._guard.repeat_s, self._cancel)
 
 
 def _is_inside_a_loop() -> bool:

@@ -6,8 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from holdfast.values import OUTPUT_LIMIT
 
@@ -26,17 +26,17 @@ class Output:
     `tee` is handed everything as it comes. Any thread may write.
     """
 
+    # Most jobs write nothing, so the room for it is made by the first write.
+    _head: bytearray
+    _tail: bytearray
+    _total = 0
+
     def __init__(self, *, limit: int = OUTPUT_LIMIT, tee: Tee | None = None) -> None:
         if limit < MIN_LIMIT:
             raise ValueError(f"an output limit of {limit} bytes leaves no room to mark a cut; use {MIN_LIMIT} or more")
         self._limit = limit
-        self._head_size = limit // 2
-        self._tail_size = limit - limit // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._total = 0
-        self._lock = threading.Lock()
         self._tee = tee
+        self._lock = threading.Lock()
 
     def write(self, text: str) -> None:
         if self._tee is not None:
@@ -44,15 +44,18 @@ class Output:
         # NUL and lone surrogates are legal in a str, but not in every engine's text column.
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
         with self._lock:
+            if not self._total:
+                self._head, self._tail = bytearray(), bytearray()
             self._total += len(data)
-            room = self._head_size - len(self._head)
+            room = self._limit // 2 - len(self._head)
             if room > 0:
                 self._head += data[:room]
                 data = data[room:]
             if data:
-                self._tail += data[-self._tail_size :]
-                if len(self._tail) > 2 * self._tail_size:
-                    del self._tail[: -self._tail_size]
+                tail_size = self._tail_size
+                self._tail += data[-tail_size:]
+                if len(self._tail) > 2 * tail_size:
+                    del self._tail[:-tail_size]
 
     def text(self) -> str:
         """What is kept; never more than the limit, the mark included."""
@@ -66,28 +69,39 @@ class Output:
             cut = self._total - len(head) - len(tail)
         return f"{head.decode()}\n… {cut:,} bytes cut …\n{tail.decode()}"
 
+    @property
+    def _tail_size(self) -> int:
+        return self._limit - self._limit // 2
+
     @contextmanager
     def redirected(self) -> Generator[None]:
         """Catch what is printed meanwhile, by this context and by threads it starts."""
-        token = _receiver.set(self)
-        _streams.open(self)
+        token = self.catch()
         try:
             yield
         finally:
-            _streams.close(self)
-            _receiver.reset(token)
+            self.let_go(token)
+
+    def catch(self) -> "Token[Output | _Nobody | None]":
+        """Begin to catch what is printed; `let_go` takes what this answers."""
+        token = _receiver.set(self)
+        _streams.open(self)
+        return token
+
+    def let_go(self, token: "Token[Output | _Nobody | None]") -> None:
+        _streams.close(self)
+        _receiver.reset(token)
 
     def _pass_on(self, text: str) -> None:
         """Hand text to the tee, whose own prints go to the real stream; a tee that fails is not asked again."""
-        token = _receiver.set(None)
         try:
             if self._tee is not None:
-                self._tee(text)
+                with outside_the_job():
+                    self._tee(text)
         except Exception:
             self._tee = None
-            _log.warning("live output stopped: its receiver failed; the job goes on", exc_info=True)
-        finally:
-            _receiver.reset(token)
+            with outside_the_job():
+                _log.warning("live output stopped: its receiver failed; the job goes on", exc_info=True)
 
 
 def cut(text: str, limit: int) -> str:
@@ -113,16 +127,23 @@ _receiver: ContextVar[Output | _Nobody | None] = ContextVar("holdfast_output", d
 class _Stream(io.TextIOWrapper):
     """Stands in for `sys.stdout` or `sys.stderr`; one object for all jobs, so closing it must not stick."""
 
+    is_whole = True
+    """Whether no job has taken its buffer away or changed how it writes."""
+
     def close(self) -> None:
         self.flush()
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether no job has taken its buffer away or changed how it writes."""
-        try:
-            return self.writable() and (self.encoding, self.errors) == ("utf-8", "replace")
-        except ValueError:
-            return False
+    def detach(self) -> Any:
+        self._spoil()
+        return super().detach()
+
+    def reconfigure(self, **options: Any) -> None:
+        self._spoil()
+        super().reconfigure(**options)
+
+    def _spoil(self) -> None:
+        self.is_whole = False
+        _streams.distrust()
 
 
 class _Sink(io.BufferedIOBase):
@@ -137,6 +158,9 @@ class _Sink(io.BufferedIOBase):
 
     def close(self) -> None:
         """A job may wrap the buffer in a stream of its own, which closes it when it is gone: others still need it."""
+
+    def isatty(self) -> bool:
+        return _streams.receiver() is None and self.original is not None and self.original.isatty()
 
     def fileno(self) -> int:
         # So that a subprocess can be given sys.stdout; what it prints is not caught.
@@ -159,8 +183,54 @@ class _Sink(io.BufferedIOBase):
             self.original.flush()
 
 
+class _StandIn:
+    """The stand-in for one of the two streams, and where it was put.
+
+    `displaced` is a stream that stood there when an output was opened although the stand-ins are kept: the program is
+    redirecting just now, so it gets its stream back when the output is closed.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.base: TextIO | None = None
+        self.displaced: TextIO | None = None
+        self._make()
+
+    def _make(self) -> None:
+        self.sink = _Sink(f"<{self.name}>")
+        self.stream = _Stream(self.sink, encoding="utf-8", errors="replace", newline="", write_through=True)
+
+    def put(self, *, is_kept: bool) -> None:
+        now = getattr(sys, self.name)
+        # A thread left over from an earlier job may have put our own stand-in back.
+        if now is not self.stream:
+            self.sink.original = now
+            self.displaced = now if is_kept else None
+        self._place()
+
+    def put_back(self) -> None:
+        """An output was closed, and the stand-in is kept."""
+        displaced, self.displaced = self.displaced, None
+        self.sink.original = self.base
+        if displaced is None:
+            self._place()
+        else:
+            setattr(sys, self.name, displaced)
+
+    def take_away(self) -> None:
+        self.displaced = None
+        setattr(sys, self.name, self.sink.original)
+
+    def _place(self) -> None:
+        if not self.stream.is_whole:
+            original = self.sink.original
+            self._make()
+            self.sink.original = original
+        setattr(sys, self.name, self.stream)
+
+
 class _Streams:
-    """Puts the stand-ins in place while at least one output is open.
+    """Puts the stand-ins in place while at least one output is open, or somebody keeps them there between outputs.
 
     Outputs may be open on several threads at once; each swapping the streams for itself would restore them in the
     wrong order. So they are swapped once, and a write finds its output by the context it is made in. A thread that a
@@ -169,44 +239,107 @@ class _Streams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: list[Output] = []
-        self._make_stand_ins()
+        self._open: set[Output] = set()
+        self._keepers = 0
+        self._both = (_StandIn("stdout"), _StandIn("stderr"))
+        self.distrust()
 
-    def _make_stand_ins(self) -> None:
-        self._sinks = (_Sink("<stdout>"), _Sink("<stderr>"))
-        self._stand_ins = tuple(
-            _Stream(sink, encoding="utf-8", errors="replace", newline="", write_through=True) for sink in self._sinks
-        )
+    def distrust(self) -> None:
+        """Nothing can be told any more from the streams that are in place."""
+        self._trusted_out: object = _NOBODY
+        self._trusted_err: object = _NOBODY
+
+    def _trust(self) -> None:
+        """While the stand-ins are kept: finding these in place, an output has nothing to do."""
+        if all(stand_in.stream.is_whole for stand_in in self._both):
+            self._trusted_out, self._trusted_err = (stand_in.stream for stand_in in self._both)
+
+    def keep(self) -> None:
+        with self._lock:
+            self._keepers += 1
+            if self._keepers == 1:
+                for stand_in in self._both:
+                    if not self._open:
+                        stand_in.put(is_kept=False)
+                    stand_in.base = stand_in.sink.original
+                self._trust()
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._keepers -= 1
+            if not self._keepers:
+                self.distrust()
+            if not self._keepers and not self._open:
+                for stand_in in self._both:
+                    if getattr(sys, stand_in.name) is stand_in.stream:
+                        stand_in.take_away()
 
     def open(self, output: Output) -> None:
+        # First entered, then looked: `let_go` does it the other way round, so one of us sees the other.
+        self._open.add(output)
+        if sys.stdout is self._trusted_out and sys.stderr is self._trusted_err:
+            return
         with self._lock:
-            self._open.append(output)
             if len(self._open) == 1:
-                # A thread left over from an earlier job may have put our own stand-in back.
-                if sys.stdout not in self._stand_ins:
-                    self._sinks[0].original = sys.stdout
-                if sys.stderr not in self._stand_ins:
-                    self._sinks[1].original = sys.stderr
-                if not all(stream.is_whole for stream in self._stand_ins):
-                    originals = [sink.original for sink in self._sinks]
-                    self._make_stand_ins()
-                    for sink, original in zip(self._sinks, originals, strict=True):
-                        sink.original = original
-                sys.stdout, sys.stderr = self._stand_ins
+                self.distrust()
+                for stand_in in self._both:
+                    stand_in.put(is_kept=self._keepers > 0)
 
     def close(self, output: Output) -> None:
+        self._open.discard(output)
+        if self._open or (sys.stdout is self._trusted_out and sys.stderr is self._trusted_err):
+            return
         with self._lock:
-            self._open.remove(output)
-            if not self._open:
-                # Also if the job has put a stream of its own there and left it behind.
-                sys.stdout, sys.stderr = self._sinks[0].original, self._sinks[1].original
+            if self._open:
+                return
+            for stand_in in self._both:
+                if self._keepers:
+                    stand_in.put_back()
+                else:
+                    # Also if the job has put a stream of its own there and left it behind.
+                    stand_in.take_away()
+            if self._keepers:
+                self._trust()
 
     def receiver(self) -> Output | None:
         chosen = _receiver.get()
-        is_open = self._open
         if isinstance(chosen, _Nobody):
+            is_open = tuple(self._open)
             return is_open[0] if len(is_open) == 1 else None
-        return chosen if chosen in is_open else None
+        return chosen if chosen in self._open else None
+
+    def have(self, stream: object) -> bool:
+        return any(stream is stand_in.stream for stand_in in self._both)
 
 
 _streams = _Streams()
+
+
+@contextmanager
+def streams_kept() -> Generator[None]:
+    """Leave the stand-ins in place between jobs: swapping the streams costs more than all else about an output."""
+    _streams.keep()
+    try:
+        yield
+    finally:
+        _streams.let_go()
+
+
+def output_here(*, even_unclaimed: bool) -> Output | None:
+    """The output of the job whose code is running; with `even_unclaimed` also for a thread of unknown origin."""
+    return _streams.receiver() if even_unclaimed or not isinstance(_receiver.get(), _Nobody) else None
+
+
+def is_stand_in(stream: object) -> bool:
+    """Whether what is written there by a job ends in its output."""
+    return _streams.have(stream)
+
+
+@contextmanager
+def outside_the_job() -> Generator[None]:
+    """Let what is printed meanwhile by this context go to the real streams."""
+    token = _receiver.set(None)
+    try:
+        yield
+    finally:
+        _receiver.reset(token)

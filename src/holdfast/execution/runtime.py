@@ -1,13 +1,14 @@
 """`JobRuntime`: runs exactly one attempt of one job and says what it came to. It never sleeps and never retries."""
 
-import contextvars
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from contextvars import Token, copy_context
 from datetime import timedelta
+from functools import lru_cache, partial
 from inspect import isawaitable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
@@ -15,58 +16,97 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_SPAN_S
 from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, PayloadRejected
-from holdfast.execution.coroutines import Coroutines
-from holdfast.execution.output import Output, Tee
+from holdfast.execution.coroutines import Coroutines, run_here
+from holdfast.execution.logs import listen, logs_captured
+from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
-from holdfast.execution.verdict import Run, failed, judge
+from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, JobContext
-from holdfast.values import ExecutionResult, JobLease
+from holdfast.values import ExecutionResult, Outcome, Progress
 
+OnProgress: TypeAlias = Callable[[str, Progress], None]
 AFTER_RUN_S: Final = 5.0
+_SUCCEEDED: Final = Outcome.SUCCEEDED
 _NO_META: Final = MappingProxyType[str, Any]({})
 _YET_TO_RUN: Final[tuple[type, ...]] = (CoroutineType, GeneratorType, AsyncGeneratorType)
 _log = logging.getLogger("holdfast.execution")
 
 
+class Claimed(Protocol):
+    """What a run has to know of the lease it is made under: how many runs have failed before it."""
+
+    @property
+    def attempts(self) -> int: ...
+
+
 class JobRuntime:
     """Runs attempts of the handlers in a registry.
 
-    Entered as a context manager it keeps its signal handlers from job to job, which makes short jobs cheaper; without,
-    it leaves no trace between two runs but the event loop of coroutine handlers, until `close()`. Plain handlers may
-    run on several threads at once; coroutine handlers on one at a time, since they share the loop.
+    Entered as a context manager it keeps its signal handlers, its streams and its log handler in place from job to
+    job, which makes short jobs cheaper; without, it leaves no trace between two runs but the event loop of coroutine
+    handlers, until `close()`. Plain handlers may `run` on several threads at once; coroutine handlers on one at a
+    time, since they share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
+
+    `tee` hears what jobs print as it comes, `on_progress` how far each says it is; that they fail hurts no job.
     """
 
-    def __init__(self, registry: HandlerRegistry, *, clock: Clock = SYSTEM_CLOCK, tee: Tee | None = None) -> None:
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        tee: Tee | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         self._registry = registry
         self._clock = clock
         self._tee = tee
+        self._on_progress = on_progress
         self._coroutines = Coroutines()
         self._running: dict[str, Timeout] = {}
         self._kept = ExitStack()
+        self._is_entered = False
 
     def run(
-        self, message: JobMessage, lease: JobLease, *, is_cancelled: Callable[[], bool] | None = None
+        self, message: JobMessage, lease: Claimed, *, is_cancelled: Callable[[], bool] | None = None
     ) -> ExecutionResult:
         """Run one attempt of the job. Whatever the handler does becomes the result; it is not raised.
 
         Raised are `UnknownHandler`, `HandlerForbidden` and `CommandForbidden`, before anything has run, and
         KeyboardInterrupt for a real Ctrl-C; one that the handler itself raises is a failed run.
         """
-        handler = self._registry.resolve_for(message.job, message.queue)
-        attempt = _Attempt(message, handler, self._clock, self._tee)
+        attempt = self._attempt(message)
+        refusal = attempt.prepare(lease, is_cancelled, self._on_progress)
+        if refusal is not None:
+            return refusal
         try:
-            context = attempt.context(lease, is_cancelled)
-            handler.check(context.payload)
-        except (HandlerError, CommandForbidden, KeyboardInterrupt):
-            raise
-        except BaseException as problem:
-            return attempt.refused(problem)
-        try:
-            return self._run(attempt, context)
+            if self._is_entered:
+                listen()
+                return self._run(attempt)
+            with logs_captured():
+                return self._run(attempt)
         except Exception as problem:
-            # Nothing in there should raise; if it does, that is one failed run, not the end of the worker.
-            _log.exception("the attempt of job '%s' could not be judged", message.identifier)
-            return attempt.refused(problem)
+            return attempt.unjudged(problem)
+
+    async def run_async(
+        self, message: JobMessage, lease: Claimed, *, is_cancelled: Callable[[], bool] | None = None
+    ) -> ExecutionResult:
+        """`run` for a coroutine handler, as a task of the caller's loop, beside any number of others.
+
+        A task that outlasts its timeout or an `interrupt` is cancelled, and again every second if it will not hear.
+        Should the caller itself be cancelled, so is the handler; then there is no result, and CancelledError is raised.
+        """
+        attempt = self._attempt(message)
+        if not attempt.handler.is_async:
+            raise TypeError(f"handler '{message.job}' is no coroutine function and would block the loop; use run()")
+        refusal = attempt.prepare(lease, is_cancelled, self._on_progress)
+        if refusal is not None:
+            return refusal
+        try:
+            with logs_captured():
+                return await self._run_async(attempt)
+        except Exception as problem:
+            return attempt.unjudged(problem)
 
     def interrupt(self, job_id: str, why: JobInterrupted) -> bool:
         """Stop the attempt of that job, from any thread; False if it is not running here (any more)."""
@@ -74,47 +114,54 @@ class JobRuntime:
         return timeout is not None and timeout.interrupt(why)
 
     def close(self) -> None:
-        """Close the event loop and give the signal handlers back."""
+        """Close the event loop and give back what was kept in place."""
         self._coroutines.close()
+        self._is_entered = False
         self._kept.close()
 
     def __enter__(self) -> Self:
         self._kept.enter_context(handlers_kept())
+        self._kept.enter_context(streams_kept())
+        self._kept.enter_context(logs_captured())
+        self._is_entered = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, attempt: "_Attempt", context: JobContext) -> ExecutionResult:
-        handler, output, job_id = attempt.handler, attempt.output, attempt.message.identifier
-        with output.redirected():
-            self._running[job_id] = attempt.timeout
-            try:
-                # How the call ended stays nameless: an exception holds the frames it passed and, through them, this
-                # one; with a name for it here, all of them would live until the next garbage collection.
-                result = attempt.judged(self._call(handler, attempt.timeout, lambda: attempt.body(context)))
-            finally:
-                # Unless the job was delivered again meanwhile, and is running here a second time.
-                if self._running.get(job_id) is attempt.timeout:
-                    del self._running[job_id]
-            if not attempt.prepared or type(handler).after_run is Handler.after_run:
-                return result
-            self._after_run(attempt, context, result)
-        return msgspec.structs.replace(result, output=output.text())
+    def _attempt(self, message: JobMessage) -> "_Attempt":
+        handler = self._registry.resolve_for(message.job, message.queue)
+        return _Attempt(message, handler, self._clock, self._tee, self._running)
 
-    def _after_run(self, attempt: "_Attempt", context: JobContext, result: ExecutionResult) -> None:
-        """Tell the handler; it has what is left of the job's time, and at least a little, but no say any more."""
+    # How a call ended stays nameless in both of these: an exception holds the frames it passed and, through them, the
+    # one with the name; all of them would live until the next garbage collection.
+    def _run(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
-        limit_s = max(attempt.limit_s - result.duration_s, AFTER_RUN_S) if attempt.limit_s else 0.0
-        timeout = _timeout_for(handler, limit_s)
-        _log_failed_hook(self._call(handler, timeout, lambda: handler.after_run(context, result)), context, result)
+        with attempt:
+            result = attempt.judged(self._call(handler, attempt.timeout, attempt.body))
+            if not attempt.wants_after_run:
+                return result
+            body = partial(handler.after_run, attempt.context, result)
+            _log_failed_hook(self._call(handler, attempt.timeout_after(result), body), attempt.context, result)
+        return attempt.with_all_output(result)
+
+    async def _run_async(self, attempt: "_Attempt") -> ExecutionResult:
+        handler = attempt.handler
+        with attempt:
+            result = attempt.judged(await run_here(partial(_awaited, attempt.body), attempt.timeout))
+            if not attempt.wants_after_run:
+                return result
+            body = partial(handler.after_run, attempt.context, result)
+            ended = await run_here(partial(_awaited, body), attempt.timeout_after(result))
+            _log_failed_hook(ended, attempt.context, result)
+        return attempt.with_all_output(result)
 
     def _call(self, handler: Handler, timeout: Timeout, body: Callable[[], object]) -> Ended:
         """Call it on this thread, or run the coroutine it makes on our loop, in a context of its own."""
         if not handler.is_async:
-            return timeout.run(lambda: contextvars.copy_context().run(body))
+            return timeout.run(copy_context().run, body)
         try:
-            return self._swept(timeout.run(lambda: self._coroutines.run(lambda: _awaited(body), timeout)))
+            return self._swept(timeout.run(self._coroutines.run, partial(_awaited, body), timeout))
         except KeyboardInterrupt:
             self._coroutines.discard()
             raise
@@ -126,27 +173,52 @@ class JobRuntime:
 
 
 class _Attempt:
-    """One run while it is being made: what is known of it before, and whether `before_run` has returned."""
+    """One run while it is being made: what is known of it before, and whether `before_run` has returned.
 
-    def __init__(self, message: JobMessage, handler: Handler, clock: Clock, tee: Tee | None) -> None:
+    Entered, its output is caught and its timeout can be found by the job's id.
+    """
+
+    context: JobContext
+    is_prepared = False
+    _caught: Token[Any]
+
+    def __init__(
+        self, message: JobMessage, handler: Handler, clock: Clock, tee: Tee | None, running: dict[str, Timeout]
+    ) -> None:
         self.message = message
         self.handler = handler
-        self.limit_s = min(max(message.timeout, 0.0), MAX_SPAN_S)
-        self.timeout = _timeout_for(handler, self.limit_s)
+        limit_s = message.timeout
+        self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
+        self.timeout = _timeout_for(handler, limit_s)
         self.output = Output(tee=tee)
-        self.prepared = False
+        self._running = running
         self._clock = clock
         self._started_at = from_us(clock.now_us())
         self._started = clock.monotonic()
 
-    def context(self, lease: JobLease, is_cancelled: Callable[[], bool] | None) -> JobContext:
+    def prepare(
+        self, lease: Claimed, is_cancelled: Callable[[], bool] | None, on_progress: OnProgress | None
+    ) -> ExecutionResult | None:
+        """Make the context; or say how the run failed, if the payload is not fit to run."""
+        try:
+            self.context = self._context(lease, is_cancelled, on_progress)
+            self.handler.check(self.context.payload)
+        except (HandlerError, CommandForbidden, KeyboardInterrupt):
+            raise
+        except BaseException as problem:
+            return self._refused(problem)
+        return None
+
+    def _context(
+        self, lease: Claimed, is_cancelled: Callable[[], bool] | None, on_progress: OnProgress | None
+    ) -> JobContext:
         message = self.message
         try:
             payload = self.handler.decode(bytes(message.payload))
             meta = _meta_of(message)
         except Exception as problem:
             raise PayloadRejected(f"the payload does not fit handler '{message.job}': {problem}") from problem
-        return JobContext(
+        context = JobContext(
             id=message.identifier,
             job=message.job,
             queue=message.queue,
@@ -155,47 +227,105 @@ class _Attempt:
             name=message.name,
             meta=meta,
             tags=message.tags,
-            deadline=self._started_at + timedelta(seconds=self.limit_s) if self.limit_s else None,
+            deadline=self._started_at + _span(self.limit_s) if self.limit_s else None,
             trace_id=message.trace_id,
             stop_asked=_any_of(self.timeout.stop_asked, is_cancelled),
             output=self.output.write,
             hold=self.timeout.held_back,
         )
+        if on_progress is None:
+            return context
+        return msgspec.structs.replace(context, report=_Reporter(message.identifier, on_progress, self.timeout))
 
-    def body(self, context: JobContext) -> object:
+    def __enter__(self) -> None:
+        self._caught = self.output.catch()
+        self._running[self.message.identifier] = self.timeout
+
+    def __exit__(self, *_: object) -> None:
+        # Unless the job was delivered again meanwhile, and is running here a second time.
+        if self._running.get(self.message.identifier) is self.timeout:
+            del self._running[self.message.identifier]
+        self.output.let_go(self._caught)
+
+    def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
         if self.handler.is_async:
-            return self._body_async(context)
-        self.handler.before_run(context)
-        self.prepared = True
-        return _finished(self.handler.handle(context))
+            return self._body_async()
+        self.handler.before_run(self.context)
+        self.is_prepared = True
+        return _finished(self.handler.handle(self.context))
 
-    async def _body_async(self, context: JobContext) -> object:
-        await _awaited(lambda: self.handler.before_run(context))
-        self.prepared = True
-        return _finished(await _awaited(lambda: self.handler.handle(context)))
+    async def _body_async(self) -> object:
+        await _awaited(partial(self.handler.before_run, self.context))
+        self.is_prepared = True
+        return _finished(await _awaited(partial(self.handler.handle, self.context)))
+
+    @property
+    def wants_after_run(self) -> bool:
+        return self.is_prepared and type(self.handler).after_run is not Handler.after_run
+
+    def timeout_after(self, result: ExecutionResult) -> Timeout:
+        """For `after_run`: what is left of the job's time, and at least a little."""
+        limit_s = max(self.limit_s - result.duration_s, AFTER_RUN_S) if self.limit_s else 0.0
+        return _timeout_for(self.handler, limit_s)
 
     def judged(self, ended: Ended) -> ExecutionResult:
-        return judge(ended, self._run_until_now(), self.handler.no_retry)
+        return judge(ended, self._returned(), self.handler.no_retry)
 
-    def refused(self, problem: BaseException) -> ExecutionResult:
-        """The payload was not fit to run. It will not get better, so a refusal of the payload is not retried."""
-        return failed(problem, self._run_until_now(), no_retry=isinstance(problem, DefinitionError))
+    def with_all_output(self, result: ExecutionResult) -> ExecutionResult:
+        """The result with what `after_run` has added."""
+        return msgspec.structs.replace(result, output=self.output.text())
 
-    def _run_until_now(self) -> Run:
+    def unjudged(self, problem: Exception) -> ExecutionResult:
+        """Nothing in the runtime should raise; if it does, that is one failed run, not the end of the worker."""
+        _log.exception("the attempt of job '%s' could not be judged", self.message.identifier)
+        return self._refused(problem)
+
+    def _refused(self, problem: BaseException) -> ExecutionResult:
+        # The payload will not get better, so a refusal of it is not retried.
+        return failed(problem, self._returned(), no_retry=isinstance(problem, DefinitionError))
+
+    def _returned(self) -> ExecutionResult:
+        """The result, had the run ended now and well."""
         # By the monotonic clock: the wall clock may be set back meanwhile, and no run takes less than no time.
-        taken = timedelta(seconds=self._clock.monotonic() - self._started)
-        return Run(
+        taken_us = round((self._clock.monotonic() - self._started) * 1_000_000)
+        return ExecutionResult(
             handler=self.message.job,
+            outcome=_SUCCEEDED,
             started_at=self._started_at,
-            ended_at=self._started_at + taken,
+            ended_at=self._started_at + timedelta(0, 0, taken_us),
             output=self.output.text(),
         )
 
 
+class _Reporter:
+    """Passes the progress of one attempt on."""
+
+    def __init__(self, job_id: str, on_progress: OnProgress, timeout: Timeout) -> None:
+        self._job_id = job_id
+        self._on_progress = on_progress
+        self._timeout = timeout
+        self._has_failed = False
+
+    def __call__(self, progress: Progress) -> None:
+        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
+        with self._timeout.held_back(), outside_the_job():
+            try:
+                self._on_progress(self._job_id, progress)
+            except Exception:
+                if not self._has_failed:
+                    _log.warning("the progress of job '%s' is lost; the job goes on", self._job_id, exc_info=True)
+                self._has_failed = True
+
+
+@lru_cache(maxsize=64)
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
 def _timeout_for(handler: Handler, limit_s: float) -> Timeout:
     """A coroutine is cancelled by its loop first; the signal comes only if that did not help."""
-    return Timeout(limit_s, grace_s=REPEAT_S if handler.is_async else 0.0)
+    return Timeout(limit_s, grace_s=REPEAT_S, repeat_s=REPEAT_S) if handler.is_async else Timeout(limit_s)
 
 
 def _log_failed_hook(ended: Ended, context: JobContext, result: ExecutionResult) -> None:

@@ -20,6 +20,7 @@ REPEAT_S: Final = 1.0
 # A signal that comes just before a blocking call begins does not end that call: send it again until it is heard.
 _NUDGE_S: Final = 0.05
 _SOON_S: Final = 0.000_001  # the shortest a timer can be set to; 0 would switch it off
+_IDLE_S: Final = 3600.0
 _HAS_ALARM: Final = hasattr(signal, "setitimer") and hasattr(signal, "pthread_kill")
 
 
@@ -58,38 +59,50 @@ class Timeout:
     Code that swallows an interrupt is interrupted again every `repeat_s`.
     """
 
+    gently: Callable[[], object] | None = None
+    """How another thread asks first, if there is a gentler way than a signal."""
+    is_on_main = False
+    """Whether the call is made where a signal can raise."""
+    thread = -1
+    """Where the guarded code runs."""
+    stopped_by: JobInterrupted | None = None
+    """What was asked of the call; the first reason counts."""
+
+    # Most calls never touch these, and every job makes a Timeout: what is on the class need not be set.
+    _started = math.inf
+    _rings_at = math.inf
+    _armed = False
+    _over = False
+    _was_raised = False
+    _ctrl_c = False
+    _held = 0
+    _due = False
+
     def __init__(self, limit_s: float = 0.0, *, grace_s: float = 0.0, repeat_s: float = REPEAT_S) -> None:
         self.limit_s = limit_s
-        self.gently: Callable[[], object] | None = None
-        """How another thread asks first, if there is a gentler way than a signal."""
         self._grace_s = grace_s
-        self._repeat_s = repeat_s
-        self._started = math.inf
-        self._armed = False
-        self._over = False
-        self._on_main = False
-        self._stopped_by: JobInterrupted | None = None
-        self._was_raised = False
-        self._ctrl_c = False
-        self._held = 0
-        self._due = False
+        self.repeat_s = repeat_s
         # Reentrant, since a signal handler of the worker may interrupt() while this very thread holds it.
         self._lock = threading.RLock()
 
-    def run(self, function: Callable[[], object]) -> Ended:
+    def run(self, function: Callable[..., object], *args: object) -> Ended:
         """Call it and say how it ended. Only a real Ctrl-C is raised from here, also if the function swallowed it."""
-        if self._stopped_by is not None:
-            return Ended(stopped_by=self._stopped_by)
+        if self.stopped_by is not None:
+            return Ended(stopped_by=self.stopped_by)
         value: object = None
         raised: BaseException | None = None
-        signals = _Signals(self)
-        self._on_main = signals.taken
-        self._started = time.monotonic()
+        self.thread = thread = threading.get_ident()
+        self.is_on_main = on_main = _HAS_ALARM and thread == _main_ident()
+        self._started = started = time.monotonic()
+        if self.limit_s > 0:
+            self._rings_at = started + self.limit_s + self._grace_s
+        lent = _lend_signals(self, started) if on_main else None
         try:
             try:
                 self._armed = True
-                self.wind()
-                value = function()
+                if on_main:
+                    self._wind_first(lent)
+                value = function(*args)
             finally:
                 # From this assignment on a signal raises nothing. One that comes before it is still caught below.
                 self._armed = False
@@ -97,16 +110,41 @@ class Timeout:
             raised = problem
         with self._lock:  # an interrupt() in another thread has sent its signal, or finds that it is too late
             self._over = True
-            signals.give_back()
+            if on_main:
+                _take_back_signals(self, lent)
         if self._ctrl_c:
-            signals.pass_ctrl_c_on()
+            if lent is not None and lent.outer is not None:
+                lent.outer.ctrl_c_passed()
             raise KeyboardInterrupt
-        if self._stopped_by is None and self.is_overdue():
-            self._stopped_by = self._timed_out()
         try:
-            return Ended(value=value, raised=raised, stopped_by=self._stopped_by, was_raised=self._was_raised)
+            return self._ended(value, raised)
         finally:
             del raised  # its traceback holds this frame: kept here, it would live until the next garbage collection
+
+    def begin(self) -> None:
+        """A call begins that is not made by `run`: a coroutine among others. It heeds `gently` and the limit itself."""
+        self.thread = threading.get_ident()
+        self._started = time.monotonic()
+        self._armed = True
+
+    def end(self, value: object = None, raised: BaseException | None = None) -> Ended:
+        """That call is over: how it ended."""
+        with self._lock:
+            self._armed = False
+            self._over = True
+        return self._ended(value, raised)
+
+    def _ended(self, value: object, raised: BaseException | None) -> Ended:
+        if self.stopped_by is None and self.is_overdue():
+            self.stopped_by = self._timed_out()
+        return Ended(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
+
+    def soften(self, gently: Callable[[], object] | None) -> None:
+        """Set how to ask first; if somebody has asked already, that is done now."""
+        with self._lock:
+            self.gently = gently
+            if gently is not None and self.stopped_by is not None:
+                gently()
 
     def interrupt(self, why: JobInterrupted) -> bool:
         """Ask the call to stop, from any thread; False if it has ended already. The first reason given counts.
@@ -116,35 +154,40 @@ class Timeout:
         with self._lock:
             if self._over:
                 return False
-            if self._stopped_by is not None:
-                return True
-            self._stopped_by = why
-            if not self._armed:
+            if self.stopped_by is not None:
                 return True
             gently = self.gently
+            # Before the reason: a signal that comes in between must find both, and obey neither too early.
+            self._rings_at = -math.inf if gently is None else time.monotonic() + self.repeat_s
+            self.stopped_by = why
+            if not self._armed:
+                return True
             if gently is not None:
                 gently()
-            if self._on_main:
-                signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gently is None else self._repeat_s, _NUDGE_S)
+            if self.is_on_main:
+                signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gently is None else self.repeat_s, _NUDGE_S)
                 if gently is None:
                     signal.pthread_kill(_main_ident(), signal.SIGALRM)
             return True
 
     def expire(self) -> None:
         """Note that the time is up, for whoever has noticed it before the signal."""
-        if self._stopped_by is None:
-            self._stopped_by = self._timed_out()
+        if self.stopped_by is None:
+            self.stopped_by = self._timed_out()
 
     def is_overdue(self) -> bool:
         return 0 < self.limit_s <= time.monotonic() - self._started
 
     def stop_asked(self) -> bool:
         """Whether the call shall stop; all there is to see where no signal can be raised."""
-        return self._stopped_by is not None or self.is_overdue()
+        return self.stopped_by is not None or self.is_overdue()
 
     @contextmanager
     def held_back(self) -> Generator[None]:
-        """Raise nothing inside the block, but right after it."""
+        """Raise nothing inside the block, but right after it. Nothing is raised into other threads of a job anyway."""
+        if threading.get_ident() != self.thread:
+            yield
+            return
         self._held += 1
         try:
             yield
@@ -154,42 +197,60 @@ class Timeout:
                 self._due = False
                 if self._ctrl_c:
                     raise KeyboardInterrupt
-                self.ring()
+                self._raise()
+
+    def put_off(self) -> bool:
+        """Whether a block holds interrupts back just now; if so, its end raises what is due."""
+        if self._held:
+            self._due = True
+        return self._held > 0
 
     def wind(self) -> None:
         """Set the timer for what is due next; without anything, stop it."""
-        if not self._on_main:
+        if not self.is_on_main:
             return
-        if self._stopped_by is not None:
-            signal.setitimer(signal.ITIMER_REAL, _SOON_S, _NUDGE_S)
-        elif self.limit_s > 0:
-            left = self._started + self.limit_s + self._grace_s - time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, max(left, _SOON_S), _NUDGE_S)
-        else:
+        if self._rings_at == math.inf:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        else:
+            signal.setitimer(signal.ITIMER_REAL, max(self._rings_at - time.monotonic(), _SOON_S), _NUDGE_S)
+
+    def _wind_first(self, lent: "_Lent | None") -> None:
+        """Wind the timer for a call that begins. One that rings too early will do: it is then wound again."""
+        if self.stopped_by is not None:  # by another thread, which did not find the call begun
+            self._rings_at = -math.inf
+            self.wind()
+        elif lent is not None:
+            self.wind()
+        elif self._rings_at < math.inf:
+            left_s = self._rings_at - self._started
+            if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= left_s:
+                signal.setitimer(signal.ITIMER_REAL, left_s, _NUDGE_S)
 
     def ring(self) -> None:
         """The signal has come: raise what is due, if anything is. Alarms of others are not ours to obey."""
         if not self._armed:
             return
-        if self._stopped_by is None:
-            if not self.is_overdue():
-                return
-            self._stopped_by = self._timed_out()
-        if self._held:
-            self._due = True
+        if time.monotonic() < self._rings_at:
+            self.wind()
+            return
+        if self.stopped_by is None:
+            self.stopped_by = self._timed_out()
+        if not self.put_off():
+            self._raise()
+
+    def _raise(self) -> None:
+        if not self._armed or self.stopped_by is None:
             return
         self._was_raised = True
-        signal.setitimer(signal.ITIMER_REAL, self._repeat_s, self._repeat_s)
+        if self.is_on_main:
+            signal.setitimer(signal.ITIMER_REAL, self.repeat_s, self.repeat_s)
         # A new object each time: one raised twice would drag its first traceback along.
-        raise type(self._stopped_by)(*self._stopped_by.args)
+        raise type(self.stopped_by)(*self.stopped_by.args)
 
     def ctrl_c(self) -> None:
         """A real Ctrl-C: raised like Python's own, and remembered, so that it gets through in the end."""
         self._ctrl_c = True
-        if self._held:
-            self._due = True
-        elif self._armed:
+        if not self.put_off() and self._armed:
             self._was_raised = True
             raise KeyboardInterrupt
 
@@ -202,7 +263,11 @@ class Timeout:
 
 
 class _Ringing:
-    """Which timeout the next signal belongs to, and whether our handlers stay; touched by the main thread only."""
+    """Which timeout the next signal belongs to, and whether our handlers stay; touched by the main thread only.
+
+    While they stay, the timer always runs: an hour, or less if a job needs less. Jobs that are over before it rings,
+    which is nearly all of them, need not touch it.
+    """
 
     timeout: Timeout | None = None
     kept = False
@@ -215,6 +280,8 @@ _ringing = _Ringing()
 def _on_alarm(_number: int, _frame: FrameType | None) -> None:
     if _ringing.timeout is not None:
         _ringing.timeout.ring()
+    elif _ringing.kept:
+        signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
 
 
 def _on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
@@ -223,39 +290,39 @@ def _on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
     _ringing.timeout.ctrl_c()
 
 
-class _Signals:
-    """SIGALRM, its timer and SIGINT, lent to one timeout on the main thread and given back as they were."""
+class _Lent(Struct, frozen=True):
+    """Whom a call has displaced: the call around it, or other people's handlers."""
 
-    def __init__(self, timeout: Timeout) -> None:
-        self.taken = _is_main_thread()
-        self._outer: Timeout | None = None
-        self._handlers: _Handlers | None = None
-        if not self.taken:
-            return
-        self._outer = _ringing.timeout
-        if self._outer is None and not _ringing.kept:
-            self._handlers = _Handlers()
-        elif self._outer is None and time.monotonic() >= _ringing.look_again_at:
-            # A job may have put a handler of its own there and left it. Looking costs more than all the rest of
-            # guarding a call, so it is done once a second.
-            _Handlers()
-            _ringing.look_again_at = time.monotonic() + 1.0
-        _ringing.timeout = timeout
+    outer: Timeout | None
+    handlers: "_Handlers | None"
 
-    def pass_ctrl_c_on(self) -> None:
-        """Let it get through the call around this one as well."""
-        if self._outer is not None:
-            self._outer.ctrl_c_passed()
 
-    def give_back(self) -> None:
-        if not self.taken:
-            return
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        _ringing.timeout = self._outer
-        if self._handlers is not None:
-            self._handlers.restore()
-        elif self._outer is not None:
-            self._outer.wind()
+def _lend_signals(timeout: Timeout, now: float) -> _Lent | None:
+    """Let SIGALRM, its timer and SIGINT belong to the timeout. None if nobody has to get them back: they are kept."""
+    lent: _Lent | None = None
+    if _ringing.timeout is not None or not _ringing.kept:
+        lent = _Lent(_ringing.timeout, _Handlers() if _ringing.timeout is None else None)
+    elif now >= _ringing.look_again_at:
+        # A job may have put a handler of its own there and left it. Looking costs more than all the rest of guarding
+        # a call, so it is done once a second.
+        _Handlers()
+        _ringing.look_again_at = now + 1.0
+    _ringing.timeout = timeout
+    return lent
+
+
+def _take_back_signals(timeout: Timeout, lent: _Lent | None) -> None:
+    if lent is None:
+        _ringing.timeout = None
+        if timeout.stopped_by is not None:  # the timer may be set to ring again and again
+            signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
+        return
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _ringing.timeout = lent.outer
+    if lent.handlers is not None:
+        lent.handlers.restore()
+    elif lent.outer is not None:
+        lent.outer.wind()
 
 
 class _Handlers:
@@ -304,21 +371,20 @@ def _restore_alarm(handler: Any) -> None:
 @contextmanager
 def handlers_kept() -> Generator[None]:
     """Keep our signal handlers between calls: installing them is most of what guarding a call costs."""
-    if _ringing.kept or not _is_main_thread():
+    # Inside a guarded call they are in place already, and the timer is that call's.
+    if _ringing.kept or _ringing.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident()):
         yield
         return
     handlers = _Handlers()
     _ringing.kept = True
     _ringing.look_again_at = time.monotonic() + 1.0
+    signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
     try:
         yield
     finally:
         _ringing.kept = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
         handlers.restore()
-
-
-def _is_main_thread() -> bool:
-    return _HAS_ALARM and threading.get_ident() == _main_ident()
 
 
 def _main_ident() -> int:

@@ -1,18 +1,21 @@
 """`CommandHandler`: a program as a job. No shell, only programs the operator allowed, and nothing it started is left.
 
-The payload is `{"argv": ["sleep", "2"]}`, with `"cwd"` if it matters. The exit code decides.
+The payload is `{"argv": ["sleep", "2"]}`, with `"cwd"` if it matters. The exit code decides. How far it is the command
+may say on the pipe whose number is in `HOLDFAST_PROGRESS_FD`.
 """
 
 import codecs
 import contextlib
+import math
 import os
-import selectors
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -26,7 +29,9 @@ _TERM_GRACE_S: Final = 0.7
 _DRAIN_S: Final = 0.7
 _LOOK_UP_S: Final = 0.1
 _CHUNK: Final = 64 * 1024
-_SECRETS: Final = "HOLDFAST_SIGNING_KEY"
+_LONGEST_REPORT: Final = 2048
+_SECRETS: Final = b"HOLDFAST_SIGNING_KEY"
+_Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class CommandFailed(HoldfastError):
@@ -113,25 +118,75 @@ class CommandHandler(Handler):
         return {"exit_code": 0}
 
 
+class _Reports:
+    """The pipe on which a command says how far it is, a line each time: `DONE [TOTAL [MESSAGE]]`.
+
+    What does not read so is no reason to fail: it is ignored, and so is a line that does not end.
+    """
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        os.set_blocking(self.reading, False)
+        self._line = b""
+
+    def pass_on(self, context: JobContext) -> bool:
+        """Report what has come; False if nothing can come any more."""
+        try:
+            chunk = os.read(self.reading, _CHUNK)
+        except BlockingIOError:
+            return True
+        *ended, rest = (self._line + chunk).split(b"\n")
+        for line in ended:
+            if len(line) <= _LONGEST_REPORT:
+                _report(line, context)
+        self._line = rest[: _LONGEST_REPORT + 1]  # enough to know that it is too long
+        return bool(chunk)
+
+    def close_writing(self) -> None:
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    def close(self) -> None:
+        self.close_writing()
+        os.close(self.reading)
+
+
+def _report(line: bytes, context: JobContext) -> None:
+    done, *rest = line.decode(errors="replace").split(None, 2) or [""]
+    with contextlib.suppress(ValueError):
+        context.progress(float(done), float(rest[0]) if rest else None, rest[1].strip() if len(rest) > 1 else "")
+
+
 def _run(command: Command, context: JobContext) -> int:
     process: subprocess.Popen[bytes] | None = None
+    reports: _Reports | None = None
+    ending: int | None = None
     try:
         # An interrupt between the fork and the return of Popen would leave a process nobody knows.
         with context.uninterrupted():
-            process = _start(command, context)
-        _follow(process, context)
-        return _wait(process, context)
+            reports = _Reports()
+            process = _start(command, context, reports)
+            reports.close_writing()
+            ending = _ending(process)
+        exit_code = _follow(process, ending, reports, context)
+        reports.pass_on(context)  # what it said last, without waiting for others who keep the pipe
     except BaseException:
         if process is not None:
             _ask_to_stop(process)
         raise
     finally:
-        if process is not None:
-            with context.uninterrupted():
+        with context.uninterrupted():
+            if process is not None:
                 _end_group(process)
+            if reports is not None:
+                reports.close()
+            if ending is not None:
+                os.close(ending)
+    return exit_code
 
 
-def _start(command: Command, context: JobContext) -> "subprocess.Popen[bytes]":
+def _start(command: Command, context: JobContext, reports: _Reports) -> "subprocess.Popen[bytes]":
     if command.cwd is not None and not os.path.isdir(command.cwd):
         raise CommandFailed(f"the directory {command.cwd!r} does not exist on this worker", exit_code=126)
     try:
@@ -139,7 +194,8 @@ def _start(command: Command, context: JobContext) -> "subprocess.Popen[bytes]":
             command.argv,
             executable=_find(command.argv[0]),
             cwd=command.cwd,
-            env=_environment(context),
+            env=_environment(context, reports),
+            pass_fds=[reports.writing],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -157,49 +213,84 @@ def _find(program: str) -> str:
     """The file to run, made absolute here: the job chooses its directory, and must not choose the program with it."""
     if os.sep in program:
         return os.path.abspath(program)
-    found = shutil.which(program)
+    path = os.environ.get("PATH", os.defpath)
+    found = _located(program, path, int(time.monotonic()))
+    return os.path.abspath(found if os.access(found, os.X_OK) else _look_up(program, path))
+
+
+def _look_up(program: str, path: str) -> str:
+    found = shutil.which(program, path=path)
     if found is None:
-        path = os.environ.get("PATH", os.defpath)
         raise CommandFailed(f"command {program!r} was not found on this worker's PATH ({path})", exit_code=127)
-    return os.path.abspath(found)
+    return found
 
 
-def _environment(context: JobContext) -> dict[str, str]:
+@lru_cache(maxsize=256)
+def _located(program: str, path: str, second: int) -> str:
+    """Where the program is, looked up once a second: it is a tenth of what a short command costs."""
+    return _look_up(program, path)
+
+
+def _environment(context: JobContext, reports: _Reports) -> dict[bytes, bytes]:
     """This worker's environment without its secrets, and which job it is."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_SECRETS)}
+    inherited = os.environb.copy()  # as bytes it need not be decoded and encoded for each command
+    for secret in [name for name in inherited if name.startswith(_SECRETS)]:
+        del inherited[secret]
     return inherited | {
-        "HOLDFAST_JOB_ID": context.id,
-        "HOLDFAST_ATTEMPT": str(context.attempt),
-        "HOLDFAST_QUEUE": context.queue,
+        b"HOLDFAST_JOB_ID": context.id.encode(),
+        b"HOLDFAST_ATTEMPT": b"%d" % context.attempt,
+        b"HOLDFAST_QUEUE": context.queue.encode(),
+        b"HOLDFAST_PROGRESS_FD": b"%d" % reports.writing,
     }
 
 
-def _follow(process: "subprocess.Popen[bytes]", context: JobContext) -> None:
-    """Pass the output on as it comes, until there is no more, or the command is gone and others keep the pipe."""
+def _ending(process: "subprocess.Popen[bytes]") -> int | None:
+    """What becomes readable when the command ends; None where the system has no such thing, or forbids it."""
+    try:
+        return os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return None
+
+
+def _follow(process: "subprocess.Popen[bytes]", ending: int | None, reports: _Reports, context: JobContext) -> int:
+    """Pass output and reports on as they come until the command has ended; its exit code.
+
+    Others may keep the pipes then: for output they are waited for a moment, for reports not at all.
+    """
     assert process.stdout is not None  # noqa: S101 - for the type checkers: it was asked for
     pipe = process.stdout.fileno()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    leave_at: float | None = None
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while leave_at is None or time.monotonic() < leave_at:
-            if selector.select(_LOOK_UP_S):
+    decoder = _Decoder("replace")
+    poller = select.poll()
+    for descriptor in (pipe, reports.reading, ending):
+        if descriptor is not None:
+            poller.register(descriptor, select.POLLIN)
+    is_open, has_ended, leave_at = True, False, math.inf
+    while time.monotonic() < leave_at:
+        for descriptor, _ in poller.poll(_LOOK_UP_S * 1000):
+            if descriptor == pipe:
                 chunk = os.read(pipe, _CHUNK)
                 context.write(decoder.decode(chunk, final=not chunk))
-                if not chunk:
-                    return
-            _stop_if_asked(context)
-            if leave_at is None and process.poll() is not None:
-                leave_at = time.monotonic() + _DRAIN_S
+                is_open = has_more = bool(chunk)
+            elif descriptor == reports.reading:
+                has_more = reports.pass_on(context)
+            else:
+                has_ended, has_more = True, False
+            if not has_more:
+                poller.unregister(descriptor)
+        _stop_if_asked(context)
+        if ending is None:
+            has_ended = _has_ended(process, patience_s=0.0 if is_open else _LOOK_UP_S)
+        if has_ended and not is_open:
+            break
+        if has_ended and leave_at == math.inf:
+            leave_at = time.monotonic() + _DRAIN_S
+    return process.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", context: JobContext) -> int:
-    """The exit code, also of a command that closed its output long before it ended."""
-    while True:
-        try:
-            return process.wait(_LOOK_UP_S)
-        except subprocess.TimeoutExpired:
-            _stop_if_asked(context)
+def _has_ended(process: "subprocess.Popen[bytes]", *, patience_s: float) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+    return process.returncode is not None
 
 
 def _stop_if_asked(context: JobContext) -> None:

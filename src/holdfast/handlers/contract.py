@@ -2,19 +2,22 @@
 
 import inspect
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
+from numbers import Real
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from holdfast.definition.definition import MAX_SPAN_S
 from holdfast.handlers.payload import decoder_of
-from holdfast.values import ExecutionResult
+from holdfast.values import ExecutionResult, Progress
 
+_MESSAGE_LIMIT: Final = 1024
 _log = logging.getLogger("holdfast.job")
 
 
@@ -46,10 +49,13 @@ def _never() -> bool:
 def _nowhere(text: str) -> None: ...
 
 
+def _unheard(progress: Progress) -> None: ...
+
+
 class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What a handler sees of its job, and what it may ask. `attempt` is 1 for the first run.
 
-    The last three fields are how the runtime answers; without them a context stands alone, as tests of handlers like.
+    The last four fields are how the runtime answers; without them a context stands alone, as tests of handlers like.
     """
 
     id: str
@@ -65,11 +71,22 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     stop_asked: Callable[[], bool] = _never
     output: Callable[[str], None] = _nowhere
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
+    report: Callable[[Progress], None] = _unheard
 
     @property
     def log(self) -> logging.Logger:
-        """The logger `holdfast.job`."""
+        """The logger `holdfast.job`; what is logged while the job runs, here or elsewhere, is kept with the attempt."""
         return _log
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Say how far the job is, in whatever unit: `progress(40, 100, "rows")`. The latest report counts."""
+        self.report(
+            Progress(
+                done=_amount("done", done),
+                total=None if total is None else _amount("total", total),
+                message=_short(message),
+            )
+        )
 
     def is_cancelled(self) -> bool:
         """Whether the attempt shall stop: cancelled, out of time, or the worker is stopping."""
@@ -85,6 +102,26 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         Keep it short: the worker kills a process that stays deaf.
         """
         return self.hold()
+
+
+def _amount(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"progress(): {what} must be a number, not {value!r}; pass progress(done, total, message)")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
+        raise ValueError(f"progress(): {what} must be a finite number, 0 or more, not {value!r}")
+    return number
+
+
+def _short(message: object) -> str:
+    if not isinstance(message, str):
+        raise TypeError(f"progress(): the message must be text, not {message!r}; pass progress(done, total, message)")
+    # NUL and lone surrogates are legal in a str, but not in every engine's text column.
+    data = message[:_MESSAGE_LIMIT].replace("\0", "\ufffd").encode("utf-8", "replace")
+    return data[:_MESSAGE_LIMIT].decode(errors="ignore")
 
 
 class Handler(ABC):

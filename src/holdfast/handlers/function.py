@@ -46,14 +46,18 @@ class FunctionHandler(Handler):
         context_names = [p.name for p in parameters if p.annotation is JobContext]
         payload = [p for p in parameters if p.annotation is not JobContext]
         self._context_names = tuple(context_names)
+        self._positional = tuple(p.name for p in payload if p.kind is not inspect.Parameter.KEYWORD_ONLY)
         self._names = tuple(p.name for p in payload)
+        self._required = frozenset(p.name for p in payload if p.default is inspect.Parameter.empty)
+        self._has_defaults = len(self._required) < len(payload)
         self._signature = inspect.Signature(payload)
         self.payload_type = _payload_type(payload)
         self._decoder = msgspec.json.Decoder[Any](self.payload_type)
 
     def handle(self, context: JobContext) -> object:
-        payload = context.payload
-        arguments = {name: value for name in self._names if (value := getattr(payload, name)) is not UNSET}
+        arguments = msgspec.structs.asdict(context.payload)
+        if self._has_defaults:
+            arguments = {name: value for name, value in arguments.items() if value is not UNSET}
         for name in self._context_names:
             arguments[name] = context
         return self.function(**arguments)
@@ -64,19 +68,37 @@ class FunctionHandler(Handler):
 
     def bind(self, *args: object, **kwargs: object) -> dict[str, object]:
         """The payload of a call, checked by reading it back exactly as a worker will."""
+        arguments = self._arguments(args, kwargs)
+        self._encoded(arguments)
+        return arguments
+
+    def payload_of(self, *args: object, **kwargs: object) -> msgspec.Raw:
+        """The payload of a call as JSON, checked likewise."""
+        return self._encoded(self._arguments(args, kwargs))
+
+    def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+        """Each argument by its name, in the order of the parameters."""
+        given = dict(zip(self._positional, args, strict=False)) | kwargs
+        arguments = {name: given[name] for name in self._names if name in given}
+        if len(arguments) == len(args) + len(kwargs) and self._required.issubset(arguments):
+            return arguments
+        # Something is wrong. Binding by the signature knows what, and takes several times as long.
         try:
-            arguments = dict(self._signature.bind(*args, **kwargs).arguments)
+            return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as problem:
             raise DefinitionError(f"job '{self.key}': {problem}; it is called as {self.key}{self._signature}") from None
+
+    def _encoded(self, arguments: dict[str, object]) -> msgspec.Raw:
         try:
-            self._decoder.decode(encode_payload(arguments))
+            payload = encode_payload(arguments)
+            self._decoder.decode(payload)
         except PayloadRejected:
             for name, value in arguments.items():
                 encode_payload(value, what=f"job '{self.key}', parameter '{name}'")
             raise  # no parameter alone is at fault: together they are too large or too deep
         except msgspec.ValidationError as problem:
             raise DefinitionError(f"job '{self.key}', {_located_problem(problem)}") from problem
-        return arguments
+        return payload
 
 
 def _key_of(function: Callable[..., object]) -> str:

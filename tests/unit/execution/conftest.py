@@ -1,5 +1,6 @@
 """One attempt of one handler, without a queue."""
 
+import logging
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from typing import Any
@@ -69,3 +70,26 @@ def bench() -> Generator[Bench]:
     bench = Bench()
     yield bench
     bench.runtime.close()
+
+
+@pytest.fixture
+def unconfigured_logging() -> None:
+    """Logging as Python starts with: no handler, the root at WARNING. See `pytest_runtest_call`."""
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Take the handlers away that pytest puts on the root logger for each phase of a test; no fixture can."""
+    if "unconfigured_logging" not in getattr(item, "fixturenames", ()):
+        return (yield)
+    names = ("root", "holdfast", "holdfast.job", "shop", "shop.orders")
+    before = {name: (logging.getLogger(name).level, logging.getLogger(name).handlers[:]) for name in names}
+    for name in names:
+        logging.getLogger(name).handlers.clear()
+        logging.getLogger(name).setLevel(logging.WARNING if name == "root" else logging.NOTSET)
+    try:
+        return (yield)
+    finally:
+        for name, (level, handlers) in before.items():
+            logging.getLogger(name).setLevel(level)
+            logging.getLogger(name).handlers[:] = handlers

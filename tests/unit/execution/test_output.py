@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.execution.output import MIN_LIMIT, Output, cut
+from holdfast.execution.output import MIN_LIMIT, Output, cut, streams_kept
 from holdfast.values import OUTPUT_LIMIT
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -188,3 +190,95 @@ def test_a_subprocess_can_be_given_the_stream(capfd: pytest.CaptureFixture[str])
     with Output().redirected():
         subprocess.run(["echo", "from below"], stdout=sys.stdout, check=True)
     assert capfd.readouterr().out == "from below\n"
+
+
+def test_kept_stand_ins_catch_for_jobs_only_and_leave_in_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    outputs = [Output(), Output()]
+    with streams_kept():
+        kept = sys.stdout
+        for output in outputs:
+            print("between")
+            with output.redirected():
+                assert sys.stdout is kept
+                print("inside")
+    assert (sys.stdout, sys.stderr) == before
+    assert [output.text() for output in outputs] == ["inside\n", "inside\n"]
+    assert capsys.readouterr().out == "between\nbetween\n"
+
+
+def leave_a_stream_of_its_own() -> None:
+    sys.stdout = io.StringIO()
+
+
+def detach_the_stream() -> None:
+    sys.stdout.detach()  # type: ignore[union-attr] # pyright: ignore
+
+
+def change_how_the_stream_writes() -> None:
+    sys.stderr.reconfigure(encoding="ascii", errors="strict")  # type: ignore[union-attr] # pyright: ignore
+
+
+@pytest.mark.parametrize("spoil", [leave_a_stream_of_its_own, detach_the_stream, change_how_the_stream_writes])
+def test_kept_stand_ins_survive_a_job_that_spoils_them(
+    spoil: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.stdout, sys.stderr
+    output = Output()
+    with streams_kept():
+        with Output().redirected():
+            spoil()
+        print("between")
+        with output.redirected():
+            print("außen", file=sys.stderr)
+            print("inside")
+    assert (sys.stdout, sys.stderr) == before
+    assert output.text() == "außen\ninside\n"
+    assert capsys.readouterr().out == "between\n"
+
+
+def test_a_program_that_redirects_between_jobs_gets_its_own_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    output, theirs, errors = Output(), io.StringIO(), io.StringIO()
+    with streams_kept():
+        with redirect_stdout(theirs), redirect_stderr(errors):
+            print("theirs")
+            with output.redirected():
+                print("the job's")
+            print("theirs again")
+            print("an error", file=sys.stderr)
+        print("outside")
+    assert output.text() == "the job's\n"
+    assert (theirs.getvalue(), errors.getvalue()) == ("theirs\ntheirs again\n", "an error\n")
+    assert capsys.readouterr().out == "outside\n"
+
+
+def test_stand_ins_that_several_keep_leave_with_the_last(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout
+    output = Output()
+    with output.redirected():
+        with streams_kept():
+            with streams_kept():
+                pass
+            assert sys.stdout is not before
+        print("still caught")
+    assert sys.stdout is before
+    assert output.text() == "still caught\n"
+
+
+def test_a_stream_the_program_has_put_there_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = io.StringIO()
+    with streams_kept():
+        monkeypatch.setattr(sys, "stdout", theirs)
+    assert sys.stdout is theirs
+
+
+def test_a_kept_stand_in_is_a_terminal_where_the_real_stream_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with streams_kept():
+        assert sys.stdout.isatty()
+        with Output().redirected():
+            assert not sys.stdout.isatty()

@@ -23,7 +23,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import CommandForbidden, HandlerForbidden, UnknownHandler
 from holdfast.execution import JobCancelRequested, JobInterrupted, JobRuntime, JobTimeout
 from holdfast.handlers import Cancel, CommandHandler, FunctionHandler, Handler, JobContext, Snooze
-from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome
+from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
 if TYPE_CHECKING:
     from tests.unit.execution.conftest import Bench
@@ -747,3 +747,198 @@ def test_a_result_knows_the_record_that_is_kept_of_it(bench: "Bench") -> None:
     record = result.record()
     assert (record.outcome, record.output, record.started_at) == (Outcome.SUCCEEDED, "hi\n", result.started_at)
     assert record.duration_s == result.duration_s
+
+
+def test_progress_is_passed_on_with_the_jobs_id_and_not_printed(
+    bench: "Bench", capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard: list[tuple[str, Progress]] = []
+
+    def hear(job_id: str, progress: Progress) -> None:
+        heard.append((job_id, progress))
+        print("told")
+
+    def work(context: JobContext) -> None:
+        context.progress(1, 4)
+        thread = threading.Thread(target=context.progress, args=(2, 4, "from a thread"))
+        thread.start()
+        thread.join()
+
+    bench.runtime = JobRuntime(bench.registry, on_progress=hear)
+    result = bench.run(work)
+    assert (result.outcome, result.output) == (Outcome.SUCCEEDED, "")
+    assert heard == [
+        ("job1", Progress(done=1, total=4)),
+        ("job1", Progress(done=2, total=4, message="from a thread")),
+    ]
+    assert capsys.readouterr().out.startswith("told\n")
+
+
+def test_progress_that_nobody_hears_fails_no_job(bench: "Bench", caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str] = []
+
+    def broken(job_id: str, progress: Progress) -> None:
+        asked.append(job_id)
+        raise BrokenPipeError
+
+    def work(context: JobContext) -> str:
+        context.progress(1)
+        context.progress(2)
+        return "done"
+
+    bench.runtime = JobRuntime(bench.registry, on_progress=broken)
+    assert bench.run(work).success
+    assert asked == ["job1", "job1"]  # it may work again the next time
+    assert caplog.text.count("the progress of job 'job1' is lost") == 1
+
+
+def test_progress_in_impossible_numbers_fails_the_job_that_says_so(bench: "Bench") -> None:
+    def work(context: JobContext) -> None:
+        context.progress(-1)
+
+    result = bench.run(work)
+    assert result.error is not None
+    assert result.error.type == "ValueError"
+
+
+def test_the_receiver_of_progress_is_not_interrupted_in_its_middle(bench: "Bench") -> None:
+    sent: list[str] = []
+
+    def slow(job_id: str, progress: Progress) -> None:
+        sent.append("begun")
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until:
+            pass
+        sent.append("whole")
+
+    def work(context: JobContext) -> None:
+        context.progress(1)
+        sent.append("never")
+
+    bench.runtime = JobRuntime(bench.registry, on_progress=slow)
+    assert bench.run(work, timeout=0.05).outcome is Outcome.TIMEOUT
+    assert sent == ["begun", "whole"]
+
+
+def test_a_job_that_says_how_far_it_is_leaves_nothing_for_the_garbage_collector(bench: "Bench") -> None:
+    bench.runtime = JobRuntime(bench.registry, on_progress=lambda job_id, progress: None)
+
+    def work(context: JobContext) -> None:
+        context.progress(1)
+
+    bench.registry.register("work", work)
+    bench.run(work)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            bench.run(work)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_plain_handlers_on_several_threads_are_stopped_each_for_its_own_reason(bench: "Bench") -> None:
+    begun = threading.Barrier(4, timeout=10)
+    results: dict[str, ExecutionResult] = {}
+
+    def work(context: JobContext) -> str:
+        begun.wait()
+        until = time.monotonic() + 30
+        while not context.is_cancelled():
+            assert time.monotonic() < until
+        return "stopped by itself"
+
+    def job(name: str, timeout: float) -> None:
+        results[name] = bench.run(work, identifier=name, timeout=timeout)
+
+    bench.registry.register("work", work)
+    with bench.runtime:
+        jobs = [("late", 0.2), ("unwanted", 30.0), ("leaving", 30.0)]
+        threads = [threading.Thread(target=job, args=each) for each in jobs]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        assert bench.runtime.interrupt("unwanted", JobCancelRequested("by ada"))
+        assert bench.runtime.interrupt("leaving", JobInterrupted("the worker is leaving"))
+        for thread in threads:
+            thread.join()
+        assert not bench.runtime.interrupt("unwanted", JobCancelRequested())
+    assert {name: result.outcome for name, result in results.items()} == {
+        "late": Outcome.TIMEOUT,
+        "unwanted": Outcome.CANCELLED,
+        "leaving": Outcome.INTERRUPTED,
+    }
+    assert (results["unwanted"].cancel_reason, results["leaving"].note) == ("by ada", "the worker is leaving")
+
+
+def test_off_the_main_thread_a_coroutine_deaf_to_its_cancellation_is_cancelled_again(
+    bench: "Bench", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.execution.runtime.REPEAT_S", 0.02)
+    results: list[ExecutionResult] = []
+
+    async def work() -> None:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(30)
+
+    def run() -> None:
+        runtime = bench.runtime = JobRuntime(bench.registry)
+        results.append(bench.run(work, timeout=0.05))
+        runtime.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert (results[0].outcome, results[0].duration_s < 10) == (Outcome.TIMEOUT, True)
+
+
+def test_entered_it_runs_jobs_of_every_kind_one_after_another(bench: "Bench") -> None:
+    """What one job leaves in place for the next is not felt by the next."""
+
+    async def coroutine(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        print("awaited")
+        return "in time"
+
+    def function(seconds: float) -> str:
+        time.sleep(seconds)
+        print("called")
+        return "in time"
+
+    bench.registry.register("function", function)
+    bench.registry.register("coroutine", coroutine)
+    bench.registry.register("command", CommandHandler(["sh"]))
+    script = {"argv": ["sh", "-c", "echo ran"]}
+    before = sys.stdout, sys.stderr, signals()
+    ended: list[tuple[Outcome, str]] = []
+    with bench.runtime:
+        for _ in range(2):
+            for job, payload, timeout in [
+                ("function", {"seconds": 0}, 0.0),
+                ("function", {"seconds": 30}, 0.03),
+                ("command", script, 300.0),
+                ("coroutine", {"seconds": 30}, 0.03),
+                ("function", {"seconds": 0.05}, 10.0),
+                ("coroutine", {"seconds": 0.05}, 10.0),
+            ]:
+                result = bench.runtime.run(bench.message(payload, job=job, timeout=timeout), bench.lease())
+                ended.append((result.outcome, result.output))
+    assert ended == 2 * [
+        (Outcome.SUCCEEDED, "called\n"),
+        (Outcome.TIMEOUT, ""),
+        (Outcome.SUCCEEDED, "ran\n"),
+        (Outcome.TIMEOUT, ""),
+        (Outcome.SUCCEEDED, "called\n"),
+        (Outcome.SUCCEEDED, "awaited\n"),
+    ]
+    assert (sys.stdout, sys.stderr, signals()) == before
+
+
+def test_a_command_says_how_far_it_is(bench: "Bench") -> None:
+    heard: list[Progress] = []
+    bench.runtime = JobRuntime(bench.registry, on_progress=lambda job_id, progress: heard.append(progress))
+    script = "echo '3 4 nearly' > /dev/fd/$HOLDFAST_PROGRESS_FD"
+    assert bench.run(CommandHandler(["sh"]), {"argv": ["sh", "-c", script]}).success
+    assert heard == [Progress(done=3, total=4, message="nearly")]

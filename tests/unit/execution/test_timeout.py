@@ -6,11 +6,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 import pytest
 
+from holdfast.execution import timeout as timeout_module
 from holdfast.execution.timeout import (
     Ended,
     JobCancelRequested,
@@ -186,6 +187,22 @@ def test_a_call_interrupted_before_it_began_is_not_begun() -> None:
     assert isinstance(ended.stopped_by, JobCancelRequested)
 
 
+@pytest.mark.parametrize("keeping", [handlers_kept, nullcontext])
+def test_a_call_interrupted_just_as_it_begins_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, keeping: Callable[[], AbstractContextManager[None]]
+) -> None:
+    lend = timeout_module._lend_signals  # pyright: ignore[reportPrivateUsage]
+
+    def interrupted_meanwhile(timeout: Timeout, now: float) -> object:
+        assert timeout.interrupt(JobCancelRequested("just now"))
+        return lend(timeout, now)
+
+    with keeping():
+        monkeypatch.setattr(timeout_module, "_lend_signals", interrupted_meanwhile)
+        ended = Timeout(20).run(lambda: time.sleep(20))
+    assert isinstance(ended.raised, JobCancelRequested)
+
+
 def test_a_signal_handler_of_the_same_thread_can_interrupt() -> None:
     timeout = Timeout(0)
 
@@ -218,6 +235,18 @@ def test_a_gentler_way_is_tried_before_the_signal() -> None:
     ended = timeout.run(call)
     assert seen == [True]
     assert isinstance(ended.raised, JobCancelRequested)
+
+
+def test_a_gentler_way_that_comes_after_the_interrupt_is_taken_at_once() -> None:
+    timeout = Timeout(0)
+    asked = threading.Event()
+
+    def call() -> bool:
+        timeout.interrupt(JobCancelRequested())
+        timeout.soften(asked.set)
+        return asked.is_set()
+
+    assert on_a_thread(lambda: timeout.run(call)).value is True
 
 
 def test_an_alarm_that_is_not_due_is_not_obeyed() -> None:
@@ -447,3 +476,120 @@ def test_a_handler_that_a_job_left_behind_is_replaced_again(monkeypatch: pytest.
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         monkeypatch.setattr("holdfast.execution.timeout._ringing.look_again_at", 0.0)
         assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
+
+
+def test_kept_handlers_of_an_inner_block_leave_the_limit_around_it_in_force() -> None:
+    def outer() -> None:
+        with handlers_kept():
+            Timeout(30).run(lambda: None)
+        time.sleep(30)
+
+    assert isinstance(Timeout(0.05).run(outer).raised, JobTimeout)
+
+
+@pytest.mark.parametrize("shorter_first", [False, True])
+def test_with_kept_handlers_each_call_has_its_own_limit(shorter_first: bool) -> None:
+    limits = [0.03, 0.06] if shorter_first else [30, 0.03]
+    with handlers_kept():
+        for limit_s in limits[:-1]:
+            assert Timeout(limit_s).run(lambda: 5) == Ended(value=5)
+        started = time.monotonic()
+        ended = Timeout(limits[-1]).run(lambda: time.sleep(30))
+        took = time.monotonic() - started
+    assert isinstance(ended.raised, JobTimeout)
+    assert limits[-1] <= took < 10
+
+
+def test_with_kept_handlers_a_timer_wound_for_an_earlier_call_does_not_end_a_later_one() -> None:
+    def work() -> str:
+        until = time.monotonic() + 0.1
+        spin_until(lambda: time.monotonic() > until)
+        return "done"
+
+    with handlers_kept():
+        assert Timeout(0.03).run(lambda: 5).value == 5
+        assert Timeout(30).run(work) == Ended(value="done")
+        assert Timeout(0.03).run(lambda: 5).value == 5
+        assert Timeout(0).run(work) == Ended(value="done")
+
+
+def leave_a_timer() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 5, 5)
+
+
+def leave_a_timer_that_rings_once() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+
+
+def stop_the_timer() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def swallow_an_interrupt() -> None:
+    with suppress(JobTimeout):
+        Timeout(0.01).run(lambda: time.sleep(30))
+
+
+@pytest.mark.parametrize("fiddle", [leave_a_timer, leave_a_timer_that_rings_once, stop_the_timer, swallow_an_interrupt])
+def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: Callable[[], None]) -> None:
+    with handlers_kept():
+        Timeout(30).run(fiddle)
+        started = time.monotonic()
+        assert isinstance(Timeout(0.1).run(lambda: time.sleep(30)).raised, JobTimeout)
+        assert time.monotonic() - started < 4
+        assert Timeout(30).run(lambda: 5) == Ended(value=5)
+
+
+def test_with_kept_handlers_an_idle_timer_neither_raises_nor_goes_on_ringing() -> None:
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    with handlers_kept():
+        assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1000
+        Timeout(0.02).run(lambda: None)
+        until = time.monotonic() + 0.2
+        spin_until(lambda: time.monotonic() > until)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1000
+    assert signal.getitimer(signal.ITIMER_REAL)[0] <= before
+
+
+def test_an_alarm_of_others_does_not_bring_the_signal_forward_where_something_gentler_comes_first() -> None:
+    timeout = Timeout(0.02, grace_s=30)
+
+    def call() -> str:
+        spin_until(timeout.is_overdue)
+        timeout.expire()
+        signal.raise_signal(signal.SIGALRM)
+        return "cleaned up"
+
+    ended = timeout.run(call)
+    assert ended.value == "cleaned up"
+    assert isinstance(ended.stopped_by, JobTimeout)
+
+
+def test_only_the_thread_of_the_call_holds_interrupts_back() -> None:
+    timeout = Timeout(0.05)
+    entered, leave = threading.Event(), threading.Event()
+
+    def elsewhere() -> None:
+        with timeout.held_back():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=elsewhere)
+
+    def call() -> None:
+        thread.start()
+        entered.wait(10)
+        time.sleep(30)
+
+    try:
+        assert isinstance(timeout.run(call).raised, JobTimeout)
+    finally:
+        leave.set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_with_kept_handlers_an_alarm_just_at_the_end_never_escapes() -> None:
+    with handlers_kept():
+        assert calls_about_as_long_as_their_limit(1000, each=lambda timeout: None) == {JobTimeout}

@@ -1,11 +1,14 @@
 """Programs as jobs: only allowed ones, without a shell, and nothing of them is left behind."""
 
+import fcntl
 import os
 import select
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ import pytest
 
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError
 from holdfast.handlers import Cancel, Command, CommandFailed, CommandHandler, JobContext, check_command, parse_command
+from holdfast.values import Progress
 
 
 class Interrupted(BaseException):
@@ -27,6 +31,8 @@ class Run:
         self.written: list[str] = []
         self.stop = threading.Event()
         self.on_output: Callable[[str], None] = self.written.append
+        self.reports: list[Progress] = []
+        self.on_report: Callable[[Progress], None] = self.reports.append
 
     @property
     def text(self) -> str:
@@ -41,6 +47,7 @@ class Run:
             payload=Command(argv=argv, cwd=self.cwd),
             stop_asked=self.stop.is_set,
             output=lambda text: self.on_output(text),
+            report=lambda progress: self.on_report(progress),
         )
         return CommandHandler(allowed).handle(context)
 
@@ -153,6 +160,33 @@ def test_a_file_that_cannot_be_run_is_a_failed_run(run: Run, tmp_path: Path) -> 
         run(f"{script}2", allowed=[f"{script}2"])
 
 
+def test_a_program_that_was_found_before_is_looked_for_again_once_it_is_gone_or_the_path_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = [tmp_path / name / "tool" for name in ("first", "second", "third")]
+    for tool in tools:
+        tool.parent.mkdir()
+        tool.write_text(f"#!/bin/sh\necho {tool.parent.name}\n")
+        tool.chmod(0o755)
+
+    def answer(*path: Path) -> str:
+        monkeypatch.setenv("PATH", os.pathsep.join(str(tool.parent) for tool in path))
+        run = Run()
+        run("tool", allowed=["tool"])
+        return run.text
+
+    first, second, third = tools
+    assert answer(first, second) == "first\n"
+    assert answer(third, first) == "third\n"
+    first.unlink()
+    assert answer(first, second) == "second\n"
+    second.chmod(0o600)
+    with pytest.raises(CommandFailed, match="command 'tool' was not found"):
+        answer(first, second)
+    second.chmod(0o700)
+    assert answer(first, second) == "second\n"
+
+
 def test_the_jobs_directory_does_not_choose_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for place in (ours, theirs):
@@ -240,12 +274,62 @@ def test_a_command_that_closes_its_output_is_waited_for(run: Run) -> None:
         run("sh", "-c", "exec >&- 2>&-; sleep 0.3; exit 4")
 
 
+@pytest.mark.parametrize(
+    ("script", "ends_with", "said"),
+    [
+        ("echo one; exit 4", 4, "one\n"),
+        ("exec >&- 2>&-; sleep 0.3; exit 5", 5, ""),
+        ("sleep 60 & echo one; exit 6", 6, "one\n"),
+        ("echo one; kill -9 $$", -9, "one\n"),
+    ],
+)
+def test_it_ends_likewise_where_no_descriptor_tells_of_the_end(
+    run: Run, monkeypatch: pytest.MonkeyPatch, script: str, ends_with: int, said: str
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    started = time.monotonic()
+    with pytest.raises(CommandFailed) as raised:
+        run("sh", "-c", script)
+    assert (raised.value.exit_code, run.text) == (ends_with, said)
+    assert time.monotonic() - started < 10
+
+
+def test_it_runs_also_where_such_a_descriptor_is_forbidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int) -> int:
+        raise PermissionError(f"no descriptor for {pid}")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    assert run("sh", "-c", "echo fine") == {"exit_code": 0}
+    assert run.text == "fine\n"
+
+
 @pytest.mark.parametrize("script", ["echo begun; sleep 60", "echo begun; exec >&- 2>&-; sleep 60"])
 def test_where_nothing_can_interrupt_it_the_flag_stops_it(run: Run, script: str) -> None:
     run.on_output = lambda text: run.stop.set()
     started = time.monotonic()
     with pytest.raises(Cancel):
         run("sh", "-c", script)
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("is_told_of_the_end", [True, False])
+def test_the_flag_also_stops_one_that_has_long_been_silent(
+    run: Run, monkeypatch: pytest.MonkeyPatch, is_told_of_the_end: bool
+) -> None:
+    if not is_told_of_the_end:
+        monkeypatch.delattr(os, "pidfd_open")
+
+    class AtTheSixthLook(threading.Event):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            return self.looks > 5
+
+    run.stop = AtTheSixthLook()
+    started = time.monotonic()
+    with pytest.raises(Cancel):
+        run("sh", "-c", "exec >&- 2>&-; sleep 60")
     assert time.monotonic() - started < 10
 
 
@@ -336,3 +420,109 @@ def test_a_command_is_written_as_text_or_as_a_list(written: str | list[str], arg
 def test_a_command_nobody_could_run_is_refused(written: str | list[str], complaint: str) -> None:
     with pytest.raises(DefinitionError, match=complaint):
         parse_command(written)
+
+
+SAY = 'say() { printf "%s\\n" "$1" > /dev/fd/$HOLDFAST_PROGRESS_FD; }; '
+
+
+def test_a_command_says_how_far_it_is(run: Run) -> None:
+    run("sh", "-c", SAY + "say 1; say '2.5 10'; say '3 10 reading the  second file '; echo done")
+    assert run.reports == [
+        Progress(done=1),
+        Progress(done=2.5, total=10),
+        Progress(done=3, total=10, message="reading the  second file"),
+    ]
+    assert run.text == "done\n"
+
+
+def test_a_report_is_passed_on_while_the_command_runs(run: Run, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    run.on_report = lambda progress: seen.touch()
+    script = SAY + f"exec >&- 2>&-; say 1; for i in $(seq 300); do test -e {seen} && exit 0; sleep 0.1; done; exit 9"
+    assert run("sh", "-c", script) == {"exit_code": 0}
+
+
+@pytest.mark.parametrize("line", ["", "half", "-1", "nan", "1 inf", "1 of 10", "1 -2", "\\377", "0x10", "1,5"])
+def test_a_report_that_cannot_be_read_is_ignored(run: Run, line: str) -> None:
+    run("sh", "-c", SAY + 'printf "$1\\n" > /dev/fd/$HOLDFAST_PROGRESS_FD; say "7 8"', "sh", line)
+    assert run.reports == [Progress(done=7, total=8)]
+
+
+def test_a_line_too_long_to_be_a_report_is_dropped_whole(run: Run) -> None:
+    script = """
+import os
+with open(int(os.environ["HOLDFAST_PROGRESS_FD"]), "w") as reports:
+    print(1, 2, "x" * 3000, file=reports)
+    print("3 4 " + "x" * 200_000 + "\\n5 6", file=reports)
+    print("7 8 unfinished", end="", file=reports)
+"""
+    run(sys.executable, "-c", script, allowed=[sys.executable])
+    assert run.reports == [Progress(done=5, total=6)]
+
+
+def test_a_line_without_end_takes_no_memory(run: Run) -> None:
+    tracemalloc.start()
+    try:
+        run("sh", "-c", "head -c 20000000 /dev/zero > /dev/fd/$HOLDFAST_PROGRESS_FD")
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_command_said_last_is_heard(run: Run, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+
+    def outlive_the_command(text: str) -> None:
+        run.written.append(text)
+        if not text:  # the end of its output has been seen, what it says now has not
+            go_on.touch()
+            wait_for_death(int(run.text))
+
+    run.on_output = outlive_the_command
+    run("sh", "-c", SAY + f"echo $$; exec >&- 2>&-; while ! test -e '{go_on}'; do sleep 0.01; done; say 9")
+    assert run.reports == [Progress(done=9)]
+
+
+def test_only_the_command_can_write_to_its_pipes(run: Run) -> None:
+    def open_for_writing() -> set[int]:
+        found = {int(name) for name in os.listdir("/dev/fd")}
+        return {fd for fd in found if _access(fd) == os.O_WRONLY}
+
+    before = open_for_writing()
+    during: list[set[int]] = []
+    run.on_output = lambda text: during.append(open_for_writing())
+    run("sh", "-c", "echo hello")
+    assert during[0] == before
+
+
+def _access(fd: int) -> int | None:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+    except OSError:  # what listed them is closed by now
+        return None
+
+
+def test_a_background_process_that_keeps_the_progress_pipe_does_not_hold_up_the_job(run: Run) -> None:
+    started = time.monotonic()
+    run("sh", "-c", SAY + "say 1; (trap '' HUP; exec sleep 60 > /dev/null 2>&1) &")
+    assert time.monotonic() - started < 10
+    assert run.reports == [Progress(done=1)]
+
+
+@pytest.mark.parametrize("argv", [("sh", "-c", SAY + "say 1; exit 3"), ("sh", "-c", "sleep 60 &"), ("nowhere",)])
+def test_no_descriptor_is_left_open(run: Run, argv: tuple[str, ...]) -> None:
+    before = os.listdir("/dev/fd")
+    with suppress(CommandFailed):
+        run(*argv, allowed=[argv[0]])
+    assert os.listdir("/dev/fd") == before
+
+
+def test_the_command_inherits_nothing_else(run: Run) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    try:
+        run("sh", "-c", f"test ! -e /dev/fd/{writing}; echo $?")
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert run.text == "0\n"

@@ -1,12 +1,16 @@
 """What a handler sees of its job, and the verdicts it may return."""
 
+import math
 from contextlib import suppress
 from datetime import timedelta
+from fractions import Fraction
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+from holdfast.values import Progress
 
 
 def a_context(payload: object = None) -> JobContext:
@@ -37,6 +41,7 @@ def test_an_except_exception_on_the_way_up_does_not_swallow_a_verdict(verdict: B
 def test_a_context_stands_alone_so_that_handlers_can_be_tested_without_a_worker() -> None:
     context = a_context({"to": "ada"})
     context.write("nobody reads this")
+    context.progress(1, 2, "nobody sees this")
     with context.uninterrupted():
         assert not context.is_cancelled()
     assert context.log.name == "holdfast.job"
@@ -57,6 +62,44 @@ def test_what_the_runtime_answers_reaches_the_handler() -> None:
     context.write("half way")
     assert context.is_cancelled()
     assert written == ["half way"]
+
+
+def reported(*args: Any) -> Progress:
+    heard: list[Progress] = []
+    msgspec.structs.replace(a_context(), report=heard.append).progress(*args)
+    (progress,) = heard
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("args", "progress"),
+    [
+        ((3,), Progress(done=3.0)),
+        ((0, 0), Progress(done=0.0, total=0.0)),
+        ((12, 10, "more than was thought"), Progress(done=12.0, total=10.0, message="more than was thought")),
+        ((Fraction(1, 2), 2**70), Progress(done=0.5, total=2.0**70)),
+    ],
+)
+def test_a_handler_says_how_far_it_is(args: tuple[Any, ...], progress: Progress) -> None:
+    assert reported(*args) == progress
+
+
+@pytest.mark.parametrize("amount", [-1, math.nan, math.inf, -math.inf, 10**400])
+@pytest.mark.parametrize("what", ["done", "total"])
+def test_progress_in_impossible_numbers_is_refused(what: str, amount: float) -> None:
+    with pytest.raises(ValueError, match=rf"{what} must be a finite number, 0 or more, not "):
+        a_context().progress(amount if what == "done" else 1, amount if what == "total" else None)
+
+
+@pytest.mark.parametrize("args", [("3",), (None,), (True,), (1, "of many"), (1, 2, 3), (1j,)])
+def test_progress_in_anything_but_numbers_and_text_is_refused(args: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"pass progress\(done, total, message\)"):
+        a_context().progress(*args)
+
+
+def test_a_long_message_is_cut_between_characters_and_can_be_stored() -> None:
+    assert reported(1, 2, "ab" + "€" * 1000).message == "ab" + "€" * 340
+    assert reported(1, 2, "a\0b\udc80").message == "a\ufffdb?"
 
 
 def test_a_handler_knows_from_its_class_whether_it_is_async() -> None:

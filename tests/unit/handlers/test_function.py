@@ -164,6 +164,30 @@ def test_binding_a_call_gives_its_payload() -> None:
     assert handler.bind("ada", lines=[Line(Decimal(1))]) == {"name": "ada", "lines": [Line(Decimal(1))]}
 
 
+def test_a_call_is_bound_by_position_and_by_name_in_the_order_of_the_parameters() -> None:
+    def job(first: int, context: JobContext, second: int = 2, *, third: int, fourth: int = 4) -> None: ...
+
+    handler = FunctionHandler(job)
+    assert handler.payload_of(third=3, first=1) == msgspec.Raw(b'{"first":1,"third":3}')
+    assert handler.payload_of(1, 5, fourth=6, third=3) == msgspec.Raw(b'{"first":1,"second":5,"third":3,"fourth":6}')
+    for args, kwargs, complaint in (
+        ((1, 2, 3), {"fourth": 4}, "too many positional arguments"),
+        ((1,), {}, "missing a required argument: 'third'"),
+        ((1,), {"first": 1, "third": 3}, "multiple values for argument 'first'"),
+        ((1,), {"third": 3, "context": 5}, "unexpected keyword argument 'context'"),
+    ):
+        with pytest.raises(DefinitionError, match=complaint):
+            handler.payload_of(*args, **kwargs)
+
+
+def test_the_payload_is_what_was_bound_as_json() -> None:
+    handler = FunctionHandler(greet)
+    payload = handler.payload_of("ada", lines=[Line(Decimal(1))])
+    assert payload == msgspec.Raw(b'{"name":"ada","lines":[{"price":"1","parts":[]}]}')
+    with pytest.raises(DefinitionError, match=r"parameter 'times': Expected `int`, got `str`$"):
+        handler.payload_of("ada", times="b")
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "complaint"),
     [

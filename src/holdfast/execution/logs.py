@@ -1,0 +1,120 @@
+"""What an attempt logs is kept with what it prints: a handler on the root logger, there while jobs may run."""
+
+import logging
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from holdfast.execution.output import Output, is_stand_in, output_here, outside_the_job
+
+_JOB: Final = "holdfast.job"
+_OURS: Final = "holdfast."
+_root = logging.getLogger()
+_job_log = logging.getLogger(_JOB)
+
+
+class _Capture(logging.Handler):
+    """Writes the records of a job into its output. Those of nobody's job fare as if this handler were not there."""
+
+    def createLock(self) -> None:
+        # An output has its own lock; and an interrupt that came while one was held here would block every logger.
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        output = _output_of(record)
+        if output is not None:
+            self._write(record, output)
+        elif not any(_other_handlers(record)):
+            _as_without_handlers(record)
+        return True
+
+    def _write(self, record: logging.LogRecord, output: Output) -> None:
+        # A handler of theirs on a stream that ends in the same output says it in the words they have chosen.
+        if any(is_stand_in(getattr(h, "stream", None)) and record.levelno >= h.level for h in _other_handlers(record)):
+            return
+        try:
+            output.write(self.format(record) + "\n")
+        except Exception:  # the message is formatted only now, by code of the job
+            self.handleError(record)
+
+
+def _output_of(record: logging.LogRecord) -> Output | None:
+    """Whose record it is. What we ourselves log on threads of ours is not the job's that happens to be running."""
+    is_a_users = record.name == _JOB or not record.name.startswith(_OURS)
+    return output_here(even_unclaimed=is_a_users)
+
+
+def _as_without_handlers(record: logging.LogRecord) -> None:
+    """What Python does with a record for which it finds no handler; it has found ours, so we do it."""
+    last_resort = logging.lastResort
+    if last_resort is not None and record.levelno >= last_resort.level:
+        with outside_the_job():  # it writes to sys.stderr, and a thread of nobody's would find the running job there
+            last_resort.handle(record)
+
+
+def _other_handlers(record: logging.LogRecord) -> Iterator[logging.Handler]:
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        yield from (handler for handler in logger.handlers if handler is not _capture)
+        logger = logger.parent if logger.propagate else None
+
+
+class _Level(int):
+    """A level that can be told from the same number set by somebody else."""
+
+
+class _Unasked(logging.Filter):
+    """Lets `context.log.info` be kept with the attempt where the program's own log is to hold only warnings."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if _job_log.level is not _our_level or record.levelno >= _asked_level():
+            return True
+        if _output_of(record) is not None:
+            _capture.handle(record)
+        return False
+
+
+def _asked_level() -> int:
+    """The level of `holdfast.job`, had we not set one."""
+    return (_job_log.parent or _root).getEffectiveLevel()
+
+
+def _choose_level() -> None:
+    """INFO for `holdfast.job`, unless the program has chosen another for it, or a lower one for all loggers."""
+    if _job_log.level is _our_level and _asked_level() <= _our_level:
+        _job_log.setLevel(logging.NOTSET)
+    elif _job_log.level == logging.NOTSET and _asked_level() > _our_level:
+        _job_log.setLevel(_our_level)
+        _job_log.addFilter(_unasked)
+
+
+_capture = _Capture()
+_capture.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+_our_level = _Level(logging.INFO)
+_unasked = _Unasked()
+_lock = threading.Lock()
+_listeners = 0
+
+
+@contextmanager
+def logs_captured() -> Generator[None]:
+    """Keep what jobs log with their output while the block lasts."""
+    global _listeners
+    with _lock:
+        _listeners += 1
+    listen()
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners -= 1
+            if not _listeners:
+                _root.removeHandler(_capture)
+
+
+def listen() -> None:
+    """Put the handler on the root logger, where it belongs while jobs run: a new configuration may have removed it."""
+    if _capture not in _root.handlers:
+        _choose_level()
+        _root.addHandler(_capture)
