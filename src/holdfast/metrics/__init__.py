@@ -1,5 +1,8 @@
-"""Counting what workers do: a one-method contract, and the in-memory collector that is used by default."""
+"""Counting and measuring what workers do: the contracts, and the in-memory collector that is used by default.
 
-from holdfast.metrics.collector import InMemoryMetrics, MetricsCollector
+`prometheus.py` has a collector for Prometheus; it needs the extra `metrics`.
+"""
 
-__all__ = ["InMemoryMetrics", "MetricsCollector"]
+from holdfast.metrics.collector import InMemoryMetrics, MeasuringCollector, MetricsCollector, measuring
+
+__all__ = ["InMemoryMetrics", "MeasuringCollector", "MetricsCollector", "measuring"]

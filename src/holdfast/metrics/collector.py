@@ -1,8 +1,9 @@
-"""`MetricsCollector`: whoever wants to know how often something happened."""
+"""`MetricsCollector`: whoever wants to know how often something happened; `MeasuringCollector`: and how much it was."""
 
 import threading
 from collections import Counter
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 
 class MetricsCollector(Protocol):
@@ -13,16 +14,56 @@ class MetricsCollector(Protocol):
         ...
 
 
+@runtime_checkable
+class MeasuringCollector(MetricsCollector, Protocol):
+    """A collector that also receives measurements. It has both of these methods, or neither is called."""
+
+    def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+        """Add measurements of a queue, such as the seconds that each of some jobs took."""
+        ...
+
+    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
+        """Set what something amounts to now, for a queue or for the whole worker."""
+        ...
+
+
+def measuring(collector: MetricsCollector) -> MeasuringCollector:
+    """The collector itself if it takes measurements, else one that passes it the counters and drops the rest."""
+    return collector if isinstance(collector, MeasuringCollector) else _CountingOnly(collector)
+
+
+class _CountingOnly:
+    def __init__(self, collector: MetricsCollector) -> None:
+        self.count = collector.count
+
+    def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+        pass
+
+    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
+        pass
+
+
 class InMemoryMetrics:
-    """Counters of this process."""
+    """Counters and measurements of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._observed: dict[tuple[str, str], tuple[int, float]] = {}
+        self._gauges: dict[tuple[str, str], float] = {}
 
     def count(self, name: str, value: int = 1, *, queue: str) -> None:
         with self._lock:
             self._counts[name, queue] += value
+
+    def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+        with self._lock:
+            number, total = self._observed.get((name, queue), (0, 0.0))
+            self._observed[name, queue] = (number + len(values), total + sum(values))
+
+    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
+        with self._lock:
+            self._gauges[name, queue] = value
 
     def total(self, name: str, queue: str | None = None) -> int:
         """What a counter has reached, over all queues or for one."""
@@ -30,3 +71,13 @@ class InMemoryMetrics:
             return sum(
                 value for (counted, where), value in self._counts.items() if counted == name and queue in (None, where)
             )
+
+    def observed(self, name: str, queue: str) -> tuple[int, float]:
+        """How many measurements there were, and their sum."""
+        with self._lock:
+            return self._observed.get((name, queue), (0, 0.0))
+
+    def level(self, name: str, queue: str = "") -> float | None:
+        """What a gauge was last set to, if ever."""
+        with self._lock:
+            return self._gauges.get((name, queue))

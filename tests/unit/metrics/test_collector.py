@@ -1,8 +1,18 @@
-"""Counters: by name and queue, from many threads, and nothing is lost."""
+"""Counters and measurements: by name and queue, from many threads, and nothing is lost."""
 
 import threading
 
-from holdfast.metrics import InMemoryMetrics, MetricsCollector
+from holdfast.metrics import InMemoryMetrics, MeasuringCollector, MetricsCollector, measuring
+
+
+class Tally:
+    """A collector of a user's own, which knows nothing of measurements."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, int, str]] = []
+
+    def count(self, name: str, value: int = 1, *, queue: str) -> None:
+        self.counted.append((name, value, queue))
 
 
 def test_a_counter_starts_at_nothing() -> None:
@@ -25,6 +35,42 @@ def test_counts_add_up_by_name_and_queue() -> None:
 def test_the_collector_out_of_the_box_keeps_the_contract() -> None:
     collector: MetricsCollector = InMemoryMetrics()
     collector.count("jobs_fetched", 2, queue="mail")
+
+
+def test_measurements_add_up_by_name_and_queue() -> None:
+    metrics = InMemoryMetrics()
+    assert metrics.observed("job_duration_seconds", "mail") == (0, 0.0)
+    metrics.observe("job_duration_seconds", [0.5, 1.5], queue="mail")
+    metrics.observe("job_duration_seconds", (), queue="mail")
+    metrics.observe("job_duration_seconds", (4.0,), queue="mail")
+    metrics.observe("job_duration_seconds", [8.0], queue="slow")
+    metrics.observe("job_wait_seconds", [16.0], queue="mail")
+    assert metrics.observed("job_duration_seconds", "mail") == (3, 6.0)
+    assert metrics.observed("job_duration_seconds", "slow") == (1, 8.0)
+
+
+def test_a_gauge_is_what_it_was_last_set_to() -> None:
+    metrics = InMemoryMetrics()
+    assert metrics.level("slots_busy") is None
+    metrics.gauge("slots_busy", 3)
+    metrics.gauge("slots_busy", 2)
+    metrics.gauge("slots_busy", 7, queue="mail")
+    assert (metrics.level("slots_busy"), metrics.level("slots_busy", "mail")) == (2, 7)
+
+
+def test_a_collector_that_only_counts_is_spared_the_measurements() -> None:
+    tally = Tally()
+    collector = measuring(tally)
+    collector.count("jobs_fetched", 2, queue="mail")
+    collector.observe("job_duration_seconds", [1.0], queue="mail")
+    collector.gauge("slots_busy", 3)
+    assert tally.counted == [("jobs_fetched", 2, "mail")]
+
+
+def test_a_collector_that_measures_is_asked_directly() -> None:
+    metrics = InMemoryMetrics()
+    assert isinstance(metrics, MeasuringCollector)
+    assert measuring(metrics) is metrics
 
 
 def test_counting_from_many_threads_loses_nothing() -> None:

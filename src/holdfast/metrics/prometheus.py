@@ -1,0 +1,125 @@
+"""`PrometheusMetrics`: a worker's counters and measurements, for Prometheus to scrape. Needs the extra `metrics`.
+
+Counting happens for every job and reading every few seconds, so what is kept are plain numbers; they become
+Prometheus's samples when they are read. The only label is `queue`.
+"""
+
+import re
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby
+from typing import Final
+
+from holdfast.errors import ConfigError
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as problem:
+    raise ConfigError("metrics need the package prometheus-client: pip install 'holdfast[metrics]'") from problem
+
+PREFIX: Final = "holdfast_"
+BUCKETS_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+
+_unfit = re.compile(r"[^a-zA-Z0-9_]")
+_MEANINGS: Final = {
+    "jobs_fetched": "Jobs this worker has claimed.",
+    "jobs_succeeded": "Runs that ended well.",
+    "jobs_failed": "Runs that failed.",
+    "jobs_requeued": "Failed runs that will be retried.",
+    "jobs_failed_permanently": "Jobs that became dead letters after their last run.",
+    "jobs_rejected_signature": "Messages that none of our keys had signed.",
+    "jobs_released": "Jobs given back without an attempt spent.",
+    "jobs_lost_lease": "Verdicts refused because the lease was no longer held.",
+    "jobs_reaped": "Jobs taken back from workers that had died.",
+    "job_duration_seconds": "How long runs took.",
+}
+
+
+class PrometheusMetrics(Collector):
+    """A collector with its own registry, to which an application may add metrics that are not ours."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._gauges: dict[tuple[str, str], float] = {}
+        self._histograms: defaultdict[tuple[str, str], _Histogram] = defaultdict(_Histogram)
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def count(self, name: str, value: int = 1, *, queue: str) -> None:
+        with self._lock:
+            self._counts[_fit(name), queue] += value
+
+    def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
+        with self._lock:
+            self._histograms[_fit(name), queue].add(values)
+
+    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
+        with self._lock:
+            self._gauges[_fit(name), queue] = value
+
+    def render(self) -> tuple[bytes, str]:
+        """The document that is scraped, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything, as the registry wants it."""
+        with self._lock:
+            counts = sorted(self._counts.items())
+            gauges = sorted(self._gauges.items())
+            histograms = sorted((key, histogram.read()) for key, histogram in self._histograms.items())
+        for name, counted in groupby(counts, _name):
+            counter = CounterMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
+            for (_, queue), count in counted:
+                counter.add_metric([queue], count)
+            yield counter
+        for name, levels in groupby(gauges, _name):
+            gauge = GaugeMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
+            for (_, queue), value in levels:
+                gauge.add_metric([queue], value)
+            yield gauge
+        for name, observed in groupby(histograms, _name):
+            histogram = HistogramMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
+            for (_, queue), (buckets, total) in observed:
+                histogram.add_metric([queue], buckets, total)
+            yield histogram
+
+
+class _Histogram:
+    """How many values fell into each bucket, and the sum of all."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS_S) + 1)
+        self._sum = 0.0
+
+    def add(self, values: Sequence[float]) -> None:
+        counts = self._counts
+        for value in values:
+            counts[bisect_left(BUCKETS_S, value)] += 1
+        self._sum += sum(values)
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """For each bound how many values were not above it, and the sum."""
+        bounds = [*map(str, BUCKETS_S), "+Inf"]
+        return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+
+
+def _name(item: tuple[tuple[str, str], object]) -> str:
+    return item[0][0]
+
+
+@lru_cache(maxsize=256)
+def _fit(name: str) -> str:
+    return _unfit.sub("_", name)
+
+
+def _meaning(name: str) -> str:
+    return _MEANINGS.get(name, name.replace("_", " ").capitalize() + ".")

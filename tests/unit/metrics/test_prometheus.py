@@ -1,0 +1,157 @@
+"""What Prometheus reads: checked with the parser of its own client."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from prometheus_client import Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.errors import ConfigError
+from holdfast.metrics import MeasuringCollector, measuring
+from holdfast.metrics.prometheus import BUCKETS_S, PrometheusMetrics
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def scraped(metrics: PrometheusMetrics) -> dict[Sample, float]:
+    document, content_type = metrics.render()
+    assert content_type.startswith("text/plain; version=")
+    samples: dict[Sample, float] = {}
+    for family in text_string_to_metric_families(document.decode()):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples
+            samples[key] = sample.value
+    return samples
+
+
+def of(name: str, **labels: str) -> Sample:
+    return name, tuple(sorted(labels.items()))
+
+
+def test_nothing_is_shown_before_anything_happened() -> None:
+    assert scraped(PrometheusMetrics()) == {}
+
+
+def test_counters_are_shown_by_queue_and_nothing_else() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("jobs_fetched", queue="mail")
+    metrics.count("jobs_fetched", 4, queue="mail")
+    metrics.count("jobs_fetched", queue="slow")
+    metrics.count("jobs_failed", queue="mail")
+    assert scraped(metrics) == {
+        of("holdfast_jobs_fetched_total", queue="mail"): 5,
+        of("holdfast_jobs_fetched_total", queue="slow"): 1,
+        of("holdfast_jobs_failed_total", queue="mail"): 1,
+    }
+
+
+def test_durations_become_a_cumulative_histogram() -> None:
+    metrics = PrometheusMetrics()
+    # On a bound, between two, below the first, above the last.
+    metrics.observe("job_duration_seconds", [1.0, 0.75], queue="mail")
+    metrics.observe("job_duration_seconds", (0.0, 5000.0), queue="mail")
+    metrics.observe("job_duration_seconds", [60.0], queue="slow")
+    samples = scraped(metrics)
+    name = "holdfast_job_duration_seconds"
+    buckets = [samples[of(f"{name}_bucket", queue="mail", le=str(bound))] for bound in BUCKETS_S]
+    assert buckets == [1 if bound < 1.0 else 3 for bound in BUCKETS_S]
+    assert samples[of(f"{name}_bucket", queue="mail", le="+Inf")] == 4
+    assert samples[of(f"{name}_count", queue="mail")] == 4
+    assert samples[of(f"{name}_sum", queue="mail")] == 5001.75
+    assert samples[of(f"{name}_count", queue="slow")] == 1
+    assert len(samples) == 2 * (len(BUCKETS_S) + 3)
+
+
+def test_the_buckets_reach_from_a_millisecond_to_an_hour() -> None:
+    assert (BUCKETS_S[0], BUCKETS_S[-1]) == (0.001, 3600.0)
+    assert list(BUCKETS_S) == sorted(set(BUCKETS_S))
+
+
+def test_a_gauge_is_what_it_was_last_set_to() -> None:
+    metrics = PrometheusMetrics()
+    metrics.gauge("slots_busy", 3)
+    metrics.gauge("slots_busy", 2.5)
+    metrics.gauge("queue_jobs", 7, queue="mail")
+    assert scraped(metrics) == {
+        of("holdfast_slots_busy", queue=""): 2.5,
+        of("holdfast_queue_jobs", queue="mail"): 7,
+    }
+
+
+def test_names_that_prometheus_would_refuse_are_made_fit() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("mails.sent", queue="mail")
+    metrics.count("mails-sent", queue="mail")
+    assert scraped(metrics) == {of("holdfast_mails_sent_total", queue="mail"): 2}
+
+
+def test_a_queue_that_is_no_plain_word_stays_one_label() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("jobs_reaped", queue='*"\\\n')
+    assert scraped(metrics) == {of("holdfast_jobs_reaped_total", queue='*"\\\n'): 1}
+
+
+def test_every_metric_says_what_it_means() -> None:
+    metrics = PrometheusMetrics()
+    metrics.count("jobs_fetched", queue="mail")
+    metrics.count("mails_sent", queue="mail")
+    document = metrics.render()[0].decode()
+    assert "# HELP holdfast_jobs_fetched_total Jobs this worker has claimed.\n" in document
+    assert "# HELP holdfast_mails_sent_total Mails sent.\n" in document
+
+
+def test_an_application_may_add_its_own_metrics() -> None:
+    metrics = PrometheusMetrics()
+    Gauge("shop_open", "Whether it is.", registry=metrics.registry).set(1)
+    assert scraped(metrics) == {of("shop_open"): 1}
+
+
+def test_two_collectors_share_nothing() -> None:
+    first, second = PrometheusMetrics(), PrometheusMetrics()
+    first.count("jobs_fetched", queue="mail")
+    first.observe("job_duration_seconds", [1.0], queue="mail")
+    assert scraped(second) == {}
+
+
+def test_it_takes_counters_and_measurements() -> None:
+    metrics = PrometheusMetrics()
+    collector: MeasuringCollector = metrics
+    assert measuring(collector) is metrics
+
+
+def test_working_while_being_scraped_loses_nothing() -> None:
+    metrics = PrometheusMetrics()
+    barrier = threading.Barrier(4)
+
+    def work(queue: str) -> None:
+        barrier.wait()
+        for number in range(500):
+            metrics.count("jobs_fetched", queue=f"{queue}{number % 50}")
+            metrics.observe("job_duration_seconds", [0.01] * 4, queue=queue)
+
+    threads = [threading.Thread(target=work, args=(queue,)) for queue in "aab"]
+    for thread in threads:
+        thread.start()
+    barrier.wait()
+    while any(thread.is_alive() for thread in threads):
+        metrics.render()
+    samples = scraped(metrics)
+    assert sum(value for (name, _), value in samples.items() if name == "holdfast_jobs_fetched_total") == 1500
+    assert samples[of("holdfast_job_duration_seconds_count", queue="a")] == 4000
+    assert samples[of("holdfast_job_duration_seconds_count", queue="b")] == 2000
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "holdfast.metrics.prometheus")
+    with pytest.raises(ConfigError, match=r"pip install 'holdfast\[metrics\]'"):
+        __import__("holdfast.metrics.prometheus")
+
+
+def test_nothing_else_loads_the_package() -> None:
+    modules = "holdfast.metrics, holdfast.app, holdfast.worker, holdfast.worker.probes, holdfast.cli"
+    program = f"import sys, {modules}; print('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout == b"False\n"
