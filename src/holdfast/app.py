@@ -7,10 +7,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from pathlib import Path
-from typing import Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
+from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.codec import encode_payload
 from holdfast.config import Project, Settings, find_project, load_settings
@@ -35,8 +36,20 @@ from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, BackoffStrategy, JobEnvelope, WorkerResult
+from holdfast.values import (
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    Backoff,
+    BackoffStrategy,
+    Progress,
+    WorkerResult,
+)
 from holdfast.worker import QueueWorker, WorkerLoop
+
+if TYPE_CHECKING:
+    from holdfast.worker.executors.process import Program
+    from holdfast.worker.supervisor import Supervisor, WorkerOptions
+    from holdfast.worker.systemd import Notifier
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +76,7 @@ class JobOptions(TypedDict, total=False):
     tags: Sequence[str]
     meta: Mapping[str, object]
     trace_id: str
+    fence: bool
     id: str
 
 
@@ -73,6 +87,7 @@ class Job(Generic[P, R]):
         self._app = app
         self._handler = handler
         self._options = options
+        self._template = definition_of(handler.key, None, options)
         self.key = handler.key
         update_wrapper(self, handler.function)
 
@@ -85,7 +100,7 @@ class Job(Generic[P, R]):
 
     def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
         """The definition of this call; an invalid argument is an error here, not in the worker."""
-        return definition_of(self.key, self._handler.bind(*args, **kwargs), self._options)
+        return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Keep this call for a worker."""
@@ -202,9 +217,9 @@ class Holdfast:
 
         def register(function: Callable[P, R]) -> Job[P, R]:
             handler = FunctionHandler(function, key=key, no_retry=no_retry)
-            definition_of(handler.key, None, options)  # wrong options are an error here, where they are written
+            job = Job[P, R](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
-            return Job(self, handler, options)
+            return job
 
         return register if function is None else register(function)
 
@@ -230,11 +245,10 @@ class Holdfast:
 
     def enqueue_many(self, definitions: Iterable[JobDefinition]) -> list[str]:
         """Keep one job of each definition, all or none, in one round trip."""
-        engine, envelopes = self.backend(), list[JobEnvelope]()
+        engine, definitions = self.backend(), list(definitions)
         for definition in definitions:
             self.check(definition)
-            envelopes.append(engine.envelopes.make(definition))
-        return [one.id for one in engine.accept(envelopes)]
+        return [one.id for one in engine.accept(engine.envelopes.make_many(definitions))]
 
     def check(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
@@ -253,18 +267,57 @@ class Holdfast:
         engine = self.backend()
         return JobHandle(job_id, engine, engine.clock)
 
-    def worker(self, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
-        """A worker in this process. `tee` sees a job's output while it runs."""
-        return self._worker(*self._open(), tee=tee)
+    def worker(
+        self,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+    ) -> QueueWorker:
+        """A worker in this process. `tee` sees a job's output while it runs, `on_progress` how far it says it is."""
+        return self._worker(*self._open(), tee=tee, on_progress=on_progress)
 
-    def _worker(self, engine: Engine, signer: Signer, *, tee: Callable[[str], None] | None = None) -> QueueWorker:
+    def _worker(
+        self,
+        engine: Engine,
+        signer: Signer,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+    ) -> QueueWorker:
         return QueueWorker(
             engine,
-            JobRuntime(self.registry, clock=engine.clock, tee=tee),
+            JobRuntime(self.registry, clock=engine.clock, tee=tee, on_progress=on_progress),
             signer,
             retry=self._retry_policy or BackoffPolicy(self.backoff),
             metrics=self.metrics,
             clock=engine.clock,
+        )
+
+    def supervisor(
+        self,
+        program: "Program",
+        options: "WorkerOptions",
+        *,
+        on_results: Callable[[Sequence[WorkerResult]], None] | None = None,
+        notifier: "Notifier | None" = None,
+    ) -> "Supervisor":
+        """A worker whose children run this program, which has to know the same handlers; `run()` it."""
+        # Imported here: producers, which are most programs, need none of it.
+        from holdfast.worker.intake import Intake
+        from holdfast.worker.reporting import Reporter
+        from holdfast.worker.supervisor import Supervisor
+
+        engine, signer = self._open()
+        return Supervisor(
+            engine,
+            program=program,
+            registry=self.registry,
+            intake=Intake(signer, engine.clock),
+            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            reporter=Reporter(self.metrics, listener=on_results),
+            options=options,
+            version=__version__,
+            notifier=notifier,
         )
 
     @property
@@ -342,6 +395,7 @@ def definition_of(key: str, payload: object, options: JobOptions) -> JobDefiniti
         tags=unique(options.get("tags", ())),
         meta=_encoded_meta(options.get("meta", {})),
         trace_id=options.get("trace_id"),
+        fence=options.get("fence", False),
     )
 
 

@@ -183,6 +183,7 @@ def test_a_call_becomes_a_definition_with_the_options_of_the_decorator(hf: Holdf
         tags=["a", "b", "a"],
         meta={"k": "v"},
         trace_id="t-1",
+        fence=True,
     )
     def send(to: str, copies: int = 1) -> None: ...
 
@@ -191,7 +192,7 @@ def test_a_call_becomes_a_definition_with_the_options_of_the_decorator(hf: Holdf
     assert (made.handler, made.name, made.queue, made.priority, made.max_retries) == ("send", "welcome", "mail", 7, 1)
     assert (made.backoff, made.timeout) == (Backoff(strategy=BackoffStrategy.FIXED), 60.0)
     assert (made.expires_at, made.expires_in, made.tags, made.trace_id) == (at, None, ("a", "b"), "t-1")
-    assert bytes(made.meta) == b'{"k":"v"}'
+    assert (bytes(made.meta), made.fence) == (b'{"k":"v"}', True)
 
 
 def test_options_make_another_job_and_leave_the_first_alone(hf: Holdfast) -> None:

@@ -20,7 +20,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus
 from holdfast.worker import QueueWorker
-from holdfast.worker.keeper import Keeper
+from holdfast.worker.keeper import Keeper, Listener
 
 from .bench import KEY, Bench
 
@@ -178,6 +178,49 @@ def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench, cap
         "the lease of job a-lost was lost while it ran; its verdict will be refused"
     ]
     assert bench.engine.ack(kept)
+
+
+def test_a_lease_is_known_to_hold_from_when_the_last_good_renewal_was_asked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put(id="job")
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    renew_many = bench.engine.renew_many
+
+    def slowly(leases: Sequence[JobLease]) -> list[LeaseState]:
+        answers = renew_many(leases)
+        bench.clock.advance(5.0)
+        return answers
+
+    def in_vain(leases: Sequence[JobLease]) -> list[LeaseState]:
+        raise BackendUnavailable("nobody is there")
+
+    keeper = Keeper(bench.engine)
+    keeper.hold([lease], Listener())
+    assert keeper.fence_at(lease) == lease.fence_at
+    bench.clock.advance(10.0)
+    monkeypatch.setattr(bench.engine, "renew_many", slowly)
+    assert keeper.renew_held()
+    assert keeper.fence_at(lease) == pytest.approx(lease.fence_at + 10.0)
+    monkeypatch.setattr(bench.engine, "renew_many", in_vain)
+    assert not keeper.renew_held()
+    assert keeper.fence_at(lease) == pytest.approx(lease.fence_at + 10.0)
+    keeper.close()
+
+
+def test_what_was_dropped_of_a_batch_is_renewed_no_more(bench: Bench) -> None:
+    for id in ("a", "b", "c"):
+        bench.put(id=id)
+    leases = bench.engine.claim("default", 3, owner_token=new_owner_token())
+    keeper = Keeper(bench.engine)
+    keeper.hold(leases, Listener())
+    keeper.drop(leases[:2])
+    for _ in range(3):
+        bench.clock.advance(bench.engine.policy.lease_s / 2)
+        assert keeper.renew_held()
+    keeper.close()
+    assert bench.engine.reap_expired() == 2
+    assert bench.engine.ack(leases[2])
 
 
 def test_a_cancel_is_told_once(bench: Bench) -> None:

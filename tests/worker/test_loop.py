@@ -140,11 +140,12 @@ def test_a_loop_that_waits_for_work_hears_that_it_shall_stop(bench: Bench, monke
     loop = WorkerLoop(bench.worker, ["default"], poll_interval_s=20)
     advance = bench.clock.advance
 
-    def sleep(seconds: float) -> None:
+    def wait(seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
         loop.stop()
         advance(seconds)
+        return frozenset()
 
-    monkeypatch.setattr(bench.clock, "sleep", sleep)
+    monkeypatch.setattr(bench.clock, "wait", wait)
     began = bench.clock.monotonic()
     loop.run()
     assert bench.clock.monotonic() - began <= 1.0

@@ -42,6 +42,11 @@ def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry:
             return _failure(result, record, message, lease, retry)
 
 
+def policy_of(message: JobMessage, default: RetryPolicy) -> RetryPolicy:
+    """A job's own policy is signed and wins; otherwise the worker's."""
+    return default if message.backoff is None else BackoffPolicy(message.backoff)
+
+
 def _failure(
     result: ExecutionResult, record: AttemptRecord, message: JobMessage, lease: JobLease, retry: RetryPolicy
 ) -> Settlement:
@@ -52,6 +57,11 @@ def _failure(
         return Abandon(lease=lease, reason=reason, record=record)
     # `attempts` runs have failed before this one, so the next is number attempts + 2.
     return Nack(lease=lease, delay=_delay(retry, lease.attempts + 2, result.error), record=record)
+
+
+def suspected(lease: JobLease, record: AttemptRecord, retry: RetryPolicy) -> Settlement:
+    """One of several jobs that were running when their process died: not its fault, as far as anybody can tell."""
+    return Release(lease=lease, delay=_delay(retry, lease.crashes + 2, record.error), crashed=True, record=record)
 
 
 def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:

@@ -2,9 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from holdfast.errors import BackendError
 from holdfast.queues.contract import QueueBackend
@@ -12,12 +12,23 @@ from holdfast.values import JobLease, LeaseState
 
 log = logging.getLogger("holdfast.keeper")
 
+_Key: TypeAlias = tuple[str, int]
 
-@dataclass(slots=True)
-class _Held:
-    lease: JobLease
-    on_cancel: Callable[[], bool]
-    is_told: bool = False
+
+def _key(lease: JobLease) -> _Key:
+    """One delivery of a job: another one may be in our hands as well, if the lease of the first was lost."""
+    return lease.id, lease.delivery
+
+
+class Listener:
+    """Whoever holds leases and wants to know what a renewal found. Called on the keeper's thread."""
+
+    def on_cancel(self, lease: JobLease) -> bool:
+        """The job shall be cancelled; asked again at each renewal until this says True."""
+        return True
+
+    def on_lost(self, lease: JobLease) -> None:
+        """The lease is gone; told once."""
 
 
 class Keeper:
@@ -26,23 +37,42 @@ class Keeper:
     def __init__(self, backend: QueueBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._held: dict[_Key, tuple[JobLease, Listener]] = {}
+        self._told: set[_Key] = set()
+        self._proven: dict[_Key, float] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+
+    def hold(self, leases: Iterable[JobLease], listener: Listener) -> None:
+        """Keep these leases until they are dropped."""
+        with self._lock:
+            for lease in leases:
+                self._held[lease.id, lease.delivery] = (lease, listener)
+            if self._thread is None and self._held:
+                self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
+                self._thread.start()
+
+    def drop(self, leases: Iterable[JobLease]) -> None:
+        """Renew these no more: they are settled, or lost."""
+        with self._lock:
+            for lease in leases:
+                key = lease.id, lease.delivery
+                if self._held.pop(key, None) is not None and self._proven:
+                    self._proven.pop(key, None)
+                    self._told.discard(key)
 
     @contextmanager
     def holding(self, lease: JobLease, on_cancel: Callable[[], bool]) -> Generator[None]:
         """Keep this lease while the block runs; `on_cancel` is called if the job is cancelled, until it says True."""
-        with self._lock:
-            self._held[lease.id] = _Held(lease, on_cancel)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
-                self._thread.start()
+        self.hold([lease], _Single(on_cancel))
         try:
             yield
         finally:
-            with self._lock:
-                self._held.pop(lease.id, None)
+            self.drop([lease])
+
+    def fence_at(self, lease: JobLease) -> float:
+        """Until when, on this process's monotonic clock, the lease is known to hold."""
+        return self._proven.get(_key(lease), lease.fence_at)
 
     def close(self) -> None:
         """Stop renewing. Leases that are still held end by themselves."""
@@ -56,34 +86,54 @@ class Keeper:
             held = list(self._held.values())
         if not held:
             return True
+        asked_at = self._backend.clock.monotonic()
         try:
-            states = self._backend.renew_many([one.lease for one in held])
+            states = self._backend.renew_many([lease for lease, _ in held])
         except Exception as problem:  # whatever it was: without this thread every lease would be lost
             unforeseen = not isinstance(problem, BackendError)
             log.warning("could not renew %d leases, trying again: %s", len(held), problem, exc_info=unforeseen)
             return False
-        for one, state in zip(held, states, strict=True):
-            try:
-                self._tell(one, state)
-            except Exception:
-                log.exception("job %s could not be told of its cancellation, trying again", one.lease.id)
+        for (lease, listener), state in zip(held, states, strict=True):
+            if state is not LeaseState.LOST:
+                self._prove(lease, asked_at + lease.ttl_s)
+            if state is not LeaseState.HELD:
+                self._tell(lease, listener, state)
         return True
 
-    def _tell(self, held: _Held, state: LeaseState) -> None:
-        if held.is_told or state is LeaseState.HELD:
-            return
+    def _prove(self, lease: JobLease, fence_at: float) -> None:
+        with self._lock:
+            if _key(lease) in self._held:
+                self._proven[_key(lease)] = fence_at
+
+    def _tell(self, lease: JobLease, listener: Listener, state: LeaseState) -> None:
+        key = _key(lease)
         # The job may have ended since the leases were collected: then there is nobody left to tell.
         with self._lock:
-            if self._held.get(held.lease.id) is not held:
+            if key not in self._held or key in self._told:
                 return
-            if state is LeaseState.CANCEL_REQUESTED:
-                held.is_told = held.on_cancel()
+            self._proven.setdefault(key, lease.fence_at)
+            try:
+                if state is LeaseState.LOST or listener.on_cancel(lease):
+                    self._told.add(key)
+            except Exception:
+                log.exception("job %s could not be told of its cancellation, trying again", lease.id)
                 return
-        held.is_told = True
-        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", held.lease.id)
+        if state is LeaseState.LOST:
+            listener.on_lost(lease)
 
     def _run(self) -> None:
         interval = self._backend.policy.lease_s / 3
         wait = interval
         while not self._stop.wait(wait):
             wait = interval if self.renew_held() else min(interval, 1.0)
+
+
+class _Single(Listener):
+    def __init__(self, on_cancel: Callable[[], bool]) -> None:
+        self._on_cancel = on_cancel
+
+    def on_cancel(self, lease: JobLease) -> bool:
+        return self._on_cancel()
+
+    def on_lost(self, lease: JobLease) -> None:
+        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)

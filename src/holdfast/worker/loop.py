@@ -3,18 +3,15 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Final
 
-from holdfast.clock import from_us
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import QueueInspector
-from holdfast.values import DeadReason, ErrorInfo, JobFilter, JobState, WorkerResult, WorkerStatus
+from holdfast.values import ErrorInfo, WorkerResult, WorkerStatus
+from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.worker import QueueWorker
 
 log = logging.getLogger("holdfast.loop")
 
-PRUNE_INTERVAL_S: Final = 60.0
 SHARED_WAIT_S: Final = 0.02
 STOP_LOOK_S: Final = 0.5
 MAX_BACKOFF_S: Final = 5.0
@@ -41,8 +38,9 @@ class WorkerLoop:
         self._max_jobs = max_jobs
         self._on_result = on_result
         self._is_stopping = False
-        self._reap = _Timer(worker, reap_interval_s)
-        self._prune = _Timer(worker, PRUNE_INTERVAL_S)
+        self._maintenance = Maintenance(
+            worker.backend, reap_interval_s=reap_interval_s, on_reaped=worker.reporter.reaped
+        )
         self.jobs_done = 0
 
     def stop(self) -> None:
@@ -58,7 +56,7 @@ class WorkerLoop:
         failures = 0
         while not self._is_stopping:
             try:
-                self._maintain()
+                self._maintenance.run_due()
                 worked = self._turn()
             except Exception as problem:
                 if self._burst:
@@ -82,27 +80,6 @@ class WorkerLoop:
             self._on_result(WorkerResult(status=WorkerStatus.ERROR, error=error))
         self._worker.clock.sleep(pause)
 
-    def _maintain(self) -> None:
-        if self._reap.is_due():
-            # Every worker reaps for all: a queue nobody works any more must not keep jobs as if they were running.
-            since = from_us(self._worker.clock.now_us())
-            reaped = self._worker.backend.reap_expired()
-            if reaped:
-                self._announce_crash_loops(since)
-                self._worker.metrics.count("jobs_reaped", reaped, queue="*")
-                log.warning("took back jobs whose worker stopped without a verdict: %d", reaped)
-        if self._prune.is_due():
-            self._worker.backend.prune()
-
-    def _announce_crash_loops(self, since: datetime) -> None:
-        """A job that ended its worker once too often died while nobody was looking: say so as for any other."""
-        inspector = self._worker.backend
-        if isinstance(inspector, QueueInspector):
-            where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
-            for job in inspector.find(where).jobs:
-                if job.finished_at is not None and job.finished_at >= since:
-                    log.critical("job %s (%s) is dead: it ended its worker %d times", job.id, job.job, job.crashes)
-
     def _turn(self) -> bool:
         """One job of each queue at the most; True if there was any."""
         worked = False
@@ -125,19 +102,3 @@ class WorkerLoop:
         if self._burst or worked or queue != self._queues[-1]:
             return 0.0
         return min(self._poll_interval_s, STOP_LOOK_S if len(self._queues) == 1 else SHARED_WAIT_S)
-
-
-class _Timer:
-    """Due at the first look, then again and again, a little irregularly so that workers do not fall into step."""
-
-    def __init__(self, worker: QueueWorker, interval_s: float) -> None:
-        self._clock = worker.clock
-        self._interval_s = interval_s
-        self._due_at = self._clock.monotonic()
-
-    def is_due(self) -> bool:
-        now = self._clock.monotonic()
-        if now < self._due_at:
-            return False
-        self._due_at = now + self._interval_s * random.uniform(0.8, 1.2)
-        return True

@@ -6,51 +6,30 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from holdfast.clock import Clock, from_us
+from holdfast.clock import Clock
 from holdfast.codec import JobMessage
-from holdfast.errors import (
-    BackendUnavailable,
-    BadSignature,
-    CommandForbidden,
-    EnvelopeRejected,
-    HandlerForbidden,
-    HoldfastError,
-    NewerWire,
-    UnknownHandler,
-    UnknownKey,
-)
-from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+from holdfast.errors import BackendUnavailable, HoldfastError
+from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import QueueBackend, new_owner_token
 from holdfast.queues.signing import Signer
 from holdfast.values import (
-    Abandon,
-    AttemptRecord,
-    Cancel,
-    DeadReason,
-    ErrorInfo,
     ExecutionResult,
     JobLease,
-    Nack,
-    Outcome,
-    Release,
     Settlement,
     WorkerResult,
     WorkerStatus,
 )
-from holdfast.worker.decision import decide, status_of
+from holdfast.worker.decision import decide, policy_of, status_of
+from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper
+from holdfast.worker.reporting import Reporter, result_of
 
 log = logging.getLogger("holdfast.worker")
 
-POSTPONE_S: Final = 60.0
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
-
-
-class WrongQueue(EnvelopeRejected):
-    """The message was signed for another queue or another job: somebody moved or copied it."""
 
 
 class QueueWorker:
@@ -67,13 +46,13 @@ class QueueWorker:
         clock: Clock,
     ) -> None:
         self.backend = backend
-        self.metrics = metrics
         self.clock = clock
+        self.reporter = Reporter(metrics)
         self._runtime = runtime
-        self._signer = signer
+        self._intake = Intake(signer, clock)
         self._retry = retry
         self._keeper = Keeper(backend)
-        self._running: str | None = None
+        self._running: JobLease | None = None
 
     def process_once(self, queue: str, *, wait: float = 0.0, unless: Callable[[], bool] | None = None) -> WorkerResult:
         """One message of the queue, if there is one within `wait` seconds, from the lease to the settlement.
@@ -83,16 +62,21 @@ class QueueWorker:
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(), wait=wait)
         if not leases:
             return EMPTY
-        self._count("jobs_fetched", queue)
+        self.reporter.fetched(queue, 1)
         if unless is not None and unless():
-            return self._settle(leases[0], None, Release(lease=leases[0], record=self._record(Outcome.INTERRUPTED)))
+            return self._settle(None, self._intake.handed_back(leases[0]))
         return self._process(leases[0])
+
+    @property
+    def running(self) -> JobLease | None:
+        """The lease of the job that is running now."""
+        return self._running
 
     def interrupt(self) -> None:
         """Stop the running attempt and give its job back; for a worker that has to leave now. From any thread."""
         for _ in range(200):  # it may be just beginning, or just ending; on the main thread nothing gets on meanwhile
-            job_id = self._running
-            if job_id is None or self._runtime.interrupt(job_id, JobInterrupted("the worker had to leave")):
+            lease = self._running
+            if lease is None or self._runtime.interrupt(lease.id, JobInterrupted("the worker had to leave")):
                 return
             time.sleep(0.005)
 
@@ -110,80 +94,33 @@ class QueueWorker:
         self.close()
 
     def _process(self, lease: JobLease) -> WorkerResult:
-        try:
-            message = self._verify(lease)
-        except HoldfastError as problem:
-            return self._settle(lease, None, self._refusal(lease, problem))
-        if message.expires_at is not None and lease.claimed_at >= message.expires_at and not lease.ignore_expiry:
-            record = self._record(Outcome.EXPIRED)
-            return self._settle(lease, message, Cancel(lease=lease, reason="expired", expired=True, record=record))
+        message = self._intake.admit(lease)
+        if isinstance(message, Refusal):
+            return self._settle(message.job, message.settlement)
         try:
             result = self._run(message, lease)
         except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
-            return self._settle(lease, message, self._refusal(lease, problem))
+            return self._settle(message.job, self._intake.refusal(lease, problem))
         except KeyboardInterrupt:
-            self._settle(lease, message, Release(lease=lease, record=self._record(Outcome.INTERRUPTED)))
+            self._settle(message.job, self._intake.handed_back(lease))
             raise
-        retry = self._retry if message.backoff is None else BackoffPolicy(message.backoff)
-        return self._settle(lease, message, decide(result, message, lease, retry))
+        return self._settle(message.job, decide(result, message, lease, policy_of(message, self._retry)))
 
     def _run(self, message: JobMessage, lease: JobLease) -> ExecutionResult:
         def cancel() -> bool:
             return self._runtime.interrupt(lease.id, JobCancelRequested())
 
         with self._keeper.holding(lease, on_cancel=cancel):
-            self._running = lease.id
+            self._running = lease
             try:
                 return self._runtime.run(message, lease)
             finally:
                 self._running = None
 
-    def _verify(self, lease: JobLease) -> JobMessage:
-        message = self._signer.open(lease.wire)
-        if message.queue != lease.queue:
-            raise WrongQueue(f"the message was signed for queue '{message.queue}', not for '{lease.queue}'")
-        if message.identifier != lease.id:
-            raise WrongQueue(f"the message was signed for job '{message.identifier}', not for '{lease.id}'")
-        return message
-
-    def _refusal(self, lease: JobLease, problem: HoldfastError) -> Settlement:
-        """What to do with a message that cannot be run: later, if a deploy can mend it, else never."""
-        error = ErrorInfo(type=type(problem).__name__, message=str(problem))
-        match problem:
-            case UnknownHandler() | UnknownKey() | NewerWire():
-                # Another worker of the queue may be able to: soon at first, then ever more seldom.
-                puts_off = max(0, lease.delivery - lease.attempts - 1)
-                delay = min(POSTPONE_S, 2.0 ** min(puts_off, 10))
-                return Release(lease=lease, delay=delay, record=self._record(Outcome.POSTPONED, error))
-            case BadSignature():
-                reason = DeadReason.BAD_SIGNATURE
-            case WrongQueue():
-                reason = DeadReason.WRONG_QUEUE
-            case HandlerForbidden() | CommandForbidden():
-                reason = DeadReason.HANDLER_FORBIDDEN
-            case _:
-                reason = DeadReason.UNDECODABLE
-        return Abandon(lease=lease, reason=reason, record=self._record(Outcome.REJECTED, error))
-
-    def _record(self, outcome: Outcome, error: ErrorInfo | None = None) -> AttemptRecord:
-        now = from_us(self.clock.now_us())
-        return AttemptRecord(outcome=outcome, started_at=now, ended_at=now, error=error)
-
-    def _settle(self, lease: JobLease, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
+    def _settle(self, job: str | None, settlement: Settlement) -> WorkerResult:
         held = self._settle_until_answered(settlement)
-        status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
-        record = settlement.record
-        result = WorkerResult(
-            status=status,
-            job_id=lease.id,
-            job=message.job if message else None,
-            attempt=lease.attempts + 1,
-            error=record.error if record else None,
-            retry_in=settlement.delay if isinstance(settlement, Nack | Release) else None,
-            duration_s=record.duration_s if record else 0.0,
-        )
-        self._report(result, settlement, lease)
-        return result
+        self.reporter.settled([(settlement, job)], [held])
+        return result_of(settlement, job, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
 
     def _settle_until_answered(self, settlement: Settlement) -> bool:
         """Repeat a settlement whose outcome is unknown: the same token and verdict answer True if it went through."""
@@ -198,40 +135,3 @@ class QueueWorker:
                 log.warning("job %s is not settled yet, trying again: %s", settlement.lease.id, problem)
                 self.clock.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * 2, 5.0)
-
-    def _report(self, result: WorkerResult, settlement: Settlement, lease: JobLease) -> None:
-        queue = lease.queue
-        error = result.error.line if result.error else "no error was recorded"
-        match result.status:
-            case WorkerStatus.ACKED:
-                self._count("jobs_succeeded", queue)
-            case WorkerStatus.REQUEUED:
-                self._count("jobs_failed", queue)
-                self._count("jobs_requeued", queue)
-            case WorkerStatus.DEAD_LETTERED:
-                self._count("jobs_failed", queue)
-                self._count("jobs_failed_permanently", queue)
-                log.critical("job %s (%s) is dead after %s: %s", lease.id, result.job, _attempts(result.attempt), error)
-            case WorkerStatus.REJECTED:
-                if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
-                    self._count("jobs_rejected_signature", queue)
-                log.critical("job %s was rejected and is dead: %s", lease.id, error)
-            case WorkerStatus.RELEASED:
-                self._count("jobs_released", queue)
-                if result.error:
-                    log.warning("job %s cannot run here yet, again in %g s: %s", lease.id, result.retry_in or 0, error)
-            case WorkerStatus.LOST_LEASE:
-                self._count("jobs_lost_lease", queue)
-                log.warning("job %s was no longer ours when it ended; its verdict was refused", lease.id)
-            case _:
-                pass
-
-    def _count(self, name: str, queue: str) -> None:
-        try:
-            self.metrics.count(name, queue=queue)
-        except Exception:  # the collector may be the user's own, and no job shall wait for it
-            log.exception("the metrics collector failed")
-
-
-def _attempts(number: int) -> str:
-    return "1 attempt" if number == 1 else f"{number} attempts"

@@ -1,0 +1,57 @@
+"""The program of an executor child: imports the application and runs what the worker sends.
+
+Started as `python -m holdfast.executor SETUP SOCKET`; `SETUP` is JSON, `SOCKET` the number of an inherited descriptor.
+"""
+
+import os
+import socket
+import sys
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.app import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.loading import load_app
+from holdfast.plaintext import log_to_stderr
+from holdfast.worker.executors.child import Limits, serve
+from holdfast.worker.executors.frames import Broken, Ready, packed
+
+
+class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a child has to know: the application, what the command line said about it, and its limits."""
+
+    app: str | None = None
+    url: str | None = None
+    allow: tuple[str, ...] = ()
+    slots: int = 1
+    max_jobs: int = 0
+    max_memory_bytes: int = 0
+
+    def application(self) -> Holdfast:
+        """The application as this process is to see it."""
+        hf = load_app(self.app) if self.app else Holdfast(self.url)
+        if self.app and self.url:
+            hf.close()  # the module may have used it while it was imported
+            hf.url = self.url
+        hf.commands.allowed |= frozenset(self.allow)
+        return hf
+
+
+def main() -> int:
+    setup = msgspec.json.decode(sys.argv[1], type=Setup)
+    connection = socket.socket(fileno=int(sys.argv[2]))
+    os.set_inheritable(connection.fileno(), False)
+    try:
+        hf = setup.application()
+    except HoldfastError as problem:
+        connection.sendall(packed(Broken(str(problem))))
+        return 1
+    log_to_stderr()
+    connection.sendall(packed(Ready(hf.registry.keys())))
+    serve(connection, hf.registry, slots=setup.slots, limits=Limits(setup.max_jobs, setup.max_memory_bytes))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Finding the user's application: `MODULE:NAME`, imported as the program itself would import it."""
+
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from holdfast.app import Holdfast
+from holdfast.config import find_project
+from holdfast.errors import ConfigError
+
+
+def load_app(reference: str) -> Holdfast:
+    """The application at `module:attribute`, imported from the working directory like Python itself would."""
+    module_name, _, attribute = reference.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"{reference!r} is no application: write MODULE:NAME, such as shop:hf for hf in shop.py")
+    project = find_project().directory
+    sys.path[:0] = [str(Path.cwd()), *([str(project)] if project else [])]
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not (module_name == problem.name or module_name.startswith(f"{problem.name}.")):
+            raise _broken_module(module_name, problem) from problem
+        file = module_name.removesuffix(".py")
+        hint = f"for {module_name} write  {file}:NAME" if file != module_name else "run this where it can be imported"
+        raise ConfigError(f"there is no module '{module_name}' here: {hint}") from None
+    except Exception as problem:
+        raise _broken_module(module_name, problem) from problem
+    found = _attribute(module, attribute, reference)
+    if not isinstance(found, Holdfast):
+        raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a Holdfast application")
+    return found
+
+
+def _broken_module(module_name: str, problem: Exception) -> ConfigError:
+    """The failure of the user's own code, told by its own last line rather than by our frames."""
+    place = problem if isinstance(problem, SyntaxError) else traceback.extract_tb(problem.__traceback__)[-1]
+    where = f"{place.filename}:{place.lineno}"
+    return ConfigError(f"cannot import '{module_name}': {type(problem).__name__}: {problem} (at {where})")
+
+
+def _attribute(module: object, attribute: str, reference: str) -> object:
+    if attribute:
+        if not hasattr(module, attribute):
+            apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+            hint = f"; it has {', '.join(apps)}" if apps else ""
+            raise ConfigError(f"'{reference}': the module has no '{attribute}'{hint}")
+        return getattr(module, attribute)
+    apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
+    if len(apps) != 1:
+        which = f"has several applications ({', '.join(apps)})" if apps else "has no Holdfast application"
+        raise ConfigError(f"module '{reference}' {which}; name one as {reference}:NAME")
+    return getattr(module, apps[0])

@@ -1,0 +1,95 @@
+"""`Caretaker`: the worker's thread for what nobody waits for: maintenance, heartbeats, progress, operators' orders."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.errors import BackendError, BackendUnavailable
+from holdfast.queues.contract import Engine
+from holdfast.values import JobLease, Progress, StopOrder, WorkerReport
+from holdfast.worker.maintenance import Maintenance, Timer
+
+log = logging.getLogger("holdfast.caretaker")
+
+BEAT_EVERY_S: Final = 5.0
+LOOK_EVERY_S: Final = 1.0
+PROGRESS_EVERY_S: Final = 0.25
+
+
+class Caretaker:
+    """Everything here may fail and is tried again: no job depends on it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        maintenance: Maintenance,
+        *,
+        report: Callable[[], WorkerReport],
+        on_order: Callable[[StopOrder], None],
+    ) -> None:
+        self._engine = engine
+        self._maintenance = maintenance
+        self._report = report
+        self._on_order = on_order
+        self._beat = Timer(engine.clock, BEAT_EVERY_S)
+        self._progress: dict[tuple[str, int], tuple[JobLease, Progress]] = {}
+        self._wake = threading.Event()
+        self._is_over = False
+        self._beats_now = False
+        self._obeyed: StopOrder | None = None
+        self._thread = threading.Thread(target=self._run, name="holdfast-caretaker", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def progressed(self, lease: JobLease, progress: Progress) -> None:
+        """Keep how far a job is, soon; of several reports the latest."""
+        self._progress[lease.id, lease.delivery] = (lease, progress)
+        self._wake.set()
+
+    def beat_now(self) -> None:
+        """Tell at once what has changed."""
+        self._beats_now = True
+        self._wake.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Say goodbye and end; an engine that does not answer is not waited for long."""
+        self._is_over = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._is_over:
+            self._try(self._maintenance.run_due)
+            self._try(self._keep_in_touch)
+            self._try(self._pass_progress_on)
+            self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
+            self._wake.clear()
+        self._try(self._pass_progress_on)
+        self._try(lambda: self._engine.leave(self._report().id))
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except BackendUnavailable as problem:
+            log.debug("the engine does not answer: %s", problem)
+        except BackendError as problem:
+            log.warning("maintenance failed, trying again: %s", problem)
+        except Exception:
+            log.exception("maintenance failed, trying again")
+
+    def _keep_in_touch(self) -> None:
+        if self._beat.is_due() or self._beats_now:
+            self._beats_now = False
+            order = self._engine.beat(self._report())
+        else:
+            order = self._engine.order_of(self._report().id)
+        if order is not None and order is not self._obeyed:
+            self._obeyed = order
+            self._on_order(order)
+
+    def _pass_progress_on(self) -> None:
+        reports = [self._progress.pop(key) for key in list(self._progress)]
+        if reports:
+            self._engine.report_progress(reports)

@@ -1,0 +1,242 @@
+"""`Exchanger`: the thread that talks to the engine for a worker: settles one batch and claims the next.
+
+It has a thread of its own so that an engine which does not answer never keeps the worker from its children: their
+verdicts are read, their timeouts enforced and the probes answered meanwhile.
+"""
+
+import logging
+import math
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from holdfast.errors import BackendUnavailable
+from holdfast.queues.contract import QueueBackend, new_owner_token
+from holdfast.values import JobLease, Settlement
+from holdfast.worker.turns import Turns
+
+log = logging.getLogger("holdfast.exchanger")
+
+MAX_BACKOFF_S: Final = 5.0
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """Settle these, then claim up to so many jobs of each queue, waiting that long for the first."""
+
+    settlements: Sequence[Settlement] = ()
+    limits: Mapping[str, int] = {}
+    wait_s: float = 0.0
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What became of a request. `None` for a settlement: no answer could be had before the lease ended."""
+
+    request: Request
+    held: Sequence[bool | None] = ()
+    leases: Sequence[JobLease] = ()
+    problem: Exception | None = None
+
+
+class Exchanger:
+    """Works on one request at a time; `on_answer` is called on its thread and must only pass the answer on."""
+
+    def __init__(
+        self,
+        backend: QueueBackend,
+        turns: Turns,
+        *,
+        on_answer: Callable[[Answer], None],
+        fence_at: Callable[[JobLease], float],
+    ) -> None:
+        self._backend = backend
+        self._turns = turns
+        self._on_answer = on_answer
+        self._fence_at = fence_at
+        self._requests: deque[Request | None] = deque()
+        self._came = threading.Semaphore(0)
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        os.set_blocking(self._wake_in, False)
+        self._is_leaving = threading.Event()
+        self._is_hurried = threading.Event()
+        self.failing_since: float | None = None
+        self.answered_at = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
+        self._thread.start()
+
+    def ask(self, request: Request) -> None:
+        """Hand in a request; the one before has been answered."""
+        self._requests.append(request)
+        self._came.release()
+
+    def nudge(self) -> None:
+        """Answer soon: there is something else to do than to wait for work."""
+        try:
+            os.write(self._wake_in, b"\0")
+        except BlockingIOError:
+            return
+
+    def leave(self) -> None:
+        """Stop repeating claims that the engine does not answer: the worker wants no more work."""
+        self._is_leaving.set()
+        self.nudge()
+
+    def hurry(self) -> None:
+        """Stop repeating verdicts as well: the worker has to leave."""
+        self._is_hurried.set()
+        self.leave()
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread; one that the engine keeps waiting is left behind."""
+        self._requests.append(None)
+        self._came.release()
+        self.hurry()
+        self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+    def _run(self) -> None:
+        while True:
+            self._came.acquire()
+            request = self._requests.popleft()
+            if request is None:
+                return
+            try:
+                answer = self._work(request)
+            except Exception as problem:
+                log.exception("a request failed")
+                answer = Answer(request=request, held=[None] * len(request.settlements), problem=problem)
+            self._drain_wakes()
+            self._on_answer(answer)
+
+    def _work(self, request: Request) -> Answer:
+        held: Sequence[bool | None] = ()
+        leases: list[JobLease] = []
+        if request.settlements:
+            held, leases = self._settle(request)
+            if not leases and len(request.limits) > 1:
+                leases = self._claim(request.limits)
+        elif request.limits:
+            leases = self._claim(request.limits)
+        if not leases and request.limits and request.wait_s > 0:
+            leases = self._wait_for_work(request)
+        return Answer(request=request, held=held, leases=leases)
+
+    def _wait_for_work(self, request: Request) -> list[JobLease]:
+        give_up_at = time.monotonic() + request.wait_s
+        failures = 0
+        while (left := give_up_at - time.monotonic()) > 0:
+            try:
+                self._backend.wait_for_work(self._turns.queues, left, wake=self._wake_out)
+            except BackendUnavailable as problem:
+                failures += 1
+                self._back_off(problem, failures, "no work can be fetched", self._is_leaving)
+            if self._drain_wakes():
+                break
+            leases = self._claim(request.limits)
+            if leases:
+                return leases
+        return []
+
+    def _settle(self, request: Request) -> tuple[list[bool | None], list[JobLease]]:
+        """Settle, and claim in the same transaction from the queue whose turn it is.
+
+        A settlement whose outcome is unknown is repeated, with the same tokens, until it is answered or its lease
+        can no longer hold.
+        """
+        settlements = list(request.settlements)
+        answers: dict[int, bool | None] = {}
+        open_ = list(range(len(settlements)))
+        queue, limit = self._first(request.limits)
+        token = new_owner_token()
+        leases: list[JobLease] = []
+        failures = 0
+        while open_:
+            batch = [settlements[at] for at in open_]
+            try:
+                if limit:
+                    held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
+                    self._turns.took(queue, len(leases))
+                else:
+                    held = self._backend.settle(batch)
+            except BackendUnavailable as problem:
+                failures += 1
+                self._back_off(problem, failures, f"{len(batch)} verdicts are not delivered yet", self._is_hurried)
+            except Exception:
+                # One of them cannot be written: the others must not suffer for it.
+                log.exception("a batch of %d verdicts was refused as a whole", len(batch))
+                return [self._settle_alone(one) for one in settlements], []
+            else:
+                self._answered()
+                answers.update(zip(open_, held, strict=True))
+                break
+            now = math.inf if self._is_hurried.is_set() else time.monotonic()
+            open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
+        return [answers.get(at) for at in range(len(settlements))], leases
+
+    def _settle_alone(self, settlement: Settlement) -> bool | None:
+        try:
+            return self._backend.settle([settlement])[0]
+        except Exception:
+            log.exception("the verdict on job %s could not be written", settlement.lease.id)
+            return None
+
+    def _first(self, limits: Mapping[str, int]) -> tuple[str, int]:
+        for queue in self._turns.order():
+            if limits.get(queue, 0) > 0:
+                return queue, limits[queue]
+        return "", 0
+
+    def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
+        """Claim from the first queue, by turns, that has work."""
+        for queue in self._turns.order():
+            limit = limits.get(queue, 0)
+            if limit <= 0:
+                continue
+            leases = self._claim_from(queue, limit)
+            self._turns.took(queue, len(leases))
+            if leases:
+                return leases
+        return []
+
+    def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
+        token = new_owner_token()
+        failures = 0
+        while True:
+            try:
+                # The same token again: a claim whose answer was lost is found by it.
+                leases = self._backend.claim(queue, limit, owner_token=token)
+            except BackendUnavailable as problem:
+                failures += 1
+                self._back_off(problem, failures, "no work can be fetched", self._is_leaving)
+                if self._is_leaving.is_set():
+                    return []
+            else:
+                self._answered()
+                return leases
+
+    def _back_off(self, problem: BackendUnavailable, failures: int, what: str, unless: threading.Event) -> None:
+        if self.failing_since is None:
+            self.failing_since = time.monotonic()
+        pause = min(MAX_BACKOFF_S, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+        log.warning("the engine does not answer, %s, trying again in %.1f s: %s", what, pause, problem)
+        unless.wait(pause)
+
+    def _answered(self) -> None:
+        self.answered_at = time.monotonic()
+        if self.failing_since is not None:
+            log.warning("the engine answers again after %.1f s", self.answered_at - self.failing_since)
+            self.failing_since = None
+
+    def _drain_wakes(self) -> bool:
+        try:
+            return bool(os.read(self._wake_out, 4096))
+        except BlockingIOError:
+            return False

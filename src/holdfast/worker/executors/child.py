@@ -1,0 +1,386 @@
+"""The executor child: takes jobs from its worker, runs them in its slots, and writes each verdict at once.
+
+One thread of the process listens to the worker, whatever the jobs do: what has not been started can be taken back, and
+a running job can be interrupted. With one slot, jobs run on the main thread; with more, coroutine functions run on one
+event loop there and plain functions on threads.
+"""
+
+import asyncio
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeAlias, assert_never
+
+from holdfast.clock import SYSTEM_CLOCK, from_us
+from holdfast.codec import JobMessage, decode_message, unseal
+from holdfast.errors import HoldfastError
+from holdfast.execution.failure import describe_error
+from holdfast.execution.runtime import JobRuntime
+from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
+from holdfast.handlers import HandlerRegistry
+from holdfast.values import ExecutionResult, Outcome, Progress
+from holdfast.worker.executors.frames import (
+    Delivery,
+    Ended,
+    FrameBuffer,
+    FromChild,
+    Leave,
+    Progressed,
+    Recall,
+    Refused,
+    Returned,
+    Started,
+    Stop,
+    Work,
+    packed,
+    widen,
+)
+
+PROGRESS_EVERY_S: Final = 0.2
+MEMORY_LOOK_S: Final = 0.05
+_CHUNK: Final = 256 * 1024
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+Verdict: TypeAlias = ExecutionResult | HoldfastError
+
+
+class Limits:
+    """When a child has done enough: after so many jobs, or once it has grown past so many bytes. 0 is no limit."""
+
+    def __init__(self, max_jobs: int = 0, max_memory_bytes: int = 0) -> None:
+        self._max_jobs = max_jobs
+        self._max_memory = max_memory_bytes
+        self._jobs = 0
+        self._look_at = 0.0
+
+    def are_reached(self) -> bool:
+        """Asked once after each job."""
+        self._jobs += 1
+        if self._max_jobs and self._jobs >= self._max_jobs:
+            return True
+        if not self._max_memory:
+            return False
+        # Short jobs share a look: it costs as much as running one.
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + MEMORY_LOOK_S
+        return resident_bytes() > self._max_memory
+
+
+def resident_bytes(pid: int | str = "self") -> int:
+    """The memory a process occupies now; 0 where the system does not say (only Linux does)."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Line:
+    """The child's end of the socket pair, and what has come over it and is not started yet."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        widen(connection)
+        self._frames = FrameBuffer()
+        self._waiting: deque[Delivery] = deque()
+        self._sending = threading.Lock()
+        self._progress: dict[int, Progress] = {}
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        self.is_leaving = False
+        self.on_work: Callable[[], object] = _nothing
+        self.on_stop: Callable[[Stop], None] = _nobody
+
+    def say(self, frame: FromChild) -> None:
+        """Write a frame; it has left this process when this returns."""
+        with self._sending:
+            self._socket.sendall(packed(frame))
+
+    def take(self) -> Delivery | None:
+        """The next job to start, if there is one; from now on it cannot be recalled."""
+        try:
+            return None if self.is_leaving else self._waiting.popleft()
+        except IndexError:
+            return None
+
+    def leave(self) -> None:
+        """Start nothing more, and give the rest back."""
+        self.is_leaving = True
+        self.say(Returned(self._unstarted(), leaving=True))
+
+    def progressed(self, number: int, progress: Progress) -> None:
+        """Pass on how far a job is, soon: the latest report counts. An interrupt may be raised anywhere in here."""
+        self._progress[number] = progress
+        self._wake()
+
+    def listen(self) -> None:
+        """Read frames until the worker closes the line. Runs on a thread of its own."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._wake_out, selectors.EVENT_READ)
+            quiet_until = 0.0
+            while True:
+                left = quiet_until - time.monotonic()
+                ready = {key.fd for key, _ in selector.select(max(0.0, left) if self._progress else None)}
+                if self._wake_out in ready:
+                    os.read(self._wake_out, 4096)
+                if self._progress and time.monotonic() >= quiet_until:
+                    self._pass_progress_on()
+                    quiet_until = time.monotonic() + PROGRESS_EVERY_S
+                if self._socket.fileno() in ready and not self._read():
+                    return
+
+    def _read(self) -> bool:
+        try:
+            chunk = self._socket.recv(_CHUNK)
+        except OSError:
+            return False
+        for frame in self._frames.to_child(chunk):
+            self._obey(frame)
+        return bool(chunk)
+
+    def _obey(self, frame: Work | Recall | Stop | Leave) -> None:
+        match frame:
+            case Work(deliveries=deliveries):
+                self._waiting.extend(deliveries)
+                if self.is_leaving:
+                    self.say(Returned(self._unstarted(), leaving=True))
+                else:
+                    self.on_work()
+            case Recall():
+                self.say(Returned(self._unstarted()))
+            case Stop():
+                self.on_stop(frame)
+            case Leave():
+                self.leave()
+                self.on_work()
+            case _:
+                assert_never(frame)
+
+    def _unstarted(self) -> tuple[int, ...]:
+        numbers: list[int] = []
+        while True:
+            # One by one: a slot may be taking the next one meanwhile, and each job goes to one of us.
+            try:
+                numbers.append(self._waiting.popleft().number)
+            except IndexError:
+                return tuple(numbers)
+
+    def _pass_progress_on(self) -> None:
+        for number in list(self._progress):
+            self.say(Progressed(number, self._progress.pop(number)))
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_in, b"\0")
+        except BlockingIOError:
+            return  # it has been woken often enough
+
+
+class Bench:
+    """What every slot works with: the line, the runtime, the limits, and which job runs under which number."""
+
+    def __init__(self, line: Line, registry: HandlerRegistry, limits: Limits) -> None:
+        self.line = line
+        self.runtime = JobRuntime(registry, on_progress=self._on_progress)
+        self.limits = limits
+        self._registry = registry
+        self._numbers: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
+        line.on_stop = self._on_stop
+
+    def begin(self, delivery: Delivery) -> JobMessage:
+        message = decode_message(unseal(delivery.wire)[0])
+        self._numbers[message.identifier] = delivery.number
+        self._ids[delivery.number] = message.identifier
+        return message
+
+    def run(self, message: JobMessage, delivery: Delivery) -> Verdict:
+        try:
+            return self.runtime.run(message, delivery)
+        except HoldfastError as problem:
+            return problem
+        except KeyboardInterrupt as problem:
+            return _interrupted(message, problem)
+
+    async def run_async(self, message: JobMessage, delivery: Delivery) -> Verdict:
+        try:
+            return await self.runtime.run_async(message, delivery)
+        except HoldfastError as problem:
+            return problem
+
+    def is_async(self, message: JobMessage) -> bool:
+        try:
+            return self._registry.resolve_for(message.job, message.queue).is_async
+        except HoldfastError:
+            return False  # `run` meets the same error and reports it
+
+    def end(self, delivery: Delivery, verdict: Verdict, following: Delivery | None) -> None:
+        """Write the verdict, and in the same frame which job this slot starts next."""
+        next_number = 0 if following is None else following.number
+        if isinstance(verdict, ExecutionResult):
+            self.line.say(Ended(delivery.number, next_number, verdict))
+        else:
+            self.line.say(Refused(delivery.number, next_number, type(verdict).__name__, str(verdict)))
+
+    def forget(self, delivery: Delivery) -> None:
+        job_id = self._ids.pop(delivery.number, None)
+        if job_id is not None and self._numbers.get(job_id) == delivery.number:
+            del self._numbers[job_id]
+
+    def _on_progress(self, job_id: str, progress: Progress) -> None:
+        number = self._numbers.get(job_id)
+        if number is not None:
+            self.line.progressed(number, progress)
+
+    def _on_stop(self, frame: Stop) -> None:
+        why = JobCancelRequested() if frame.cancelled else JobInterrupted("the worker had to leave")
+        for _ in range(200):  # it may be just beginning, or just ending
+            job_id = self._ids.get(frame.number)
+            if job_id is None or self.runtime.interrupt(job_id, why):
+                return
+            time.sleep(0.005)
+
+
+class OneSlot:
+    """Jobs one after the other on the main thread, where a timeout can interrupt them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._came = threading.Event()
+        bench.line.on_work = self._came.set
+
+    def serve(self) -> None:
+        """Work until told to leave."""
+        bench, line = self._bench, self._bench.line
+        with bench.runtime:
+            while True:
+                delivery = line.take()
+                if delivery is None:
+                    if line.is_leaving:
+                        return
+                    self._came.wait()
+                    self._came.clear()
+                    continue
+                line.say(Started(delivery.number))
+                self._run_from(delivery)
+
+    def _run_from(self, delivery: Delivery | None) -> None:
+        """This job, and those that wait behind it."""
+        bench, line = self._bench, self._bench.line
+        while delivery is not None:
+            verdict = bench.run(bench.begin(delivery), delivery)
+            bench.forget(delivery)
+            is_enough = bench.limits.are_reached()
+            following = None if is_enough else line.take()
+            bench.end(delivery, verdict, following)
+            if is_enough and not line.is_leaving:
+                line.leave()
+            delivery = following
+
+
+class ManySlots:
+    """Several jobs at once: coroutine functions on the event loop of the main thread, plain functions on threads."""
+
+    def __init__(self, bench: Bench, slots: int) -> None:
+        self._bench = bench
+        self._free = slots
+        self._slots = slots
+        self._pool = ThreadPoolExecutor(slots, thread_name_prefix="holdfast-slot")
+        self._tasks: set[asyncio.Future[Verdict]] = set()
+        self._idle = asyncio.Event()
+
+    def serve(self) -> None:
+        """Work until told to leave."""
+        with self._bench.runtime:
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._bench.line.on_work = lambda: loop.call_soon_threadsafe(self._fill)
+        self._fill()  # what came before the loop was there
+        await self._idle.wait()
+        self._pool.shutdown()
+
+    def _fill(self) -> None:
+        line = self._bench.line
+        while self._free and (delivery := line.take()) is not None:
+            line.say(Started(delivery.number))
+            self._free -= 1
+            self._start(delivery)
+        if line.is_leaving and self._free == self._slots:
+            self._idle.set()
+
+    def _start(self, delivery: Delivery) -> None:
+        bench = self._bench
+        message = bench.begin(delivery)
+        if bench.is_async(message):
+            future: asyncio.Future[Verdict] = asyncio.ensure_future(bench.run_async(message, delivery))
+        else:
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._pool, bench.run, message, delivery)
+        self._tasks.add(future)
+        future.add_done_callback(lambda ended: self._ended(message, delivery, ended))
+
+    def _ended(self, message: JobMessage, delivery: Delivery, future: "asyncio.Future[Verdict]") -> None:
+        bench, line = self._bench, self._bench.line
+        self._tasks.discard(future)
+        bench.forget(delivery)
+        problem = asyncio.CancelledError() if future.cancelled() else future.exception()
+        verdict = future.result() if problem is None else _interrupted(message, problem)
+        is_enough = bench.limits.are_reached()
+        following = None if is_enough else line.take()
+        bench.end(delivery, verdict, following)
+        if is_enough and not line.is_leaving:
+            line.leave()
+        if following is not None:
+            self._start(following)
+        else:
+            self._free += 1
+            self._fill()
+
+
+def serve(connection: socket.socket, registry: HandlerRegistry, *, slots: int, limits: Limits) -> None:
+    """Run jobs in this process until the worker says to leave, or is gone."""
+    line = Line(connection)
+    bench = Bench(line, registry, limits)
+    many = ManySlots(bench, slots) if slots > 1 else OneSlot(bench)
+
+    def listen() -> None:
+        line.listen()
+        # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
+        os._exit(0 if line.is_leaving else 1)
+
+    def leave() -> None:
+        line.leave()
+        line.on_work()
+
+    def leave_soon(_number: int, _frame: object) -> None:
+        # On the main thread, in the middle of anything: another thread says it.
+        threading.Thread(target=leave, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave_soon)
+    threading.Thread(target=listen, name="holdfast-line", daemon=True).start()
+    many.serve()
+
+
+def _interrupted(message: JobMessage, problem: BaseException) -> ExecutionResult:
+    """The verdict on a run that something other than its handler ended."""
+    now = from_us(SYSTEM_CLOCK.now_us())
+    return ExecutionResult(
+        handler=message.job, outcome=Outcome.FAILED, started_at=now, ended_at=now, error=describe_error(problem)
+    )
+
+
+def _nothing() -> None: ...
+
+
+def _nobody(_stop: Stop) -> None: ...

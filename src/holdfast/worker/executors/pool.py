@@ -1,0 +1,323 @@
+"""`ProcessPool`: the executor children of a worker: started, listened to, interrupted, killed, buried and replaced."""
+
+import logging
+import random
+import selectors
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from holdfast.values import ExecutionResult, Progress
+from holdfast.worker.executors import guarded
+from holdfast.worker.executors.frames import Broken, Ended, FromChild, Progressed, Ready, Refused, Returned, Started
+from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
+from holdfast.worker.turns import Pace
+
+log = logging.getLogger("holdfast.executors")
+
+# A child that has many short jobs before it is read every so often, not at each verdict: waking up costs more than
+# such a job.
+LINGER_S: Final = 0.002
+_LINGERS_FROM: Final = 16
+_LINGERS_TO: Final = 4
+_QUIET_TURNS: Final = 5
+DEAF_AFTER_S: Final = 10.0
+STRAYS_LOOK_S: Final = 0.05
+_FIRST_BACKOFF_S: Final = 0.25
+_MAX_BACKOFF_S: Final = 30.0
+
+
+class Audience(Protocol):
+    """Whoever owns the jobs in the children's hands."""
+
+    def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
+        """The verdict on a job."""
+        ...
+
+    def on_refused(self, flight: Flight, error: str, message: str) -> None:
+        """The child must not or cannot run it."""
+        ...
+
+    def on_returned(self, flights: Sequence[Flight]) -> None:
+        """These were not started, and are in nobody's hands."""
+        ...
+
+    def on_died(
+        self, flights: Sequence[Flight], how: str, killed_for: tuple[KillReason, frozenset[int]] | None
+    ) -> None:
+        """A child is gone, and with it everything below it, with these jobs started and not ended."""
+        ...
+
+    def on_progress(self, flight: Flight, progress: Progress) -> None:
+        """How far a running job is."""
+        ...
+
+
+class ProcessPool:
+    """Keeps `processes` children alive, each with `slots` slots, until told to leave."""
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        processes: int,
+        slots: int,
+        kill_after_s: float,
+        pace: Pace,
+        audience: Audience,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        self.slots = slots
+        self.children: list[ExecutorProcess] = []
+        self._program = program
+        self._processes = processes
+        self._kill_after_s = kill_after_s
+        self._pace = pace
+        self._audience = audience
+        self._selector = selector
+        self._is_leaving = False
+        self._failed_starts = 0
+        self._start_at = 0.0
+        self._problem = ""
+        self._not_ours = guarded.children()  # whom the application has started in this process is none of our business
+        self._has_strays = False
+        self._strays_look_at = 0.0
+
+    @property
+    def ready(self) -> list[ExecutorProcess]:
+        """The children that can be given work."""
+        return [child for child in self.children if child.takes_work]
+
+    @property
+    def problem(self) -> str:
+        """Why no child can be started, if that is so."""
+        return self._problem
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.children
+
+    @property
+    def lingers(self) -> bool:
+        """Whether there are children that are not waited for, but read every so often."""
+        return any(child.is_lingering for child in self.children)
+
+    def flights(self) -> list[Flight]:
+        """What the children have started."""
+        return [flight for child in self.children for flight in child.running.values()]
+
+    def tend(self, now: float, *, listens: bool) -> None:
+        """Start what is missing, read whom nobody waits for (if it `listens`), and enforce every deadline."""
+        if not self._is_leaving:
+            self._replace(now)
+        for child in list(self.children):
+            if child.is_lingering and listens:
+                self._listen(child)
+            elif child.is_lingering:
+                child.pull()
+            self._enforce(child, now)
+            self._watch(child)
+        if self._has_strays and now >= self._strays_look_at:
+            self._strays_look_at = now + STRAYS_LOOK_S
+            self._has_strays = guarded.kill_strays(self._not_ours) > 0
+
+    def give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
+        child.give(flights)
+        self._watch(child)
+
+    def leave(self) -> None:
+        """Start nothing more: children give back what they have not started, finish the rest and end."""
+        self._is_leaving = True
+        for child in self.children:
+            if child.is_ready:
+                child.leave()
+            else:
+                child.kill(KillReason.LEAVING)
+
+    def hurry(self, now: float) -> None:
+        """Interrupt whatever runs."""
+        for flight in self.flights():
+            if flight.child is not None and not flight.stop_sent_at:
+                flight.child.stop(flight, cancelled=False, now=now)
+
+    def kill(self, flights: Iterable[Flight], why: KillReason) -> None:
+        """Kill the children that run these."""
+        for flight in flights:
+            if flight.child is not None:
+                flight.child.kill(why, [flight.number])
+
+    def close(self) -> None:
+        """Let go of every child; their guardians end what still runs."""
+        for child in self.children:
+            self._forget(child)
+            child.close()
+        self.children.clear()
+        if self._has_strays:
+            guarded.kill_strays(self._not_ours)
+
+    def _replace(self, now: float) -> None:
+        staying = sum(not child.is_leaving for child in self.children)
+        while staying < self._processes and now >= self._start_at:
+            try:
+                child = ExecutorProcess(self._program, self.slots)
+            except OSError as problem:
+                self._could_not_start(f"no process could be started: {problem}")
+                return
+            self.children.append(child)
+            self._selector.register(child.guardian_fd, selectors.EVENT_READ, partial(self._on_guardian, child))
+            self._register(child)
+            staying += 1
+
+    def _could_not_start(self, problem: str) -> None:
+        self._failed_starts += 1
+        pause = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self._failed_starts, 10)) * random.uniform(0.7, 1.0)
+        self._start_at = time.monotonic() + pause
+        self._problem = problem
+        log.error("an executor could not start, again in %.1f s: %s", pause, problem)
+
+    def _on_guardian(self, child: ExecutorProcess, _events: int) -> None:
+        ended = child.end()
+        if ended is None:
+            return
+        self._listen(child)  # every verdict it has written counts
+        while not child.heard_eof:
+            before = len(child.held)
+            self._listen(child)
+            if len(child.held) == before:
+                break
+        self._bury(child, ended)
+
+    def _bury(self, child: ExecutorProcess, ended: guarded.Ended) -> None:
+        how = guarded.describe(ended)
+        self.children.remove(child)
+        self._forget(child)
+        child.close()
+        started = list(child.running.values())
+        unstarted = child.returned([number for number in child.held if number not in child.running])
+        child.returned(list(child.running))
+        if not child.is_ready and child.killed_for is None and not child.is_leaving:
+            self._could_not_start(how)
+        elif not child.is_leaving and child.killed_for is None:
+            log.error("an executor died (%s) with %d jobs started", how, len(started))
+        # Whoever a killed guardian had to look after has become a child of this process.
+        self._has_strays |= ended.problem == guarded.GUARDIAN_DIED
+        self._audience.on_returned(unstarted)
+        self._audience.on_died(started, how, child.killed_for)
+
+    def _on_socket(self, child: ExecutorProcess, events: int) -> None:
+        if child not in self.children:
+            return  # it was buried in this very turn
+        if events & selectors.EVENT_WRITE:
+            child.write()
+        if events & selectors.EVENT_READ:
+            self._listen(child)
+        self._watch(child)
+
+    def _listen(self, child: ExecutorProcess) -> None:
+        frames = child.read()
+        child.quiet_turns = 0 if frames else child.quiet_turns + 1
+        now = time.monotonic()
+        taken: dict[str, list[float]] = {}
+        for frame in frames:
+            if type(frame) is Ended:
+                flight = child.ended(frame.number)
+                if frame.next:
+                    child.started(frame.next, now)
+                if flight is not None:
+                    result = frame.result
+                    taken.setdefault(flight.lease.queue, []).append(result.duration_s)
+                    self._audience.on_ended(flight, result)
+            else:
+                self._heard(child, frame, now)
+        for queue, durations in taken.items():
+            self._pace.saw(queue, sum(durations), len(durations))
+        if not child.held:
+            child.is_alone = False
+
+    def _heard(self, child: ExecutorProcess, frame: FromChild, now: float) -> None:
+        match frame:
+            case Ready():
+                child.is_ready = True
+                self._failed_starts, self._problem = 0, ""
+            case Broken(problem=problem):
+                child.is_leaving = True
+                self._could_not_start(problem)
+            case Started(number=number):
+                child.started(number, now)
+            case Refused(number=number, next=following, error=error, message=message):
+                flight = child.ended(number)
+                if following:
+                    child.started(following, now)
+                if flight is not None:
+                    self._audience.on_refused(flight, error, message)
+            case Returned(numbers=numbers, leaving=leaving):
+                child.is_recalling = False
+                child.is_leaving |= leaving
+                self._audience.on_returned(child.returned(numbers))
+            case Progressed(number=number, progress=progress):
+                if number in child.running:
+                    self._audience.on_progress(child.running[number], progress)
+            case _:
+                pass
+
+    def _enforce(self, child: ExecutorProcess, now: float) -> None:
+        if child.killed_for is not None:
+            return
+        overdue = {flight.number: _why(flight) for flight in child.running.values() if now > self._kill_at(flight)}
+        if overdue:
+            why = next(iter(overdue.values()))
+            log.warning("killing an executor: job %s %s", _ids(child, overdue), why.value)
+            child.kill(why, [number for number, reason in overdue.items() if reason is why])
+        elif child.unstarted and not child.is_recalling and not child.is_lingering and child.is_blocked(now):
+            child.recall()
+        elif child.is_leaving and not child.held:
+            child.leave_by = child.leave_by or now + DEAF_AFTER_S
+            if now > child.leave_by:
+                child.kill(KillReason.DEAF)
+
+    def _kill_at(self, flight: Flight) -> float:
+        """When patience with a job ends: so long after it was to have stopped."""
+        limit = flight.message.timeout
+        kill_at = flight.started_at + limit + self._kill_after_s if limit else float("inf")
+        return min(kill_at, flight.stop_sent_at + self._kill_after_s) if flight.stop_sent_at else kill_at
+
+    def patience(self, kill_after_s: float) -> None:
+        """Wait no longer than this for jobs that are asked to stop."""
+        self._kill_after_s = min(self._kill_after_s, kill_after_s)
+
+    def _watch(self, child: ExecutorProcess) -> None:
+        """Listen to the child at once, or linger; and write to it as soon as it reads, if there is something."""
+        if child not in self.children:
+            return
+        lingers = child.unstarted >= (_LINGERS_TO if child.is_lingering else _LINGERS_FROM)
+        lingers = lingers and not child.heard_eof and child.quiet_turns < _QUIET_TURNS
+        if lingers != child.is_lingering or child.wants_to_write or child.heard_eof:
+            child.is_lingering = lingers
+            self._register(child)
+
+    def _register(self, child: ExecutorProcess) -> None:
+        events = 0 if child.is_lingering or child.heard_eof else selectors.EVENT_READ
+        events |= selectors.EVENT_WRITE if child.wants_to_write else 0
+        known = self._selector.get_map().get(child)
+        if known is not None and known.events == events:
+            return
+        if known is not None:
+            self._selector.unregister(child)
+        if events:
+            self._selector.register(child, events, partial(self._on_socket, child))
+
+    def _forget(self, child: ExecutorProcess) -> None:
+        for of in (child, child.guardian_fd):
+            if of in self._selector.get_map():
+                self._selector.unregister(of)
+
+
+def _why(flight: Flight) -> KillReason:
+    if not flight.stop_sent_at:
+        return KillReason.TIMEOUT
+    return KillReason.CANCELLED if flight.is_cancelled else KillReason.LEAVING
+
+
+def _ids(child: ExecutorProcess, numbers: Iterable[int]) -> str:
+    return ", ".join(child.running[number].lease.id for number in numbers)

@@ -1,0 +1,234 @@
+"""`ExecutorProcess`: the worker's view of one executor child: what it holds, what it has started, what it says."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from msgspec import Struct
+
+from holdfast.codec import JobMessage
+from holdfast.values import JobLease
+from holdfast.worker.executors.frames import (
+    Delivery,
+    FrameBuffer,
+    FromChild,
+    Leave,
+    Recall,
+    Stop,
+    ToChild,
+    Work,
+    packed,
+    widen,
+)
+from holdfast.worker.executors.guarded import Ended, Guarded
+
+# A job that takes longer than this keeps those behind it waiting: they are taken back.
+BLOCKED_AFTER_S: Final = 0.03
+_CHUNK: Final = 256 * 1024
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """How a child is started: the command line, to which the number of its socket is added, and the environment."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+class KillReason(Enum):
+    """Why the worker killed a child; it decides what becomes of the job the kill was meant for."""
+
+    TIMEOUT = "ran longer than its timeout and did not stop when asked"
+    CANCELLED = "was cancelled and did not stop when asked"
+    LEAVING = "the worker had to leave"
+    FENCED = "its lease could not be renewed in time"
+    DEAF = "did not end when told to leave"
+
+
+class Flight:
+    """One job in this worker's hands, from its lease to its settlement."""
+
+    __slots__ = ("child", "is_cancelled", "lease", "message", "number", "started_at", "stop_sent_at", "waits_since")
+
+    def __init__(self, number: int, lease: JobLease, message: JobMessage, now: float) -> None:
+        self.number = number
+        self.lease = lease
+        self.message = message
+        self.child: ExecutorProcess | None = None
+        self.started_at = 0.0
+        self.is_cancelled = False
+        self.stop_sent_at = 0.0
+        self.waits_since = now
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.lease.crashes > 0
+
+
+class ExecutorProcess:
+    """One child, below its guardian. Nothing here waits: what cannot be sent now is kept until it can be."""
+
+    def __init__(self, program: Program, slots: int) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            argv = (*program.argv, str(theirs.fileno()))
+            self._guarded = Guarded(argv, environment=program.environment, inherited=[theirs])
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        ours.setblocking(False)
+        widen(ours)
+        self._socket = ours
+        self._frames = FrameBuffer()
+        self._unread: list[bytes] = []
+        self._outbox = b""
+        self._slots = slots
+        self.held: dict[int, Flight] = {}
+        self.running: dict[int, Flight] = {}
+        self.began_at = time.monotonic()
+        self.is_ready = False
+        self.is_leaving = False
+        self.leave_by = 0.0
+        self.is_recalling = False
+        self.is_alone = False
+        self.is_lingering = False
+        self.quiet_turns = 0
+        self.heard_eof = False
+        self.killed_for: tuple[KillReason, frozenset[int]] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._guarded.pid
+
+    @property
+    def guardian_fd(self) -> int:
+        return self._guarded.fileno()
+
+    @property
+    def takes_work(self) -> bool:
+        return self.is_ready and not self.is_leaving and self.killed_for is None and not self.heard_eof
+
+    @property
+    def unstarted(self) -> int:
+        return len(self.held) - len(self.running)
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether every slot has been at its job for so long that nothing should wait behind it."""
+        blocked_since = now - BLOCKED_AFTER_S
+        return len(self.running) >= self._slots and all(
+            flight.started_at < blocked_since for flight in self.running.values()
+        )
+
+    @property
+    def wants_to_write(self) -> bool:
+        return bool(self._outbox)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def give(self, flights: Sequence[Flight]) -> None:
+        """Hand over jobs, several in one frame."""
+        for flight in flights:
+            flight.child = self
+            self.held[flight.number] = flight
+        self._say(Work(tuple(Delivery(one.number, one.lease.wire, one.lease.attempts) for one in flights)))
+
+    def started(self, number: int, now: float) -> None:
+        flight = self.held.get(number)
+        if flight is not None:
+            flight.started_at = now
+            self.running[number] = flight
+            if flight.is_cancelled:  # it was to be recalled, and began just before
+                self.stop(flight, cancelled=True, now=now)
+
+    def ended(self, number: int) -> Flight | None:
+        """The flight that has ended and is nobody's now; None if it was taken from the child before."""
+        self.running.pop(number, None)
+        flight = self.held.pop(number, None)
+        if flight is not None:
+            flight.child = None
+        return flight
+
+    def returned(self, numbers: Iterable[int]) -> list[Flight]:
+        return [flight for number in numbers if (flight := self.ended(number)) is not None]
+
+    def recall(self) -> None:
+        """Ask for what is not started; the answer is a frame."""
+        if not self.is_recalling:
+            self.is_recalling = True
+            self._say(Recall())
+
+    def stop(self, flight: Flight, *, cancelled: bool, now: float) -> None:
+        """Interrupt a job."""
+        flight.stop_sent_at = now
+        self._say(Stop(flight.number, cancelled))
+
+    def leave(self) -> None:
+        """Ask the child to end after what it is running."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            self._say(Leave())
+
+    def kill(self, why: KillReason, numbers: Iterable[int] = ()) -> None:
+        """Kill the child and everything below it; the first reason given counts."""
+        if self.killed_for is None:
+            self.killed_for = (why, frozenset(numbers))
+            self._guarded.kill()
+
+    def pull(self) -> None:
+        """Take off the socket what has come, so that the child can go on writing; `read` makes frames of it."""
+        while not self.heard_eof:
+            try:
+                chunk = self._socket.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                self.heard_eof = True
+                return
+            self._unread.append(chunk)
+            if len(chunk) < _CHUNK:
+                return
+
+    def read(self) -> list[FromChild]:
+        """The frames that have come."""
+        self.pull()
+        chunks, self._unread = self._unread, []
+        return list(self._frames.from_child(b"".join(chunks))) if chunks else []
+
+    def write(self) -> None:
+        """Send as much as the child takes now."""
+        while self._outbox:
+            try:
+                sent = self._socket.send(self._outbox)
+            except BlockingIOError:
+                return
+            except OSError:  # it is gone, and its guardian will tell
+                self._outbox = b""
+                return
+            self._outbox = self._outbox[sent:]
+
+    def end(self) -> Ended | None:
+        """How it ended, once nothing of it runs any more."""
+        return self._guarded.receive()
+
+    def close(self) -> None:
+        self._socket.close()
+        self._guarded.close()
+
+    def _say(self, frame: ToChild) -> None:
+        self._outbox += packed(frame)
+        self.write()
+
+
+def python_program(module: str, arguments: Iterable[str], environment: Mapping[str, str] | None = None) -> Program:
+    """A module of ours as a child's program, run by this very interpreter."""
+    return Program(
+        argv=(sys.executable, "-m", module, *arguments),
+        environment=dict(os.environ if environment is None else environment),
+    )

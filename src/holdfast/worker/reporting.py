@@ -1,0 +1,131 @@
+"""`Reporter`: tells metrics, the log and whoever listens what became of each job."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.metrics import MetricsCollector, measuring
+from holdfast.values import (
+    Abandon,
+    DeadReason,
+    JobLease,
+    Nack,
+    Release,
+    Settlement,
+    WorkerResult,
+    WorkerStatus,
+)
+from holdfast.worker.decision import status_of
+
+log = logging.getLogger("holdfast.worker")
+
+# What is counted for each end; a rejected signature is counted besides.
+_COUNTED: Final = {
+    WorkerStatus.ACKED: ("jobs_succeeded",),
+    WorkerStatus.REQUEUED: ("jobs_failed", "jobs_requeued"),
+    WorkerStatus.DEAD_LETTERED: ("jobs_failed", "jobs_failed_permanently"),
+    WorkerStatus.RELEASED: ("jobs_released",),
+    WorkerStatus.LOST_LEASE: ("jobs_lost_lease",),
+}
+
+
+class Reporter:
+    """One for a worker; called with whole batches, since counting one by one would cost more than the job."""
+
+    def __init__(
+        self, metrics: MetricsCollector, *, listener: Callable[[Sequence[WorkerResult]], None] | None = None
+    ) -> None:
+        self._metrics = measuring(metrics)
+        self._listener = listener
+        self.tally: Counter[WorkerStatus] = Counter()
+
+    @property
+    def done(self) -> int:
+        return self.tally[WorkerStatus.ACKED]
+
+    @property
+    def failed(self) -> int:
+        return self.tally[WorkerStatus.REQUEUED] + self.tally[WorkerStatus.DEAD_LETTERED]
+
+    @property
+    def jobs_done(self) -> int:
+        """Every job that came to an end here, but those handed back."""
+        return self.tally.total() - self.tally[WorkerStatus.RELEASED]
+
+    def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool]) -> None:
+        """What became of these jobs: each settlement with the job's handler key, and whether its lease still held."""
+        ends: Counter[tuple[WorkerStatus, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
+        durations: dict[str, list[float]] = {}
+        results: list[WorkerResult] = []
+        for (settlement, job), held in zip(settlements, answers, strict=True):
+            queue = settlement.lease.queue
+            status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
+            ends[status, queue] += 1
+            if settlement.record is not None:
+                durations.setdefault(queue, []).append(settlement.record.duration_s)
+            if status is not WorkerStatus.ACKED or self._listener is not None:
+                result = result_of(settlement, job, status)
+                results.append(result)
+                _log_end(result, settlement.lease)
+            if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
+                counts["jobs_rejected_signature", queue] += 1
+        for (status, queue), number in ends.items():
+            self.tally[status] += number
+            for name in _COUNTED.get(status, ()):
+                counts[name, queue] += number
+        self._count(counts, durations)
+        if self._listener is not None:
+            self._listener(results)
+
+    def fetched(self, queue: str, number: int) -> None:
+        """So many jobs were claimed."""
+        self._count(Counter({("jobs_fetched", queue): number}), {})
+
+    def reaped(self, number: int) -> None:
+        """So many jobs were taken back from workers that stopped without a verdict."""
+        self._count(Counter({("jobs_reaped", "*"): number}), {})
+
+    def _count(self, counts: Counter[tuple[str, str]], durations: dict[str, list[float]]) -> None:
+        try:
+            for (name, queue), number in counts.items():
+                self._metrics.count(name, number, queue=queue)
+            for queue, seconds in durations.items():
+                self._metrics.observe("job_duration_seconds", seconds, queue=queue)
+        except Exception:  # the collector may be the user's own, and no job shall wait for it
+            log.exception("the metrics collector failed")
+
+
+def result_of(settlement: Settlement, job: str | None, status: WorkerStatus) -> WorkerResult:
+    """One job's end, for people and programs that follow a worker."""
+    lease, record = settlement.lease, settlement.record
+    return WorkerResult(
+        status=status,
+        job_id=lease.id,
+        job=job,
+        attempt=lease.attempts + 1,
+        error=record.error if record else None,
+        retry_in=settlement.delay if isinstance(settlement, Nack | Release) else None,
+        duration_s=record.duration_s if record else 0.0,
+    )
+
+
+def _log_end(result: WorkerResult, lease: JobLease) -> None:
+    error = result.error.line if result.error else "no error was recorded"
+    match result.status:
+        case WorkerStatus.DEAD_LETTERED:
+            log.critical("job %s (%s) is dead after %s: %s", lease.id, result.job, _attempts(result.attempt), error)
+        case WorkerStatus.REJECTED:
+            log.critical("job %s was rejected and is dead: %s", lease.id, error)
+        case WorkerStatus.RELEASED:
+            if result.error:
+                log.warning("job %s cannot run here yet, again in %g s: %s", lease.id, result.retry_in or 0, error)
+        case WorkerStatus.LOST_LEASE:
+            log.warning("job %s was no longer ours when it ended; its verdict was refused", lease.id)
+        case _:
+            pass
+
+
+def _attempts(number: int) -> str:
+    return "1 attempt" if number == 1 else f"{number} attempts"

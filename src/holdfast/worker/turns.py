@@ -1,0 +1,62 @@
+"""Whose turn it is among several queues, and how many jobs to take at once. Pure bookkeeping."""
+
+from collections.abc import Mapping
+from typing import Final
+
+# A child should have work for about this long: enough to never wait for the next batch, too little to hoard.
+BATCH_S: Final = 0.02
+LARGEST_BATCH: Final = 1000
+# A pace nobody has measured yet: as slow as a batch, so that a worker begins with one job for each slot.
+_UNKNOWN_S: Final = BATCH_S
+_FORGETTING: Final = 0.8
+
+
+class Turns:
+    """Weighted round robin: over time, queues that have work are served in proportion to their weights."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = dict(weights)
+        self._served = dict.fromkeys(weights, 0.0)
+        self._is_dry = dict.fromkeys(weights, True)
+        self._now = 0.0
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        return tuple(self._weights)
+
+    def order(self) -> list[str]:
+        """The queues, the one that has got least for its weight first."""
+        return sorted(self._served, key=self._claimed_share)
+
+    def took(self, queue: str, number: int) -> None:
+        """So many jobs were claimed from the queue; none means that it is dry."""
+        self._is_dry[queue], was_dry = number == 0, self._is_dry[queue]
+        if number:
+            # A queue that had nothing to do has no claim to what it did not use meanwhile.
+            start = max(self._served[queue], self._now) if was_dry else self._served[queue]
+            self._now = start
+            self._served[queue] = start + number / self._weights[queue]
+
+    def _claimed_share(self, queue: str) -> float:
+        return max(self._served[queue], self._now) if self._is_dry[queue] else self._served[queue]
+
+
+class Pace:
+    """How long the jobs of each queue take, as far as lately seen: slow ones are believed at once.
+
+    Whole batches are averaged: one job among hundreds that was slow, because something else had the processor, says
+    nothing about the next.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def saw(self, queue: str, seconds: float, jobs: int = 1) -> None:
+        """So many jobs took that long together."""
+        known, mean = self._seconds.get(queue, _UNKNOWN_S), seconds / jobs
+        self._seconds[queue] = max(mean, known + (mean - known) * (1 - _FORGETTING**jobs))
+
+    def batch(self, queue: str, slots: int) -> int:
+        """How many jobs of this queue a child with so many slots should have at hand."""
+        pace = self._seconds.get(queue, _UNKNOWN_S)
+        return max(slots, min(LARGEST_BATCH, int(slots * BATCH_S / pace) if pace > 0 else LARGEST_BATCH))

@@ -1,0 +1,222 @@
+"""The application whose jobs the children of these tests' workers run: each writes into a ledger what it does.
+
+`FLOOR` in the environment names the directory of the ledger and of the gates where jobs wait for a test.
+"""
+
+import asyncio
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast
+from holdfast.handlers import Cancel, FunctionHandler, HandlerRegistry, JobContext, Snooze
+
+LOOK_EVERY_S = 0.005
+_here = Path(os.environ.get("FLOOR", "/nowhere"))
+_hoard: list[bytes] = []
+
+
+def note(what: str, context: JobContext, *words: object) -> None:
+    """One line of the ledger. A write to a file opened for appending is whole, whoever else writes or is killed."""
+    ledger = os.open(_here / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.write(ledger, f"{' '.join(map(str, (what, context.id, os.getpid(), *words)))}\n".encode())
+    os.close(ledger)
+
+
+def is_open(gate: str) -> bool:
+    return (_here / f"gate-{gate}").exists()
+
+
+def wait_at(gate: str) -> None:
+    while not is_open(gate):
+        time.sleep(LOOK_EVERY_S)
+
+
+def quick(context: JobContext) -> None:
+    note("end", context)
+
+
+def brief(context: JobContext) -> int:
+    note("start", context)
+    time.sleep(0.001)
+    note("end", context)
+    return os.getpid()
+
+
+def gated(context: JobContext, gate: str = "") -> int:
+    """Wait at this gate, or else at one of its own."""
+    note("start", context, threading.current_thread() is threading.main_thread())
+    wait_at(gate or context.id)
+    note("end", context)
+    return os.getpid()
+
+
+async def gated_async(context: JobContext, gate: str = "") -> None:
+    note("start", context, id(asyncio.get_running_loop()), threading.get_ident())
+    while not is_open(gate or context.id):  # noqa: ASYNC110 - the gate is in another process
+        await asyncio.sleep(LOOK_EVERY_S)
+    note("end", context)
+
+
+def heedful(context: JobContext) -> None:
+    """Look now and then whether to stop; all that code on a thread can do."""
+    note("start", context)
+    while not context.is_cancelled():
+        time.sleep(LOOK_EVERY_S)
+    note("heard", context)
+
+
+def fails(context: JobContext) -> None:
+    note("start", context)
+    raise ValueError("no luck")
+
+
+def fails_for_good(context: JobContext) -> None:
+    note("start", context)
+    raise LookupError("never any luck")
+
+
+def deaf(context: JobContext, gate: str = "") -> None:
+    """Swallow every interrupt."""
+    note("start", context)
+    while True:
+        try:
+            wait_at(gate or context.id)
+            break
+        except BaseException:
+            note("swallowed", context)
+    note("end", context)
+
+
+def stuck(context: JobContext) -> None:
+    """Stay in C code that neither looks for signals nor lets another thread run."""
+    note("start", context)
+    deque(itertools.repeat(0), maxlen=0)
+
+
+def keeps_interpreter(context: JobContext, seconds: float) -> None:
+    """Let no other Python code of this process run for so many seconds."""
+    note("start", context)
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    note("end", context)
+
+
+def sleeps(context: JobContext, seconds: float) -> None:
+    note("start", context)
+    time.sleep(seconds)
+    note("end", context)
+
+
+def dies(context: JobContext, signal_number: int = 0) -> None:
+    """End this process, by the signal if there is one, or else with exit code 7."""
+    note("start", context)
+    end(signal_number)
+
+
+def dies_at_gate(context: JobContext, gate: str = "") -> None:
+    note("start", context)
+    wait_at(gate or context.id)
+    end()
+
+
+def end(signal_number: int = 0) -> None:
+    if not signal_number:
+        os._exit(7)
+    os.kill(os.getpid(), signal_number)
+    signal.pause()
+
+
+def kills_worker(context: JobContext, gate: str) -> None:
+    """Kill the whole worker without a warning: it is the parent of our guardian."""
+    note("start", context)
+    wait_at(gate)
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    signal.pause()
+
+
+def parent(context: JobContext, gate: str = "") -> None:
+    """Have a child that has left for a session of its own, and then wait, or die, at the gate."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"], start_new_session=True)
+    note("grandchild", context, child.pid)
+    try:
+        wait_at(gate or context.id)
+    except BaseException:
+        wait_at(gate or context.id)
+    end()
+
+
+def snoozes(context: JobContext) -> Snooze:
+    note("start", context)
+    return Snooze(1000)
+
+
+def gives_up(context: JobContext) -> Cancel:
+    note("start", context)
+    return Cancel("not wanted any more")
+
+
+def reports(context: JobContext, gate: str = "") -> None:
+    context.progress(3, 10, "rows")
+    context.log.info("three of ten")
+    print("printed")
+    note("start", context)
+    wait_at(gate or context.id)
+
+
+def meets(context: JobContext, number: int) -> None:
+    """Wait until so many are here at once."""
+    (_here / f"met-{context.id}").touch()
+    while len(list(_here.glob("met-*"))) < number:
+        time.sleep(LOOK_EVERY_S)
+    note("end", context)
+
+
+def grows(context: JobContext, size: int) -> None:
+    """Occupy so many bytes more, for good."""
+    note("start", context)
+    _hoard.append(os.urandom(1024) * (size // 1024))
+    note("end", context)
+
+
+def register(registry: HandlerRegistry) -> None:
+    """Make every job here known, in the worker as well as in its children."""
+    jobs: tuple[Any, ...] = (
+        quick,
+        brief,
+        gated,
+        gated_async,
+        heedful,
+        fails,
+        deaf,
+        stuck,
+        keeps_interpreter,
+        sleeps,
+        dies,
+        dies_at_gate,
+        kills_worker,
+        parent,
+        snoozes,
+        gives_up,
+        reports,
+        meets,
+        grows,
+    )
+    for job in jobs:
+        registry.register(job.__name__, job)
+    for_good = FunctionHandler(fails_for_good, key="fails_for_good", no_retry=(LookupError,))
+    registry.register("fails_for_good", for_good)
+
+
+if (_here / "broken").exists():
+    raise RuntimeError("the application is broken")
+hf = Holdfast()
+register(hf.registry)

@@ -1,0 +1,298 @@
+"""A worker with real children over a real file of jobs, an engine that fails when told to, and the ledger of it all."""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, Unpack
+
+import msgspec
+
+from holdfast.app import JobOptions, definition_of
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.definition import JobDefinition
+from holdfast.errors import BackendUnavailable
+from holdfast.execution.retry import BackoffPolicy
+from holdfast.executor import Setup
+from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
+from holdfast.metrics import InMemoryMetrics
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring
+from holdfast.values import (
+    AttemptRecord,
+    Backoff,
+    BackoffStrategy,
+    JobHistory,
+    JobLease,
+    JobState,
+    JobView,
+    LeaseState,
+    Outcome,
+    Settlement,
+    StopOrder,
+    WorkerStatus,
+)
+from holdfast.worker.executors.process import Program, python_program
+from holdfast.worker.intake import Intake
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.supervisor import Supervisor, WorkerOptions
+
+from ..faults.processes import ROOT, Programs, until
+from ..faults.processes import Program as Process
+from . import app
+from .bench import KEY
+
+T = TypeVar("T")
+AT_ONCE = BackoffPolicy(Backoff(strategy=BackoffStrategy.NONE, jitter=0.0))
+OPTIONS = WorkerOptions(queues={"default": 1}, kill_after_s=0.3, poll_interval_s=0.5)
+
+
+def runs(pid: int) -> bool:
+    """Whether it is a process, and not only the memory of one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class ShakyEngine(SqliteBackend):
+    """Fails where a test wants it to: a verb while it is `down`, or once after it was done, its answer lost."""
+
+    def __init__(self, path: Path, *, policy: LeasePolicy) -> None:
+        self.ring = Keyring.parse(KEY)
+        super().__init__(path, EnvelopeFactory(self.ring, clock=SYSTEM_CLOCK), policy=policy)
+        self.down: set[str] = set()
+        self.lost_answers: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        return self._shaky("claim", lambda: super(ShakyEngine, self).claim(queue, limit, owner_token=owner_token))
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return self._shaky("settle", lambda: super(ShakyEngine, self).settle(settlements))
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        call = super().exchange
+        return self._shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._shaky("renew_many", lambda: super(ShakyEngine, self).renew_many(leases))
+
+    def _shaky(self, verb: str, call: Callable[[], T]) -> T:
+        self.calls[verb] += 1
+        if verb in self.down:
+            raise BackendUnavailable(f"{verb}: nobody is there")
+        answer = call()
+        if answer and self.lost_answers[verb]:
+            self.lost_answers[verb] -= 1
+            raise BackendUnavailable(f"{verb}: the answer was lost")
+        return answer
+
+
+class Entry(NamedTuple):
+    """One line of the ledger."""
+
+    what: str
+    id: str
+    pid: int
+    words: tuple[str, ...]
+
+
+class Running:
+    """A worker at work, on a thread of its own."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="worker")
+        self._thread.start()
+
+    @property
+    def tally(self) -> dict[WorkerStatus, int]:
+        return dict(self.supervisor.reporter.tally)
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, order: StopOrder = StopOrder.DRAIN) -> None:
+        """Tell it to leave."""
+        self.supervisor.stop(order)
+
+    def ended(self) -> None:
+        """Wait until it has left; everything it has claimed has to be accounted for."""
+        until(lambda: not self.is_running, "the worker to leave")
+        assert self._problem is None, self._problem
+        supervisor = self.supervisor
+        assert supervisor.claimed == supervisor.reporter.tally.total() + supervisor.unsettled
+
+    def _run(self) -> None:
+        try:
+            self.supervisor.run()
+        except BaseException as problem:
+            self._problem = problem
+
+
+class Floor:
+    """Everything in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._opened: list[ShakyEngine] = []
+        self._workers: list[Running] = []
+        self._processes = Programs(
+            directory,
+            FLOOR=str(directory),
+            HOLDFAST_URL=f"sqlite:///{directory / 'jobs.db'}",
+            HOLDFAST_SIGNING_KEY=KEY,
+            HOLDFAST_REAP_INTERVAL="0.1",
+            HOLDFAST_POLL_INTERVAL="0.1",
+            HOLDFAST_BACKOFF="none",
+        )
+        self.engine = self.open()
+
+    def open(self, *, lease_s: float = 30.0, crash_limit: int = 3) -> ShakyEngine:
+        """The engine with this policy, for all that follows."""
+        policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit)
+        self.engine = ShakyEngine(self.directory / "jobs.db", policy=policy)
+        self._opened.append(self.engine)
+        return self.engine
+
+    def close(self) -> None:
+        self._processes.end_all()
+        for worker in self._workers:
+            if worker.is_running:
+                worker.stop(StopOrder.NOW)
+        for worker in self._workers:
+            worker.ended()
+        for engine in self._opened:
+            engine.close()
+
+    def definition(
+        self, job: str, payload: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]
+    ) -> JobDefinition:
+        return definition_of(job, payload, options)
+
+    def put(self, job: str, payload: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> str:
+        """Enqueue one job."""
+        return self.engine.enqueue(self.definition(job, payload, **options), id=options.get("id"))
+
+    def put_many(self, number: int, job: str, **options: Unpack[JobOptions]) -> list[str]:
+        """Enqueue so many at once."""
+        definition = self.definition(job, **options)
+        envelopes = [self.engine.envelopes.make(definition) for _ in range(number)]
+        return [one.id for one in self.engine.accept(envelopes)]
+
+    def program(self, **setup: Any) -> Program:
+        """How the children are started."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        imports = os.pathsep.join([*filter(None, [environment.get("PYTHONPATH")]), str(ROOT)])
+        environment |= {"PYTHONPATH": imports, "FLOOR": str(self.directory)}
+        document = msgspec.json.encode(Setup(app="tests.worker.app:hf", **setup)).decode()
+        return python_program("holdfast.executor", [document], environment)
+
+    def scripted(self, manner: str) -> Program:
+        """Children that run nothing, and say what `scripted.py` lets them."""
+        return python_program("tests.worker.scripted", [manner], self.program().environment)
+
+    def supervisor(
+        self,
+        *,
+        program: Program | None = None,
+        commands: Sequence[str] = (),
+        unknown_to_children: str = "",
+        max_jobs_per_child: int = 0,
+        max_memory_bytes: int = 0,
+        **options: Any,
+    ) -> Supervisor:
+        """A worker of these jobs; interrupts are short and failures are retried at once."""
+        registry = HandlerRegistry()
+        registry.register(COMMAND_KEY, CommandHandler(commands))
+        app.register(registry)
+        if unknown_to_children:
+            registry.register(unknown_to_children, app.quick)
+        chosen = msgspec.structs.replace(OPTIONS, **options)
+        setup = {"slots": chosen.concurrency, "max_jobs": max_jobs_per_child, "max_memory_bytes": max_memory_bytes}
+        return Supervisor(
+            self.engine,
+            program=program or self.program(**setup, allow=tuple(commands)),
+            registry=registry,
+            intake=Intake(self.engine.ring, SYSTEM_CLOCK),
+            retry=AT_ONCE,
+            reporter=Reporter(InMemoryMetrics()),
+            options=chosen,
+            version="0",
+        )
+
+    def start(self, **options: Any) -> Running:
+        """Start a worker."""
+        worker = Running(self.supervisor(**options))
+        self._workers.append(worker)
+        return worker
+
+    def work(self, **options: Any) -> Running:
+        """Let a worker do all that is due, and leave."""
+        worker = self.start(burst=True, **options)
+        worker.ended()
+        return worker
+
+    def process(self, *options: str, lease_s: int = 60) -> Process:
+        """Start a worker as the program it is, which signals can reach."""
+        arguments = ("worker", "start", "tests.worker.app:hf", "--kill-after", "0.3", *options)
+        process = self._processes.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s))
+        process.wait_for("queues default")
+        return process
+
+    def open_gate(self, gate: str) -> None:
+        (self.directory / f"gate-{gate}").touch()
+
+    def ledger(self, *what: str) -> list[Entry]:
+        """The lines of these kinds, or all."""
+        path = self.directory / "ledger"
+        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        entries = [Entry(kind, id, int(pid), tuple(words)) for kind, id, pid, *words in lines]
+        return [entry for entry in entries if not what or entry.what in what]
+
+    def starts(self) -> Counter[str]:
+        """How often each job was started."""
+        return Counter(entry.id for entry in self.ledger("start"))
+
+    def ends(self) -> Counter[str]:
+        """How often each job was run to its end."""
+        return Counter(entry.id for entry in self.ledger("end"))
+
+    def noted(self, what: str, id: str, *, times: int = 1) -> Entry:
+        """Wait for that line about the job, the last of so many."""
+
+        def look() -> list[Entry]:
+            found = [entry for entry in self.ledger(what) if entry.id == id]
+            return found if len(found) >= times else []
+
+        return until(look, f"'{what}' of job {id}")[times - 1]
+
+    def reached(self, id: str, *states: JobState) -> JobView:
+        """Wait until the job is in one of these states."""
+        until(lambda: self.view(id).state in states, f"job {id} to be {' or '.join(states)}")
+        return self.view(id)
+
+    def history(self, id: str) -> JobHistory:
+        history = self.engine.get(id)
+        assert history is not None, f"job '{id}' is gone"
+        return history
+
+    def view(self, id: str) -> JobView:
+        return self.history(id).job
+
+    def state(self, id: str) -> JobState:
+        return self.view(id).state
+
+    def records(self, id: str) -> list[AttemptRecord]:
+        return [past.record for past in self.history(id).attempts]
+
+    def outcomes(self, id: str) -> list[Outcome]:
+        return [record.outcome for record in self.records(id)]

@@ -1,0 +1,64 @@
+"""A child that runs nothing and says exactly what a test wants: `python -m tests.worker.scripted MANNER SOCKET`."""
+
+import socket
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from holdfast.values import ExecutionResult, Outcome
+from holdfast.worker.executors.frames import (
+    Ended,
+    FrameBuffer,
+    Leave,
+    Ready,
+    Recall,
+    Returned,
+    Started,
+    Stop,
+    ToChild,
+    Work,
+    packed,
+)
+
+
+class Script:
+    """Takes jobs and never starts one by itself."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._held: list[int] = []
+
+    def play(self, manner: Callable[["Script", ToChild], None]) -> None:
+        frames = FrameBuffer()
+        self._say(Ready(()))
+        while chunk := self._socket.recv(65536):
+            for frame in frames.to_child(chunk):
+                if isinstance(frame, Work):
+                    self._held += [delivery.number for delivery in frame.deliveries]
+                manner(self, frame)
+
+    def idle(self, frame: ToChild) -> None:
+        """Give everything back when asked."""
+        if isinstance(frame, Recall | Leave):
+            self._say(Returned(tuple(self._held), leaving=isinstance(frame, Leave)))
+            self._held.clear()
+        if isinstance(frame, Leave):
+            sys.exit()
+
+    def late(self, frame: ToChild) -> None:
+        """Start the first job just before it is asked to give it back, and stop it when told to."""
+        if isinstance(frame, Recall):
+            self._say(Started(self._held.pop(0)))
+        if isinstance(frame, Stop):
+            now = datetime.now(UTC)
+            outcome = Outcome.CANCELLED if frame.cancelled else Outcome.INTERRUPTED
+            result = ExecutionResult(handler="", outcome=outcome, started_at=now, ended_at=now)
+            self._say(Ended(frame.number, 0, result))
+        self.idle(frame)
+
+    def _say(self, frame: Ready | Returned | Started | Ended) -> None:
+        self._socket.sendall(packed(frame))
+
+
+if __name__ == "__main__":
+    Script(socket.socket(fileno=int(sys.argv[2]))).play({"idle": Script.idle, "late": Script.late}[sys.argv[1]])

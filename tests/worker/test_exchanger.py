@@ -1,0 +1,165 @@
+"""Talking to the engine for a worker: each claim and each verdict once, whatever happens to the answers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.clock import from_us
+from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
+from holdfast.worker.exchanger import Answer, Exchanger, Request
+from holdfast.worker.turns import Turns
+
+from ..faults.processes import until
+from .floor import Floor
+
+
+class Line:
+    """An exchanger and the answers it has given."""
+
+    def __init__(self, floor: Floor) -> None:
+        self.floor = floor
+        self.engine = floor.engine
+        self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
+        self.answers: list[Answer] = []
+        self.exchanger = Exchanger(
+            floor.engine,
+            Turns({"default": 1, "b": 1}),
+            on_answer=self.answers.append,
+            fence_at=lambda lease: self.fence_at(lease),
+        )
+
+    def ask(self, request: Request) -> Answer:
+        self.exchanger.ask(request)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        until(lambda: self.answers, "an answer")
+        return self.answers.pop()
+
+    def lease(self) -> JobLease:
+        self.floor.put("quick")
+        lease = self.engine.fetch("default")
+        assert lease is not None
+        return lease
+
+    def verdict(self, lease: JobLease) -> Ack:
+        now = from_us(self.engine.clock.now_us())
+        return Ack(lease=lease, record=AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now))
+
+
+@pytest.fixture
+def line(floor: Floor) -> Iterator[Line]:
+    line = Line(floor)
+    yield line
+    line.exchanger.close(10.0)
+    assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-exchanger"]
+
+
+def test_it_settles_and_claims_in_one_exchange(line: Line, floor: Floor) -> None:
+    lease = line.lease()
+    waiting = floor.put("quick")
+    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 5, "b": 5}))
+    assert answer.held == [True]
+    assert [one.id for one in answer.leases] == [waiting]
+    assert line.engine.calls["exchange"] == 1
+    assert line.engine.calls["settle"] == 0
+
+
+def test_it_claims_from_the_first_queue_that_has_work_and_no_more_than_asked(line: Line, floor: Floor) -> None:
+    ids = {floor.put("quick", queue="b") for _ in range(5)}
+    answer = line.ask(Request(limits={"default": 3, "b": 3}))
+    assert len(answer.leases) == 3
+    assert {lease.id for lease in answer.leases} < ids
+
+
+def test_it_claims_from_no_queue_that_was_not_asked_for(line: Line, floor: Floor) -> None:
+    floor.put("quick", queue="b")
+    assert line.ask(Request(limits={"default": 3})).leases == []
+
+
+def test_waiting_ends_with_the_first_job(line: Line, floor: Floor) -> None:
+    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    until(lambda: line.engine.calls["claim"], "a look in vain")
+    id = floor.put("quick")
+    assert [lease.id for lease in line.answer().leases] == [id]
+
+
+def test_waiting_ends_with_a_nudge(line: Line) -> None:
+    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    until(lambda: line.engine.calls["claim"], "a look in vain")
+    line.exchanger.nudge()
+    assert line.answer().leases == []
+
+
+def test_a_nudge_that_comes_too_late_does_not_spoil_the_next_wait(line: Line, floor: Floor) -> None:
+    assert line.ask(Request(limits={"default": 1})).leases == []
+    line.exchanger.nudge()
+    line.exchanger.ask(Request(settlements=[line.verdict(line.lease())]))
+    line.answer()
+    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    until(lambda: line.engine.calls["claim"] > 2, "a look in vain")
+    id = floor.put("quick")
+    assert [lease.id for lease in line.answer().leases] == [id]
+
+
+def test_the_answer_that_was_lost_is_asked_for_again_with_the_same_token(line: Line, floor: Floor) -> None:
+    line.engine.lost_answers["claim"] = 2
+    ids = {floor.put("quick") for _ in range(3)}
+    answer = line.ask(Request(limits={"default": 10}))
+    assert {lease.id for lease in answer.leases} == ids
+    assert {lease.delivery for lease in answer.leases} == {1}
+    assert len({lease.owner_token for lease in answer.leases}) == 1
+
+
+def test_a_verdict_whose_answer_was_lost_is_repeated_and_holds(line: Line, floor: Floor) -> None:
+    line.engine.lost_answers["exchange"] = 2
+    lease, waiting = line.lease(), floor.put("quick")
+    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 1}))
+    assert answer.held == [True]
+    assert [(one.id, one.delivery) for one in answer.leases] == [(waiting, 1)]
+    assert floor.outcomes(lease.id) == [Outcome.SUCCEEDED]
+
+
+def test_a_verdict_is_repeated_only_as_long_as_its_lease_can_hold(line: Line) -> None:
+    ended, held = line.lease(), line.lease()
+    line.fence_at = lambda lease: -1.0 if lease is ended else time.monotonic() + 60.0
+    line.engine.lost_answers["settle"] = 1
+    answer = line.ask(Request(settlements=[line.verdict(ended), line.verdict(held)]))
+    assert answer.held == [None, True]
+
+
+def test_one_verdict_that_cannot_be_written_does_not_hold_the_others_up(line: Line, floor: Floor) -> None:
+    bad, good = line.lease(), line.lease()
+    now = from_us(line.engine.clock.now_us())
+    impossible = AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now, output="\ud800")
+    answer = line.ask(Request(settlements=[Ack(lease=bad, record=impossible), line.verdict(good)]))
+    assert answer.held == [None, True]
+    assert floor.state(good.id) is JobState.COMPLETED
+    assert floor.state(bad.id) is JobState.PROCESSING
+
+
+def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_still_delivers(line: Line) -> None:
+    lease = line.lease()
+    line.engine.down = {"claim", "settle"}
+    line.exchanger.ask(Request(limits={"default": 1}))
+    until(lambda: line.engine.calls["claim"] > 1, "a claim in vain")
+    line.exchanger.leave()
+    assert line.answer().leases == []
+    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    until(lambda: line.engine.calls["settle"] > 1, "verdicts that are repeated")
+    assert line.exchanger.failing_since is not None
+    line.engine.down.clear()
+    assert line.answer().held == [True]
+    assert line.exchanger.failing_since is None
+
+
+def test_a_worker_that_hurries_stops_repeating_verdicts(line: Line) -> None:
+    lease = line.lease()
+    line.engine.down = {"settle"}
+    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    until(lambda: line.engine.calls["settle"], "a verdict in vain")
+    line.exchanger.hurry()
+    assert line.answer().held == [None]
+    assert line.exchanger.failing_since is not None, "it has not answered yet"

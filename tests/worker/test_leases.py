@@ -1,0 +1,204 @@
+"""Leases while children run: held as long as it takes, given up in time, and what an engine that is away changes."""
+
+import pytest
+
+from holdfast.values import JobState, Outcome, Release, StopOrder, WorkerStatus
+
+from ..faults.processes import until
+from .floor import Floor, runs
+
+LEASE_S = 1.2
+
+
+def test_a_job_ten_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_keeps_the_interpreter(
+    floor: Floor,
+) -> None:
+    floor.open(lease_s=0.6)
+    ids = [floor.put(job, {"seconds": 6.0}) for job in ("sleeps", "keeps_interpreter")]
+    floor.work(processes=2, reap_interval_s=0.1)
+    for id in ids:
+        view = floor.view(id)
+        assert (view.state, view.deliveries, floor.starts()[id]) == (JobState.COMPLETED, 1, 1)
+
+
+def test_a_fenced_job_is_killed_before_its_lease_can_pass_to_another(floor: Floor) -> None:
+    floor.open(lease_s=LEASE_S)
+    id = floor.put("deaf", fence=True)
+    floor.start(reap_interval_s=0.1)
+    pid = floor.noted("start", id).pid
+    floor.engine.down = {"renew_many"}
+    until(lambda: not runs(pid), "the child to be killed")
+    lease_until = floor.view(id).lease_until
+    assert lease_until is not None
+    assert floor.engine.clock.now_us() < lease_until.timestamp() * 1e6
+    assert floor.outcomes(id) == [], "nothing may be said about the job"
+    floor.engine.down.clear()
+    floor.noted("start", id, times=2)
+    assert floor.outcomes(id) == [Outcome.CRASHED]
+    assert floor.view(id).crashes == 1
+
+
+def test_a_job_that_did_not_ask_for_a_fence_runs_on_and_its_late_verdict_is_refused(floor: Floor) -> None:
+    floor.open(lease_s=0.5)
+    id = floor.put("gated")
+    worker = floor.start(reap_interval_s=3600.0)
+    pid = floor.noted("start", id).pid
+    floor.engine.down = {"renew_many"}
+    until(lambda: floor.engine.reap_expired(), "the lease to end")
+    assert runs(pid)
+    floor.engine.down.clear()
+    floor.open_gate(id)
+    assert floor.noted("end", id).pid == pid
+    until(lambda: worker.tally.get(WorkerStatus.LOST_LEASE), "the verdict to be refused")
+    floor.reached(id, JobState.COMPLETED)
+    assert floor.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+def test_renewals_that_fail_for_less_than_a_lease_cost_a_fenced_job_nothing(floor: Floor) -> None:
+    floor.open(lease_s=3.0)
+    id = floor.put("gated", fence=True)
+    floor.start()
+    floor.noted("start", id)
+    floor.engine.down = {"renew_many"}
+    seen = floor.engine.calls["renew_many"]
+    until(lambda: floor.engine.calls["renew_many"] > seen, "a renewal to fail")
+    floor.engine.down.clear()
+    until(lambda: floor.engine.calls["renew_many"] > seen + 1, "a renewal")
+    floor.open_gate(id)
+    floor.reached(id, JobState.COMPLETED)
+    assert floor.outcomes(id) == [Outcome.SUCCEEDED]
+
+
+def test_a_fenced_job_is_killed_when_its_lease_was_taken(floor: Floor) -> None:
+    floor.open(lease_s=LEASE_S)
+    id = floor.put("deaf", fence=True)
+    worker = floor.start(reap_interval_s=3600.0)
+    pid = floor.noted("start", id).pid
+    floor.engine.file.write(lambda connection, _now: connection.execute("UPDATE holdfast_jobs SET owner_token = x'00'"))
+    until(lambda: not runs(pid), "the child to be killed")
+    until(lambda: worker.supervisor.unsettled == 1, "the job to be let go")
+    assert floor.outcomes(id) == []
+    assert worker.tally == {}
+
+
+def test_a_suspect_runs_in_a_child_of_its_own_beside_others(floor: Floor) -> None:
+    running = floor.put("gated")
+    suspect = _suspect(floor, "brief", crashes=1, queue="late")
+    floor.start(processes=2, queues={"default": 1, "late": 1})
+    floor.reached(suspect, JobState.COMPLETED)
+    floor.noted("start", running)
+    assert floor.view(suspect).crashes == 0
+    assert floor.state(running) is JobState.PROCESSING
+
+
+def test_a_suspect_in_its_last_life_runs_when_nothing_else_does(floor: Floor) -> None:
+    suspect = _suspect(floor, "brief", crashes=2, queue="late")
+    floor.engine.pause("late")
+    running = floor.put("gated")
+    floor.start(processes=2, queues={"default": 1, "late": 1})
+    floor.noted("start", running)
+    floor.engine.resume("late")
+    floor.reached(suspect, JobState.PROCESSING)
+    other = floor.put("brief")
+    floor.open_gate(running)
+    floor.reached(suspect, JobState.COMPLETED)
+    floor.reached(other, JobState.COMPLETED)
+    order = [(entry.what, entry.id) for entry in floor.ledger()]
+    at = order.index(("start", suspect))
+    assert order[at - 1 : at + 2] == [("end", running), ("start", suspect), ("end", suspect)]
+
+
+def test_a_suspect_that_cannot_run_alone_here_is_left_to_another_worker(floor: Floor) -> None:
+    suspect = _suspect(floor, "brief", crashes=1, queue="late")
+    floor.engine.pause("late")
+    running = floor.put("gated", {"gate": "end"})
+    worker = floor.start(concurrency=2, queues={"default": 1, "late": 1})
+    floor.noted("start", running)
+    floor.engine.resume("late")
+    until(lambda: worker.tally.get(WorkerStatus.RELEASED), "the suspect to be handed back")
+    view = floor.view(suspect)
+    assert (view.attempts, view.crashes, floor.starts()[suspect]) == (0, 1, 0)
+    assert floor.outcomes(suspect) == [Outcome.INTERRUPTED]
+    assert view.due_at > view.accepted_at
+    floor.open_gate("end")
+    floor.reached(suspect, JobState.COMPLETED)
+
+
+def test_a_worker_goes_on_after_its_last_suspect_was_fenced(floor: Floor) -> None:
+    floor.open(lease_s=LEASE_S)
+    id = _suspect(floor, "deaf", crashes=2, fence=True)
+    floor.start(reap_interval_s=3600.0)
+    pid = floor.noted("start", id).pid
+    floor.engine.down = {"renew_many"}
+    until(lambda: not runs(pid), "the child to be killed")
+    floor.engine.down.clear()
+    floor.reached(floor.put("brief"), JobState.COMPLETED)
+
+
+def test_a_child_kept_free_for_a_suspect_works_again_when_that_is_cancelled(floor: Floor) -> None:
+    floor.open(lease_s=LEASE_S)
+    id = _suspect(floor, "brief", crashes=2, queue="late")
+    floor.engine.pause("late")
+    running = floor.put("gated")
+    floor.start(processes=2, queues={"default": 1, "late": 1})
+    floor.noted("start", running)
+    floor.engine.resume("late")
+    floor.reached(id, JobState.PROCESSING)
+    floor.engine.cancel(id)
+    renewals = floor.engine.calls["renew_many"]
+    until(lambda: floor.engine.calls["renew_many"] > renewals + 1, "the worker to hear of it")
+    floor.open_gate(running)
+    floor.reached(id, JobState.CANCELLED)
+    for each in [floor.put("meets", {"number": 2}) for _ in range(2)]:
+        floor.reached(each, JobState.COMPLETED)
+    assert not floor.starts()[id]
+
+
+def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
+    ids = [floor.put("gated", {"gate": "end"}) for _ in range(2)]
+    worker = floor.start(processes=2)
+    for id in ids:
+        floor.noted("start", id)
+    floor.engine.down = {"exchange", "settle", "claim"}
+    floor.open_gate("end")
+    for id in ids:
+        floor.noted("end", id)
+    refused = floor.engine.calls["exchange"] + floor.engine.calls["settle"]
+    until(
+        lambda: floor.engine.calls["exchange"] + floor.engine.calls["settle"] > refused + 1,
+        "the worker to try in vain",
+    )
+    assert {floor.state(id) for id in ids} == {JobState.PROCESSING}
+    assert dict(worker.supervisor.readiness())["engine"] is not None
+    floor.engine.down.clear()
+    for id in ids:
+        floor.reached(id, JobState.COMPLETED)
+        assert (floor.view(id).deliveries, floor.starts()[id]) == (1, 1)
+
+
+@pytest.mark.parametrize("verb", ["claim", "exchange"])
+def test_a_lost_answer_loses_no_job_and_repeats_none(floor: Floor, verb: str) -> None:
+    floor.engine.lost_answers[verb] = 3
+    ids = floor.put_many(100, "brief")
+    worker = floor.work()
+    assert floor.engine.lost_answers[verb] == 0
+    assert worker.tally == {WorkerStatus.ACKED: 100}
+    assert {(floor.view(id).deliveries, floor.starts()[id]) for id in ids} == {(1, 1)}
+
+
+def test_a_worker_that_can_fetch_nothing_leaves_when_told_to(floor: Floor) -> None:
+    floor.engine.down = {"claim"}
+    worker = floor.start(grace_s=0.0)
+    until(lambda: floor.engine.calls["claim"], "the worker to try in vain")
+    worker.stop(StopOrder.DRAIN)
+    worker.ended()
+
+
+def _suspect(floor: Floor, job: str, *, crashes: int, queue: str = "default", fence: bool = False) -> str:
+    """A job that was delivered so often without a verdict."""
+    id = floor.put(job, queue=queue, fence=fence)
+    for _ in range(crashes):
+        lease = floor.engine.fetch(queue)
+        assert lease is not None
+        assert floor.engine.settle([Release(lease=lease, crashed=True)]) == [True]
+    return id

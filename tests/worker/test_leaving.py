@@ -1,0 +1,96 @@
+"""A worker that is told to leave: what runs may finish, what does not is handed back, and the sums are right."""
+
+import signal
+
+import pytest
+
+from holdfast.values import JobState, Outcome, StopOrder, WorkerStatus
+
+from ..faults.processes import until
+from .floor import Floor
+
+
+def test_a_drain_lets_running_jobs_finish_and_starts_no_other(floor: Floor) -> None:
+    running = floor.put("gated")
+    worker = floor.start()
+    floor.noted("start", running)
+    waiting = floor.put("brief")
+    worker.stop()
+    until(lambda: worker.supervisor.is_draining, "the worker to drain")
+    floor.open_gate(running)
+    worker.ended()
+    assert floor.state(running) is JobState.COMPLETED
+    assert (floor.state(waiting), floor.starts()[waiting]) == (JobState.PENDING, 0)
+
+
+def test_a_drain_hands_back_what_no_child_has_started(floor: Floor) -> None:
+    ids = floor.put_many(2, "quick")
+    worker = floor.start(program=floor.scripted("idle"), processes=2)
+    for id in ids:
+        floor.reached(id, JobState.PROCESSING)
+    worker.stop()
+    worker.ended()
+    assert worker.tally == {WorkerStatus.RELEASED: 2}
+    for id in ids:
+        view = floor.view(id)
+        assert (view.state, view.attempts, view.crashes) == (JobState.PENDING, 0, 0)
+        assert floor.outcomes(id) == [Outcome.INTERRUPTED]
+
+
+@pytest.mark.parametrize(("job", "slots"), [("gated", 1), ("gated_async", 2), ("heedful", 2), ("stuck", 1)])
+def test_what_still_runs_when_the_grace_is_over_is_handed_back_without_an_attempt(
+    floor: Floor, job: str, slots: int
+) -> None:
+    id = floor.put(job)
+    worker = floor.start(grace_s=0.1, concurrency=slots)
+    floor.noted("start", id)
+    worker.stop()
+    worker.ended()
+    view = floor.view(id)
+    assert (view.state, view.attempts, view.crashes) == (JobState.PENDING, 0, 0)
+    assert floor.outcomes(id) == [Outcome.INTERRUPTED]
+    assert worker.tally == {WorkerStatus.RELEASED: 1}
+
+
+def test_a_second_order_hands_back_at_once_what_a_drain_would_wait_for(floor: Floor) -> None:
+    ids = [floor.put(job) for job in ("gated", "deaf")]
+    worker = floor.start(processes=2, grace_s=0.0)
+    for id in ids:
+        floor.noted("start", id)
+    worker.stop()
+    until(lambda: worker.supervisor.is_draining, "the worker to drain")
+    assert worker.is_running
+    worker.stop(StopOrder.NOW)
+    worker.ended()
+    for id in ids:
+        assert (floor.state(id), floor.view(id).attempts) == (JobState.PENDING, 0)
+        assert floor.outcomes(id) == [Outcome.INTERRUPTED]
+
+
+def test_an_operator_can_tell_a_worker_to_leave_through_the_engine(floor: Floor) -> None:
+    worker = floor.start()
+    until(floor.engine.workers, "the worker to be known")
+    assert floor.engine.order_stop(worker.supervisor.id, StopOrder.DRAIN)
+    worker.ended()
+    assert floor.engine.workers() == []
+
+
+def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor) -> None:
+    done = floor.put_many(3, "brief")
+    failing = floor.put("fails", max_retries=0)
+    worker = floor.process("--count", "2", "--quiet")
+    for id in (*done, failing):
+        floor.reached(id, JobState.COMPLETED, JobState.DEAD)
+    ids: list[str] = []
+    for job in ("gated", "deaf"):  # one by one: a job is never given to a child that is busy while another is idle
+        ids.append(floor.put(job))
+        floor.noted("start", ids[-1])
+    worker.send(signal.SIGTERM)
+    worker.wait_for("draining: 2 running")
+    floor.open_gate(ids[0])
+    floor.reached(ids[0], JobState.COMPLETED)
+    assert worker.runs
+    worker.send(signal.SIGINT)
+    assert worker.ended() == 0
+    assert "stopped · 4 done · 1 dead · 1 handed back · nothing lost" in worker.said + worker.complained
+    assert (floor.state(ids[1]), floor.view(ids[1]).attempts) == (JobState.PENDING, 0)
