@@ -1,11 +1,17 @@
 """A terminal in a project of its own: the command line called in this process, or started as the program it is."""
 
+import fcntl
 import io
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +65,7 @@ class Terminal:
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         self._started: list[subprocess.Popen[str]] = []
+        self._screens: list[Screen] = []
         for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
             monkeypatch.delenv(name)
         monkeypatch.setenv("HOME", str(self.home))
@@ -99,6 +106,25 @@ class Terminal:
         """Run the program itself to its end."""
         return ended(self.start(*words, program=program, **environment), stdin)
 
+    def on_screen(self, *words: str, columns: int = 80, stdout: int | None = None) -> "Screen":
+        """Start the program with a terminal of its own; its stdout may go elsewhere."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *words],
+            stdin=theirs,
+            stdout=theirs if stdout is None else stdout,
+            stderr=theirs,
+            text=True,
+            cwd=self.project,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        os.close(theirs)
+        self._started.append(process)
+        screen = Screen(process, ours)
+        self._screens.append(screen)
+        return screen
+
     def close(self) -> None:
         """End what a failed test has left running: twice asked, a worker takes its job's processes with it."""
         for process in self._started:
@@ -109,6 +135,8 @@ class Terminal:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+        for screen in self._screens:
+            os.close(screen.descriptor)
 
     def write(self, name: str, text: str | bytes) -> Path:
         """A file of the project."""
@@ -127,6 +155,49 @@ class Terminal:
         """One job with its history."""
         found: dict[str, Any] = self("show", job_id, "--json").json
         return found
+
+
+class Screen:
+    """What a program has written to its terminal, control characters included."""
+
+    def __init__(self, process: "subprocess.Popen[str]", descriptor: int) -> None:
+        self.process = process
+        self.descriptor = descriptor
+        self.text = ""
+
+    def wait_for(self, text: str) -> None:
+        """Read on until this text has come."""
+        deadline = time.monotonic() + 30
+        while text not in self.text:
+            assert self._reads_on(deadline), f"{text!r} did not come:\n{self.text!r}"
+
+    def ended(self) -> int:
+        """The exit code, once the program has ended and all it wrote is read."""
+        deadline = time.monotonic() + 30
+        while self._reads_on(deadline):
+            pass
+        return self.process.wait(30)
+
+    @property
+    def rows(self) -> list[str]:
+        """The lines as somebody would see them: a carriage return writes over what was there."""
+        seen: list[str] = []
+        for line in self.text.replace("\r\n", "\n").split("\n"):
+            cells: list[str] = []
+            for part in line.split("\r"):
+                cells[: len(part)] = part
+            seen.append("".join(cells).rstrip())
+        return seen
+
+    def _reads_on(self, deadline: float) -> bool:
+        if not select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            return False
+        try:
+            said = os.read(self.descriptor, 65536)
+        except OSError:  # so Linux says that the program has closed its end
+            return False
+        self.text += said.decode(errors="replace")
+        return bool(said)
 
 
 def ended(process: "subprocess.Popen[str]", stdin: str = "") -> Answer:

@@ -115,6 +115,7 @@ def test_every_member_arrives_however_it_is_spelled(terminal: Terminal) -> None:
         "tags": ["a", "b", "a"],
         "meta": {"k": 1},
         "trace_id": "t-1",
+        "fence": True,
     }
     assert terminal("enqueue", json.dumps(said)).code == 0
     job = terminal.job("job1")
@@ -134,7 +135,7 @@ def test_every_member_arrives_however_it_is_spelled(terminal: Terminal) -> None:
         "tags": ["a", "b"],
         "meta": {"k": 1},
     }
-    assert job["trace_id"] == "t-1"
+    assert (job["trace_id"], job["fence"]) == ("t-1", True)
 
 
 @pytest.mark.parametrize("backoff", ['"none"', "[1, 5, 30]", '{"strategy": "linear", "base": 3}'])
@@ -145,10 +146,12 @@ def test_a_backoff_may_be_a_word_a_list_or_an_object(terminal: Terminal, backoff
 def test_options_win_over_the_json_however_it_spells_them(terminal: Terminal) -> None:
     spec = '{"id": "a", "job": "x", "queue": "q1", "priority": 1, "max-retries": 1, "timeout": 1, "delay": 1}'
     options = ["--id", "b", "-q", "q2", "--priority", "2", "--max-retries", "2", "--timeout", "2m", "--delay", "1h"]
+    options.append("--fence")
     before = datetime.now(UTC)
     assert terminal("enqueue", spec, *options).code == 0
     [job] = terminal.jobs()
     assert (job["id"], job["queue"], job["priority"], job["max_retries"], job["timeout"]) == ("b", "q2", 2, 2, 120.0)
+    assert job["fence"]
     waits = datetime.fromisoformat(job["due_at"]) - before
     assert timedelta(hours=1) <= waits < timedelta(hours=1, minutes=1)
 

@@ -1,14 +1,18 @@
 """`holdfast run`: one command as a durable job, its output as it comes, its exit code as ours."""
 
+import json
 import os
 import select
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
 
+from .registry import until
 from .terminal import Terminal, ended
 
 COUNT_JOBS = """
@@ -187,3 +191,61 @@ def test_a_command_somebody_cancels_meanwhile_is_not_reported_as_done(terminal: 
     assert "ordered twice" in answer.err
     wait_for_death(pid)
     assert terminal.jobs()[0]["cancel_reason"] == "ordered twice"
+
+
+# Progress
+
+REPORTING = """
+echo one
+echo "30 100 resizing" > /dev/fd/$HOLDFAST_PROGRESS_FD
+read word < first
+echo "75 100 packing" > /dev/fd/$HOLDFAST_PROGRESS_FD
+read word < second
+echo two
+"""
+
+
+@pytest.fixture
+def gates(terminal: Terminal) -> list[Path]:
+    """What the script waits at: two, for a reader that comes early would find the same one still open."""
+    terminal.write("work.sh", REPORTING)
+    paths = [terminal.project / name for name in ("first", "second")]
+    for path in paths:
+        os.mkfifo(path)
+    return paths
+
+
+def test_a_bar_shows_how_far_the_command_says_it_is_and_leaves_no_trace(terminal: Terminal, gates: list[Path]) -> None:
+    screen = terminal.on_screen("run", "--", "sh", "work.sh")
+    screen.wait_for(f"{'█' * 7}{'░' * 17} 30/100 (30 %) resizing")
+    gates[0].write_text("go\n")
+    screen.wait_for(f"{'█' * 18}{'░' * 6} 75/100 (75 %) packing")
+    gates[1].write_text("go\n")
+    assert screen.ended() == 0
+    kept, *printed, done, end = screen.rows
+    assert kept.startswith("✓ kept as ")
+    assert (printed, end) == (["one", "two"], "")
+    assert done.startswith("✓ sh work.sh: completed in ")
+
+
+def test_others_see_how_far_the_command_is_while_it_runs(terminal: Terminal, gates: list[Path]) -> None:
+    process = terminal.start("run", "--", "sh", "work.sh")
+    seen = until(lambda: [job["progress"] for job in terminal.jobs() if job["progress"]])
+    assert (seen[0]["done"], seen[0]["total"], seen[0]["message"]) == (30, 100, "resizing")
+    gates[0].write_text("go\n")
+    until(lambda: [job for job in terminal.jobs() if job["progress"]["done"] == 75])
+    gates[1].write_text("go\n")
+    answer = ended(process)
+    assert (answer.code, answer.out) == (0, "one\ntwo\n")
+    assert "\r" not in answer.err
+    assert "resizing" not in answer.err
+
+
+def test_with_json_the_bar_leaves_the_document_alone(terminal: Terminal, gates: list[Path]) -> None:
+    screen = terminal.on_screen("run", "--json", "--", "sh", "work.sh", stdout=subprocess.PIPE)
+    for gate, said in zip(gates, ("30/100 (30 %) resizing", "75/100 (75 %) packing"), strict=True):
+        screen.wait_for(said)
+        gate.write_text("go\n")
+    assert screen.ended() == 0
+    assert screen.process.stdout is not None
+    assert json.loads(screen.process.stdout.read())["state"] == "completed"

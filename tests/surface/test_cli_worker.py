@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -51,11 +52,9 @@ def test_a_function_job_is_run_and_its_result_kept(shop: Terminal) -> None:
     answer = shop("worker", "start", "shop:hf", "--burst")
     assert answer.code == 0
     assert lines_of(answer.out) == ["✓ [acked] add job1"]
-    assert answer.err.splitlines() == [
-        f"holdfast 0.1.0 · {shop.database}",
-        "queues default · handlers add, fail, wait",
-        "stopped · 1 done",
-    ]
+    greeting, *rest = answer.err.splitlines()
+    assert re.fullmatch(rf"holdfast 0\.1\.0 · {re.escape(str(shop.database))} · worker [0-9a-f]{{16}}", greeting)
+    assert rest == ["queues default · handlers add, fail, wait · 1 process", "stopped · 1 done · nothing lost"]
     [attempt] = shop.job("job1")["history"]
     assert (attempt["result"], attempt["output"]) == (42, "adding\n")
 
@@ -175,7 +174,9 @@ def test_each_end_of_a_job_has_its_line_and_the_sum_is_told_at_the_end(shop: Ter
     ]
     assert "· ValueError: not yet · again in 60 s" in answer.out
     assert "no handler 'unknown' is registered here" in answer.out
-    assert answer.err.endswith("stopped · 1 done · 1 to be retried · 2 dead · 1 given back · 1 cancelled\n")
+    assert answer.err.endswith(
+        "stopped · 1 done · 1 to be retried · 2 dead · 1 handed back · 1 cancelled · nothing lost\n"
+    )
 
 
 def test_as_json_each_job_is_one_document_on_a_line(shop: Terminal) -> None:
@@ -295,11 +296,11 @@ def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
     begun, go = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(number)
-    remarks_until(process, "draining: a running job finishes first (again: give it back and leave)")
+    remarks_until(process, "draining: 1 running, up to 30 s (again: hand them back and leave)")
     go.write_text("at last\n")
     answer = ended(process)
     assert answer.code == 0
-    assert answer.err.endswith("stopped · 1 done\n")
+    assert answer.err.endswith("stopped · 1 done · nothing lost\n")
     assert terminal.job("job1")["history"][0]["output"] == "at last\n"
     assert terminal.job("job2")["state"] == "pending"
 
@@ -312,8 +313,8 @@ def test_a_second_signal_gives_the_running_job_back(terminal: Terminal, gates: I
     process.send_signal(signal.SIGTERM)
     answer = ended(process)
     assert answer.code == 0
-    assert "giving the running job back" in answer.err
-    assert "stopped · 0 done · 1 given back" in answer.err
+    assert "handing running jobs back" in answer.err
+    assert "stopped · 0 done · 1 handed back · nothing lost" in answer.err
     job = terminal.job("job1")
     assert (job["state"], job["attempts"], job["crashes"]) == ("pending", 0, 0)
     assert job["history"][0]["outcome"] == "interrupted"

@@ -41,7 +41,7 @@ from holdfast.queues.backends.sqlite_inspector import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses
-from holdfast.values import DeadReason, JobState, Outcome, WorkerStatus
+from holdfast.values import DeadReason, JobState, Outcome, WorkerState, WorkerStatus
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -430,6 +430,7 @@ def test_the_schema_page_has_every_state_code() -> None:
         ("Reasons of dead letters", "Reason", list(DeadReason)),
         ("Outcomes of attempts", "Outcome", list(Outcome)),
         ("What a worker says of a turn", "Status", list(WorkerStatus)),
+        ("States of a worker", "State", list(WorkerState)),
     ],
 )
 def test_the_glossary_has_every_word_of_a_closed_list(heading: str, first: str, expected: list[str]) -> None:

@@ -13,9 +13,10 @@ from holdfast import __version__
 COMMANDS: Final = {
     "run": ("holdfast.cli.run:run", "Keep one command as a job, work it here, exit with its code."),
     "enqueue": ("holdfast.cli.enqueue:enqueue", "Add jobs: JSON, a file, lines on stdin, or a command."),
-    "worker": ("holdfast.cli.worker:worker", "Run jobs."),
+    "worker": ("holdfast.cli.workers:worker", "Run jobs; list and stop workers."),
     "list": ("holdfast.cli.jobs:list_jobs", "Show jobs, newest first."),
     "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
+    "cancel": ("holdfast.cli.cancel:cancel", "Cancel jobs, waiting or running."),
     "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
     "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
     "config": ("holdfast.cli.config:config", "Read and change settings."),

@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.options import Span, json_option, url_option
+from holdfast.cli.endings import await_job, await_jobs
+from holdfast.cli.options import Span, WithWait, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.spec import read_spec
 from holdfast.codec import strict_json
@@ -18,7 +19,7 @@ from holdfast.values import Accepted, JobEnvelope
 MAX_INPUT_BYTES: Final = 4 * 1024**3
 
 
-@click.command()
+@click.command(cls=WithWait)
 @click.argument("spec", nargs=-1, type=click.UNPROCESSED)
 @click.option("--queue", "-q", metavar="NAME", help="The queue, instead of the one in the JSON.")
 @click.option("--id", "job_id", metavar="ID", help="The id: enqueueing it again with the same content adds nothing.")
@@ -26,6 +27,8 @@ MAX_INPUT_BYTES: Final = 4 * 1024**3
 @click.option("--max-retries", type=click.IntRange(0, 1000), metavar="N", help="Retries after the first run.")
 @click.option("--timeout", type=Span(), metavar="SPAN", help="The longest one attempt may take.")
 @click.option("--delay", type=Span(), metavar="SPAN", help="Not before that long from now.")
+@click.option("--fence", is_flag=True, help="Kill a run whose worker cannot prove its lease.")
+@wait_option(alone="0", help="Wait that long for the job to end, and print its result.")
 @url_option
 @json_option
 def enqueue(
@@ -36,9 +39,11 @@ def enqueue(
     max_retries: int | None,
     timeout: float | None,
     delay: float | None,
+    fence: bool,
+    wait_s: float | None,
     url: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Add jobs: a JSON object, @FILE, - for JSON lines on stdin, or a command after --.
 
     All jobs of one call are added, or none.
@@ -50,6 +55,7 @@ def enqueue(
       holdfast enqueue @jobs.jsonl
       make-jobs | holdfast enqueue -
       holdfast enqueue --queue nightly -- pg_dump shop
+      holdfast enqueue --wait 5m '{"job": "resize", "payload": {"width": 640}}'
     """
     given = {
         "queue": queue,
@@ -58,6 +64,7 @@ def enqueue(
         "max_retries": max_retries,
         "timeout": timeout,
         "delay": delay,
+        "fence": fence or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     described = _read(spec)
@@ -68,7 +75,18 @@ def enqueue(
             raise ConfigError(f"jobs in {hf.location} end with this command: name an engine that keeps them")
         envelopes = _envelopes(hf, described, options)
         accepted = hf.backend().accept(envelopes)
-        _print(hf, envelopes, accepted, as_json=as_json, is_bulk=_is_bulk(spec))
+        is_bulk, is_waiting = _is_bulk(spec), wait_s is not None
+        if as_json and not is_waiting:
+            _print_accepted(envelopes, accepted, is_bulk=is_bulk)
+        elif not as_json:
+            # What a job has come to is the data of a command that waits for it; the rest is remarks.
+            click.echo(_accepted(envelopes, accepted, is_bulk=is_bulk), err=is_waiting)
+        say(f"  kept in {hf.location}")
+        if wait_s is None:
+            return 0
+        if is_bulk:
+            return await_jobs(hf.backend(), [one.id for one in accepted], wait_s, as_json=as_json)
+        return await_job(hf.backend(), accepted[0].id, wait_s, as_json=as_json)
 
 
 def _is_bulk(spec: tuple[str, ...]) -> bool:
@@ -143,23 +161,20 @@ def _shows_progress(described: list[tuple[str, Mapping[str, Any]]]) -> bool:
     return len(described) >= 1000 and sys.stderr.isatty()
 
 
-def _print(
-    hf: Holdfast, envelopes: list[JobEnvelope], accepted: list[Accepted], *, as_json: bool, is_bulk: bool
-) -> None:
-    if as_json:
-        documents = [
-            {"id": one.id, "queue": envelope.queue, "created": one.created}
-            for envelope, one in zip(envelopes, accepted, strict=True)
-        ]
-        print_json(documents if is_bulk else documents[0])
-    elif is_bulk:
+def _print_accepted(envelopes: list[JobEnvelope], accepted: list[Accepted], *, is_bulk: bool) -> None:
+    documents = [
+        {"id": one.id, "queue": envelope.queue, "created": one.created}
+        for envelope, one in zip(envelopes, accepted, strict=True)
+    ]
+    print_json(documents if is_bulk else documents[0])
+
+
+def _accepted(envelopes: list[JobEnvelope], accepted: list[Accepted], *, is_bulk: bool) -> str:
+    if is_bulk:
         created = sum(one.created for one in accepted)
         already = f", {len(accepted) - created:,} were there already" if created < len(accepted) else ""
-        click.echo(f"{glyph('✓', '*')} {created:,} {'job' if created == 1 else 'jobs'} queued{already}")
-    else:
-        queue, one = envelopes[0].queue, accepted[0]
-        if one.created:
-            click.echo(f"{glyph('✓', '*')} {one.id} queued on {queue}")
-        else:
-            click.echo(f"{glyph('•', '-')} {one.id} is already there with the same content; nothing was added")
-    say(f"  kept in {hf.location}")
+        return f"{glyph('✓', '*')} {created:,} {'job' if created == 1 else 'jobs'} queued{already}"
+    queue, one = envelopes[0].queue, accepted[0]
+    if one.created:
+        return f"{glyph('✓', '*')} {one.id} queued on {queue}"
+    return f"{glyph('•', '-')} {one.id} is already there with the same content; nothing was added"

@@ -25,6 +25,8 @@ USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
 UNREACHABLE: Final = 5
+TIME_IS_UP: Final = 6
+JOB_FAILED: Final = 7
 INTERRUPTED: Final = 130
 
 

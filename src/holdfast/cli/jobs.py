@@ -17,6 +17,7 @@ from holdfast.cli.output import (
     say_where,
     span,
 )
+from holdfast.cli.progress import words
 from holdfast.errors import ConfigError, UnknownJob
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView, Page
 
@@ -126,9 +127,11 @@ def _facts(job: JobView) -> list[tuple[str, object]]:
         ("accepted", instant(job.accepted_at)),
         ("due", instant(job.due_at)),
         ("finished", instant(job.finished_at) if job.finished_at else None),
+        ("progress", _progress(job)),
         ("leased until", instant(job.lease_until) if job.lease_until else None),
         ("expires", instant(job.expires_at) if job.expires_at else None),
         ("timeout", None if job.timeout is None else span(job.timeout) if job.timeout else "none"),
+        ("fenced", "killed if its worker cannot prove its lease" if job.fence else None),
         ("cancelled", job.cancel_reason),
         ("cancelling", "asked for, its worker will see it" if job.cancel_requested else None),
         ("tags", ", ".join(job.tags) or None),
@@ -138,6 +141,13 @@ def _facts(job: JobView) -> list[tuple[str, object]]:
         ("last error", job.last_error),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _progress(job: JobView) -> str | None:
+    if job.progress is None:
+        return None
+    ago = f", {age(job.progress.at)} ago" if job.progress.at else ""
+    return f"{words(job.progress)}{ago}"
 
 
 def _print_attempt(number: int, attempt: AttemptView) -> None:

@@ -1,22 +1,23 @@
 """Options and arguments that several commands share, and opening the application they name."""
 
-import sys
-import traceback
+import re
 from collections.abc import Callable
-from importlib import import_module
-from pathlib import Path
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, Final, TypeVar
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.config import find_project, parse_span
+from holdfast.config import parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.queues.opening import sqlite_path, sqlite_prefix
 from holdfast.values import JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MAX_WEIGHT: Final = 1000
+_size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
 
 
 def url_option(command: F) -> F:
@@ -39,18 +40,76 @@ class Span(click.ParamType[float]):
             self.fail(f"{value!r}: {problem}", param, ctx)
 
 
-class QueueNames(click.ParamType[tuple[str, ...]]):
-    """Queues, separated by commas."""
+def wait_option(*, alone: str, help: str) -> Callable[[F], F]:
+    """`--wait [SPAN]`; `alone` is the span it means without one."""
+    return click.option(
+        "--wait",
+        "wait_s",
+        cls=_WaitOption,
+        type=Span(),
+        is_flag=False,
+        flag_value=alone,
+        metavar="[SPAN]",
+        help=f"{help} 0 = no limit.",
+    )
+
+
+class _WaitOption(click.Option):
+    flag_value: str
+
+
+class WithWait(click.Command):
+    """A command with `--wait [SPAN]`: a word behind it that is no time span is the next argument, such as an id."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours = args[: args.index("--")] if "--" in args else args
+        for at, (word, behind) in enumerate(pairwise(ours)):
+            if word == "--wait" and not _is_span(behind):
+                [alone] = [param.flag_value for param in self.params if isinstance(param, _WaitOption)]
+                args = [*args[:at], f"--wait={alone}", *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+
+def _is_span(word: str) -> bool:
+    try:
+        parse_span(word)
+    except ValueError:
+        return False
+    return True
+
+
+class WeightedQueues(click.ParamType[dict[str, int]]):
+    """Queues with their weights: `a:3,b` gives three turns to a for one of b."""
 
     name = "queues"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+        if isinstance(value, dict):
             return value  # pyright: ignore[reportUnknownVariableType]
-        try:
-            return tuple(dict.fromkeys(check_queue(name.strip()) for name in str(value).split(",")))
-        except DefinitionError as problem:
-            self.fail(str(problem), param, ctx)
+        weights: dict[str, int] = {}
+        for part in str(value).split(","):
+            name, colon, weight = part.strip().partition(":")
+            if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
+                self.fail(f"{part!r}: a weight is a whole number from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
+            try:
+                weights[check_queue(name)] = int(weight or 1)
+            except DefinitionError as problem:
+                self.fail(str(problem), param, ctx)
+        return weights
+
+
+class Size(click.ParamType[int]):
+    """An amount of memory: bytes, or like 500K, 300M, 2G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = _size_pattern.fullmatch(str(value).strip().upper())
+        if match is None:
+            self.fail(f"{value!r}: write an amount of memory as bytes or like 500K, 300M, 2G", param, ctx)
+        return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
 
 
 class States(click.ParamType[tuple[JobState, ...]]):
@@ -71,47 +130,3 @@ def existing(url: str | None) -> Holdfast:
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(f"there is no database at {sqlite_path(url)}")
     return hf
-
-
-def load_app(reference: str) -> Holdfast:
-    """The application at `module:attribute`, imported from the working directory like Python itself would."""
-    module_name, _, attribute = reference.partition(":")
-    if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{reference!r} is no application: write MODULE:NAME, such as shop:hf for hf in shop.py")
-    project = find_project().directory
-    sys.path[:0] = [str(Path.cwd()), *([str(project)] if project else [])]
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as problem:
-        if problem.name is None or not (module_name == problem.name or module_name.startswith(f"{problem.name}.")):
-            raise _broken_module(module_name, problem) from problem
-        file = module_name.removesuffix(".py")
-        hint = f"for {module_name} write  {file}:NAME" if file != module_name else "run this where it can be imported"
-        raise ConfigError(f"there is no module '{module_name}' here: {hint}") from None
-    except Exception as problem:
-        raise _broken_module(module_name, problem) from problem
-    found = _attribute(module, attribute, reference)
-    if not isinstance(found, Holdfast):
-        raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a Holdfast application")
-    return found
-
-
-def _broken_module(module_name: str, problem: Exception) -> ConfigError:
-    """The failure of the user's own code, told by its own last line rather than by our frames."""
-    place = problem if isinstance(problem, SyntaxError) else traceback.extract_tb(problem.__traceback__)[-1]
-    where = f"{place.filename}:{place.lineno}"
-    return ConfigError(f"cannot import '{module_name}': {type(problem).__name__}: {problem} (at {where})")
-
-
-def _attribute(module: object, attribute: str, reference: str) -> object:
-    if attribute:
-        if not hasattr(module, attribute):
-            apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
-            hint = f"; it has {', '.join(apps)}" if apps else ""
-            raise ConfigError(f"'{reference}': the module has no '{attribute}'{hint}")
-        return getattr(module, attribute)
-    apps = [name for name, value in vars(module).items() if isinstance(value, Holdfast)]
-    if len(apps) != 1:
-        which = f"has several applications ({', '.join(apps)})" if apps else "has no Holdfast application"
-        raise ConfigError(f"module '{reference}' {which}; name one as {reference}:NAME")
-    return getattr(module, apps[0])

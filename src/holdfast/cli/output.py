@@ -1,26 +1,17 @@
 """What the command line prints: tables and sentences for people, JSON for programs, nothing a terminal would obey."""
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import click
 import msgspec
 
+from holdfast.plaintext import plain as plain
 from holdfast.values import AttemptView, JobHistory, JobView
-
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def plain(text: object) -> str:
-    """Text without control characters, escape sequences, direction overrides and what is no character at all: stored
-    data is not trusted.
-    """
-    return _UNPRINTABLE.sub("\ufffd", str(text))
 
 
 def glyph(good: str, ascii_only: str) -> str:
@@ -59,10 +50,18 @@ def print_error(code: str, message: str, *, as_json: bool = True) -> None:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their content."""
+    for line in table_lines(headings, rows):
+        click.echo(line)
+
+
+def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The heading and a line for each row."""
     lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(len(heading), *(len(line[at]) for line in lines), 0) for at, heading in enumerate(headings)]
-    for line in [list(headings), *lines]:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [list(headings), *lines]
+    ]
 
 
 def job_document(job: JobView) -> dict[str, Any]:
@@ -70,6 +69,7 @@ def job_document(job: JobView) -> dict[str, Any]:
     document: dict[str, Any] = {name: getattr(job, name) for name in job.__struct_fields__}
     document["payload"] = _value(job.payload)
     document["meta"] = _value(job.meta)
+    document["progress"] = None if job.progress is None else msgspec.structs.asdict(job.progress)
     return document
 
 

@@ -12,11 +12,12 @@ from holdfast.app import Holdfast
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
+from holdfast.cli.progress import ProgressWatch, StatusLine
 from holdfast.cli.spec import command_job
 from holdfast.errors import UnknownJob
 from holdfast.execution.timeout import JobTimeout
 from holdfast.handlers import parse_command
-from holdfast.values import ErrorInfo, JobView, WorkerResult, WorkerStatus
+from holdfast.values import ErrorInfo, JobView, Progress, WorkerResult, WorkerStatus
 from holdfast.worker import QueueWorker
 from holdfast.worker.signals import heard
 
@@ -46,8 +47,13 @@ def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool
     with Holdfast(url, allowed_commands=[argv[0]]) as hf:
         job_id = hf.enqueue(definition)
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
-        worker = hf.worker(tee=None if as_json else _to_stdout)
-        result, stopped_by = _work(worker, queue)
+        line = StatusLine()
+        with ProgressWatch(line, lambda progress: _keep(worker, progress)) as watch:
+            worker = hf.worker(
+                tee=None if as_json else lambda text: line.pass_by(text, _to_stdout),
+                on_progress=watch,
+            )
+            result, stopped_by = _work(worker, queue)
         if stopped_by is not None:
             hf.backend().cancel(job_id, "interrupted at the terminal")
         history = hf.backend().get(job_id)
@@ -73,6 +79,13 @@ def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals
     with worker, heard(interrupt):
         result = worker.process_once(queue, unless=lambda: stopped_by is not None)
     return result, stopped_by
+
+
+def _keep(worker: QueueWorker, progress: Progress) -> None:
+    """Leave the progress with the job, where `holdfast show` finds it."""
+    lease = worker.running
+    if lease is not None:
+        worker.backend.report_progress([(lease, progress)])
 
 
 def _finish(job: JobView, result: WorkerResult, argv: list[str]) -> int:

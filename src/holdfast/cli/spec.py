@@ -40,6 +40,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags: list[str] = []
     meta: dict[str, Any] = {}
     trace_id: str | None = None
+    fence: bool = False
 
     def definition(self) -> JobDefinition:
         """What to enqueue."""
@@ -56,6 +57,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             builder.backoff(_backoff(self.backoff))
         if self.trace_id is not None:
             builder.trace_id(self.trace_id)
+        if self.fence:
+            builder.fence()
         self._set_times(builder)
         return builder.tags(*self.tags).meta(self.meta).definition()
 

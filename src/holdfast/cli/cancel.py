@@ -1,0 +1,104 @@
+"""`holdfast cancel`: end jobs that shall not run, or not run on."""
+
+from typing import Any
+
+import click
+
+from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
+from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
+from holdfast.cli.output import glyph, print_json, say, say_where, span
+from holdfast.cli.progress import StatusLine
+from holdfast.cli.waiting import looks
+from holdfast.queues.contract import Engine
+from holdfast.values import CancelAnswer, JobState
+
+
+@click.command(cls=WithWait)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
+@wait_option(alone="0", help="Wait that long for running jobs to end.")
+@url_option
+@json_option
+def cancel(job_ids: tuple[str, ...], reason: str, wait_s: float | None, url: str | None, as_json: bool) -> int:
+    """Cancel waiting jobs at once; have running ones stopped by their workers.
+
+    \b
+    Examples:
+      holdfast cancel job1
+      holdfast cancel job1 job2 --reason "ordered twice" --wait 1m
+    """
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        answers = {job_id: engine.cancel(job_id, reason) for job_id in dict.fromkeys(job_ids)}
+        if wait_s is not None:
+            _wait(engine, [job_id for job_id, answer in answers.items() if answer is CancelAnswer.REQUESTED], wait_s)
+        states = {job_id: _state(engine, job_id) for job_id in answers}
+        stopped_within_s = engine.policy.lease_s / 3
+    codes = [_code(answer, states[job_id], waited=wait_s is not None) for job_id, answer in answers.items()]
+    if as_json:
+        print_json([_document(job_id, answer, states[job_id]) for job_id, answer in answers.items()])
+    else:
+        for (job_id, answer), code in zip(answers.items(), codes, strict=True):
+            sentence = _sentence(answer, states[job_id], code, stopped_within_s)
+            if code:
+                say(f"{glyph('✗', 'x')} {job_id} {sentence}")
+            else:
+                click.echo(f"{glyph('✓', '*')} {job_id} {sentence}")
+    return max(codes)
+
+
+def _wait(engine: Engine, job_ids: list[str], limit_s: float) -> None:
+    """Until none of them is running any more, or the time is up."""
+    line = StatusLine()
+    try:
+        for _ in looks(limit_s):
+            job_ids = [job_id for job_id in job_ids if _state(engine, job_id) is JobState.PROCESSING]
+            if not job_ids:
+                break
+            line.show(f"{len(job_ids)} running…")
+    finally:
+        line.clear()
+
+
+def _state(engine: Engine, job_id: str) -> JobState | None:
+    history = engine.get(job_id)
+    return None if history is None else history.job.state
+
+
+def _code(answer: CancelAnswer, state: JobState | None, *, waited: bool) -> int:
+    match answer:
+        case CancelAnswer.CANCELLED:
+            return 0
+        case CancelAnswer.REQUESTED:
+            if state is JobState.PROCESSING:
+                return TIME_IS_UP if waited else 0
+            # It may have ended by itself before its worker saw the request.
+            return 0 if state is JobState.CANCELLED or not waited else REFUSED
+        case CancelAnswer.TOO_LATE:
+            return 0 if state is JobState.CANCELLED else REFUSED
+        case CancelAnswer.UNKNOWN:
+            return NOT_FOUND
+
+
+def _sentence(answer: CancelAnswer, state: JobState | None, code: int, stopped_within_s: float) -> str:
+    ended = "gone" if state is None else state
+    match answer:
+        case CancelAnswer.CANCELLED:
+            return "cancelled"
+        case CancelAnswer.REQUESTED:
+            if state is JobState.CANCELLED:
+                return "cancelled; its worker has stopped it"
+            if code == TIME_IS_UP:
+                return "is still running; its worker has been asked to stop it"
+            if code == REFUSED:
+                return f"is {ended}: its run ended before its worker saw the request"
+            return f"asked; its worker will stop it within {span(stopped_within_s)}"
+        case CancelAnswer.TOO_LATE:
+            return "was cancelled before; nothing was changed" if not code else f"is {ended}; nothing was changed"
+        case CancelAnswer.UNKNOWN:
+            return "is not known here"
+
+
+def _document(job_id: str, answer: CancelAnswer, state: JobState | None) -> dict[str, Any]:
+    return {"id": job_id, "answer": answer, "state": state}

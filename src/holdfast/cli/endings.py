@@ -1,0 +1,153 @@
+"""What becomes of jobs: wait until they have ended, show how far they are meanwhile, and say how each ended."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
+from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
+from holdfast.cli.progress import StatusLine
+from holdfast.cli.waiting import looks
+from holdfast.queues.contract import Engine
+from holdfast.values import (
+    FINAL_STATES,
+    AttemptRecord,
+    JobFilter,
+    JobHistory,
+    JobState,
+    JobView,
+    Outcome,
+    Progress,
+    WorkerState,
+)
+
+AT_ONCE: Final = 1000
+MOST_SHOWN: Final = 20
+UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STATES)
+
+
+def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> int:
+    """Wait until the job has ended, print its result, and return the exit code for it."""
+    _say_if_nobody_works(engine)
+    line = StatusLine()
+    history: JobHistory | None = None
+    try:
+        for _ in looks(limit_s):
+            history = engine.get(job_id)
+            if history is None or history.job.state.is_final:
+                break
+            _show(line, history.job)
+    except KeyboardInterrupt:
+        line.clear()
+        say(f"no longer waiting: {job_id} stays queued; look at it:  holdfast show {job_id}")
+        return INTERRUPTED
+    finally:
+        line.clear()
+    if as_json and history is not None:
+        print_json(history_document(history))
+    elif history is not None and (result := _result(history)) is not None:
+        click.echo(plain(result))
+    return _say_end(job_id, history, limit_s)
+
+
+def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
+    """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
+    _say_if_nobody_works(engine)
+    everything = list(dict.fromkeys(job_ids))
+    waiting = everything
+    line = StatusLine()
+    try:
+        for _ in looks(limit_s):
+            waiting = [job.id for job in _find(engine, waiting, UNFINISHED)]
+            if not waiting:
+                break
+            ended = len(everything) - len(waiting)
+            line.show_progress(Progress(done=ended, total=len(everything), message="jobs ended"))
+    except KeyboardInterrupt:
+        line.clear()
+        say(f"no longer waiting: {len(waiting):,} jobs stay queued")
+        return INTERRUPTED
+    finally:
+        line.clear()
+    if as_json:
+        print_json([history_document(history) for job_id in everything if (history := engine.get(job_id))])
+    return _say_ends(_find(engine, everything), len(everything), as_json=as_json)
+
+
+def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] = ()) -> list[JobView]:
+    parts = [tuple(job_ids[start : start + AT_ONCE]) for start in range(0, len(job_ids), AT_ONCE)]
+    return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
+
+
+def _say_if_nobody_works(engine: Engine) -> None:
+    if all(view.state is WorkerState.LOST for view in engine.workers()):
+        say("  no worker is known here yet; start one:  holdfast worker start")
+
+
+def _show(line: StatusLine, job: JobView) -> None:
+    if job.state is not JobState.PROCESSING:
+        line.show(f"{job.state}…")
+    elif job.progress is None:
+        line.show("running…")
+    else:
+        line.show_progress(job.progress)
+
+
+def _succeeded(history: JobHistory) -> AttemptRecord | None:
+    records = [past.record for past in history.attempts if past.record.outcome is Outcome.SUCCEEDED]
+    return records[-1] if records and history.job.state is JobState.COMPLETED else None
+
+
+def _result(history: JobHistory) -> str | None:
+    record = _succeeded(history)
+    if record is None or record.result is None or record.result == b"null":
+        return None
+    return msgspec.json.format(record.result, indent=0).decode()
+
+
+def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
+    if history is None:
+        say(f"{glyph('✗', 'x')} {job_id} has ended, but its record is not kept: how it ended is not known")
+        return FAILED
+    job = history.job
+    if not job.state.is_final:
+        say(f"{glyph('✗', 'x')} {job_id} is still {job.state} after {span(limit_s)}; it stays queued")
+        say(f"  look at it:  holdfast show {job_id}")
+        return TIME_IS_UP
+    record = _succeeded(history)
+    if job.state is JobState.COMPLETED:
+        took = f" in {span(record.duration_s)}" if record else ""
+        note = f": {record.note}" if record and record.note else ""
+        say(f"{glyph('✓', '*')} {job_id} completed{took}{note}")
+        return 0
+    say(f"{glyph('✗', 'x')} {job_id} {_fate(job)}")
+    say(f"  look at it:  holdfast show {job_id}")
+    return JOB_FAILED
+
+
+def _fate(job: JobView) -> str:
+    if job.state is JobState.CANCELLED:
+        return f"was cancelled: {job.cancel_reason or 'no reason was given'}"
+    return f"is {job.state} ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
+
+
+def _say_ends(jobs: Sequence[JobView], expected: int, *, as_json: bool) -> int:
+    failed = [job for job in jobs if job.state in (JobState.DEAD, JobState.CANCELLED)]
+    counts = Counter(str(job.state) for job in jobs)
+    if gone := expected - len(jobs):
+        counts["no longer on record"] = gone
+    for job in failed[:MOST_SHOWN]:
+        say(f"{glyph('✗', 'x')} {job.id} {_fate(job)}")
+    if len(failed) > MOST_SHOWN:
+        say(f"  and {len(failed) - MOST_SHOWN:,} more")
+    if not as_json:
+        click.echo(f" {glyph('·', '-')} ".join(f"{number:,} {state}" for state, number in counts.items()))
+    is_unfinished = any(not job.state.is_final for job in jobs)
+    if is_unfinished:
+        say("the time is up; what has not ended stays queued")
+    if failed:
+        return JOB_FAILED
+    return TIME_IS_UP if is_unfinished else FAILED if gone else 0

@@ -1,0 +1,264 @@
+"""`holdfast worker list` and `stop`: the workers that have said they are there, on whichever host."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import msgspec
+
+from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
+from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
+from holdfast.cli.output import age, glyph, plain, print_json, say, say_where, table_lines
+from holdfast.cli.progress import StatusLine
+from holdfast.cli.waiting import looks
+from holdfast.cli.worker import worker
+from holdfast.queues.contract import Engine
+from holdfast.values import RunningJob, StopOrder, WorkerState, WorkerView
+
+SHORTEST_ID: Final = 8
+COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
+LEFT: Final = "left"
+
+
+class NoSuchWorker(click.ClickException):
+    """Nobody is known by that id."""
+
+    exit_code = NOT_FOUND
+
+
+class WhichWorker(click.ClickException):
+    """Several could be meant."""
+
+    exit_code = REFUSED
+
+
+@worker.command("list")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Show what each is running.")
+@url_option
+@json_option
+def list_workers(with_jobs: bool, url: str | None, as_json: bool) -> None:
+    """Show the workers: live ones, draining ones, and lost ones last."""
+    with existing(url) as hf:
+        say_where(hf.location)
+        workers = sorted(hf.backend().workers(), key=_is_lost)
+    if as_json:
+        print_json([_document(view) for view in workers])
+    elif workers:
+        _print_workers(workers, with_jobs=with_jobs)
+    else:
+        say("no workers; start one:  holdfast worker start")
+
+
+@worker.command(cls=WithWait)
+@click.argument("worker_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everybody", is_flag=True, help="Every worker.")
+@click.option("--now", is_flag=True, help="Hand running jobs back at once.")
+@wait_option(alone="60", help="Wait that long until they have stopped, 60 s if not said.")
+@url_option
+@json_option
+def stop(
+    worker_ids: tuple[str, ...], everybody: bool, now: bool, wait_s: float | None, url: str | None, as_json: bool
+) -> int:
+    """Ask workers to stop, wherever they run. Running jobs finish first.
+
+    The order is left with the jobs, where each worker looks for it; no process is signalled. The beginning of an ID
+    is enough. Without one, the only worker there is.
+
+    \b
+    Examples:
+      holdfast worker stop
+      holdfast worker stop 5f3a --now
+      holdfast worker stop --all --wait 5m
+    """
+    if worker_ids and everybody:
+        raise click.UsageError("name the workers by their ids, or say --all")
+    order = StopOrder.NOW if now else StopOrder.DRAIN
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        known = engine.workers()
+        chosen = [_named(given, known) for given in worker_ids] if worker_ids else _unnamed(known, everybody=everybody)
+        ends = [_End(name=_short(view, known), view=view) for view in dict.fromkeys(chosen)]
+        for end in ends:
+            end.is_known = engine.order_stop(end.view.report.id, order)
+            if not as_json:
+                _say_order(end, order)
+        asked = [end for end in ends if end.is_running]
+        if wait_s is not None:
+            _wait(engine, asked, wait_s)
+    if as_json:
+        print_json([{"id": end.view.report.id, "order": order, "state": end.state} for end in ends])
+    elif not ends:
+        say("no workers; nothing to stop")
+    elif wait_s is not None:
+        for end in asked:
+            _say_end(end)
+    return TIME_IS_UP if wait_s is not None and any(end.is_running for end in asked) else 0
+
+
+@dataclass
+class _End:
+    """One worker that shall stop: as it was when the order was given, then as it was seen last."""
+
+    name: str
+    view: WorkerView
+    is_known: bool = True
+
+    @property
+    def state(self) -> str:
+        return self.view.state if self.is_known else LEFT
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_known and not _is_lost(self.view)
+
+
+def _named(given: str, known: Sequence[WorkerView]) -> WorkerView:
+    """The one worker whose id begins like that."""
+    found = [view for view in known if view.report.id.startswith(given)] if given else []
+    exact = [view for view in found if view.report.id == given]
+    match exact or found:
+        case [view]:
+            return view
+        case []:
+            raise NoSuchWorker(f"no worker '{plain(given)}' is known here; see  holdfast worker list")
+        case several:
+            raise WhichWorker(f"'{plain(given)}' may be any of {len(several)} workers:\n{_candidates(several, known)}")
+
+
+def _unnamed(known: Sequence[WorkerView], *, everybody: bool) -> list[WorkerView]:
+    running = [view for view in known if not _is_lost(view)]
+    if everybody or len(running) == 1:
+        return running
+    if running:
+        raise WhichWorker(f"several workers are running; name some, or say --all:\n{_candidates(running, known)}")
+    lost = "; lost ones have nothing to stop" if known else ""
+    raise NoSuchWorker(f"no worker is running{lost}")
+
+
+def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
+    """Until each has left or is lost, or the time is up."""
+    line = StatusLine()
+    try:
+        for _ in looks(limit_s):
+            there = {view.report.id: view for view in engine.workers()}
+            for end in ends:
+                end.is_known = end.view.report.id in there
+                end.view = there.get(end.view.report.id, end.view)
+            running = [end for end in ends if end.is_running]
+            if not running:
+                break
+            line.show(f"waiting for {_counted(len(running), 'worker')} to stop…")
+    finally:
+        line.clear()
+
+
+def _say_order(end: _End, order: StopOrder) -> None:
+    if not end.is_known:
+        click.echo(f"{glyph('✓', '*')} {end.name} has left already")
+    elif not end.is_running:
+        # The order is left all the same: a worker that is only out of reach finds it when it comes back.
+        say(f"{glyph('•', '-')} {end.name} is lost, heard {age(end.view.heard_at)} ago: there is nothing to stop")
+        say("  its jobs come back by themselves when their leases end; should it come back itself, it will stop")
+    elif order is StopOrder.NOW:
+        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop now; running jobs are handed back")
+    else:
+        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop; running jobs finish first")
+
+
+def _say_end(end: _End) -> None:
+    if not end.is_known:
+        click.echo(f"{glyph('✓', '*')} {end.name} has stopped")
+    elif end.is_running:
+        say(f"{glyph('✗', 'x')} {end.name} has not stopped yet; {_running(end.view)}")
+        for job in end.view.report.jobs:
+            say(f"  {_job(job)}")
+    else:
+        say(f"{glyph('•', '-')} {end.name} is lost; its jobs come back by themselves when their leases end")
+
+
+def _running(view: WorkerView) -> str:
+    """What it said it was doing; it may be about something else by now."""
+    number = view.report.running
+    return f"{age(view.heard_at)} ago it was running {_counted(number, 'job') if number else 'no job'}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what if number == 1 else f'{what}s'}"
+
+
+def _print_workers(workers: Sequence[WorkerView], *, with_jobs: bool) -> None:
+    heading, *lines = table_lines(COLUMNS, [_row(view, workers) for view in workers])
+    click.echo(heading)
+    for view, line in zip(workers, lines, strict=True):
+        click.echo(line)
+        if with_jobs:
+            _print_jobs(view)
+    if any(_is_lost(view) for view in workers):
+        say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+
+
+def _print_jobs(view: WorkerView) -> None:
+    for job in view.report.jobs:
+        click.echo(f"  {glyph('└', '-')} {_job(job)}")
+    if more := view.report.running - len(view.report.jobs):
+        click.echo(f"  {glyph('└', '-')} and {more:,} more")
+
+
+def _job(job: RunningJob) -> str:
+    return plain(f"{job.id} {job.job} on {job.queue} for {age(job.started_at)}")
+
+
+def _row(view: WorkerView, known: Sequence[WorkerView]) -> tuple[object, ...]:
+    report = view.report
+    is_asked = view.order is not None and view.state is WorkerState.LIVE
+    return (
+        _short(view, known),
+        f"{view.state} (asked to stop)" if is_asked else view.state,
+        report.host,
+        report.pid,
+        ",".join(report.queues),
+        f"{report.running}/{report.slots}",
+        f"{report.done:,}",
+        f"{report.failed:,}",
+        _memory(report.memory_bytes),
+        age(report.started_at),
+        f"{age(view.heard_at)} ago",
+    )
+
+
+def _memory(size: int) -> str:
+    if not size:
+        return "–"
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _short(view: WorkerView, known: Sequence[WorkerView]) -> str:
+    """The beginning of an id that no other one shares."""
+    whole = view.report.id
+    others = [other.report.id for other in known if other.report.id != whole]
+    for length in range(min(SHORTEST_ID, len(whole)), len(whole)):
+        if not any(other.startswith(whole[:length]) for other in others):
+            return plain(whole[:length])
+    return plain(whole)
+
+
+def _candidates(workers: Sequence[WorkerView], known: Sequence[WorkerView]) -> str:
+    return "\n".join(
+        plain(f"  {_short(view, known)}  {view.state}, pid {view.report.pid} on {view.report.host}") for view in workers
+    )
+
+
+def _is_lost(view: WorkerView) -> bool:
+    return view.state is WorkerState.LOST
+
+
+def _document(view: WorkerView) -> dict[str, Any]:
+    """A worker as JSON shows it: every member always there."""
+    return {
+        **msgspec.structs.asdict(view.report),
+        "state": view.state,
+        "heard_at": view.heard_at,
+        "order": view.order,
+    }
