@@ -7,10 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+from holdfast.worker.executors import guardian
 
 T = TypeVar("T")
 
@@ -27,6 +30,64 @@ def until(look: Callable[[], T], what: str, *, within_s: float = DEADLINE_S) -> 
         assert time.monotonic() < give_up_at, f"waited {within_s:g} s in vain for: {what}"
         time.sleep(LOOK_EVERY_S)
     return seen
+
+
+def parent_of(pid: int) -> int:
+    """The number of its parent; 0 if it is gone."""
+    try:
+        return guardian.Process(Path(f"/proc/{pid}/stat").read_bytes()).parent
+    except OSError:
+        return 0
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs, or could again; a zombie does not."""
+    try:
+        return not guardian.Process(Path(f"/proc/{pid}/stat").read_bytes()).is_zombie
+    except OSError:
+        return False
+
+
+@contextmanager
+def stopped(pid: int) -> Generator[None]:
+    """This process stands still while the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it to stand still")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def descriptors_of(pid: int) -> Counter[str]:
+    """What it holds open, by name: files by their own, and how many sockets and pipes."""
+    names: Counter[str] = Counter()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            names[os.readlink(f"/proc/{pid}/fd/{fd}").split(":[")[0]] += 1
+    return names
+
+
+def resident_of(pid: int) -> int:
+    """How many bytes of memory it occupies."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def living_in(directory: Path) -> list[int]:
+    """Every process whose working directory this is: whatever a program started there has begotten."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit() and os.readlink(f"/proc/{name}/cwd") == str(directory):
+                found.append(int(name))
+    return found
+
+
+class Kin(NamedTuple):
+    """A guardian and the executor child it has started."""
+
+    guardian: int
+    child: int
 
 
 class Program:
@@ -57,6 +118,21 @@ class Program:
     def runs(self) -> bool:
         return self._process.poll() is None
 
+    def kin(self) -> list[Kin]:
+        """The guardians and children of a worker, those of them that run."""
+        found = {pid: it for pid, it in guardian.processes().items() if not it.is_zombie}
+        guardians = {pid for pid, it in found.items() if it.parent == self.pid}
+        return [Kin(it.parent, pid) for pid, it in found.items() if it.parent in guardians]
+
+    def below(self) -> list[int]:
+        """Every process that descends from it, zombies too."""
+        return guardian.descendants(self.pid, guardian.processes())
+
+    def zombies(self) -> list[int]:
+        """Those among its descendants whose end nobody has taken note of."""
+        found = guardian.processes()
+        return [pid for pid in guardian.descendants(self.pid, found) if found[pid].is_zombie]
+
     def wait_for(self, text: str, *, within_s: float = DEADLINE_S) -> None:
         """Wait until it has printed that text."""
 
@@ -75,6 +151,11 @@ class Program:
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
+
+    def hang_up(self) -> None:
+        """Close its stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
@@ -96,6 +177,21 @@ class Program:
             self.kill()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+class Slayer:
+    """Kills with SIGKILL, and remembers who had to die of it."""
+
+    def __init__(self) -> None:
+        self.victims: list[int] = []
+        self.doomed: set[int] = set()
+
+    def kill(self, pid: int) -> None:
+        """Kill this process; below a worker or a guardian, nobody survives it."""
+        self.doomed |= {pid, *guardian.descendants(pid, guardian.processes())}
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.victims.append(pid)
 
 
 class Programs:
@@ -122,8 +218,13 @@ class Programs:
         return self.module("holdfast", *arguments, **settings)
 
     def end_all(self) -> None:
+        """Kill what still runs, and see that nothing it had started outlives it."""
         for program in self._started:
             program.bury()
+        try:
+            until(lambda: not living_in(self.directory), "everything that was started here to be gone", within_s=10)
+        finally:
+            guardian.kill(living_in(self.directory))
 
 
 @contextmanager

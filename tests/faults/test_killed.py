@@ -1,12 +1,17 @@
 """Processes killed without a warning, anywhere: what was accepted is done, and what was done is known to be."""
 
 import random
+import time
 from collections import Counter
+
+import pytest
 
 from holdfast.values import JobState, Outcome
 
-from .processes import Program, until
+from .processes import Slayer, stopped, until
 from .yard import Yard
+
+KILLS = 100
 
 
 def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_restart(yard: Yard) -> None:
@@ -20,11 +25,11 @@ def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_res
 
     second = yard.worker()
     until(lambda: yard.state(id) is JobState.PROCESSING and yard.history(id).job.deliveries == 2, "another delivery")
-    yard.wait_for_entry("start", id, by=second)
-    yard.open_gate(second)
+    start = yard.wait_for_entry("start", id, by=second)
+    yard.open_gate(start)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
-    assert yard.hf.handle(id).result(0) == second.pid
+    assert yard.hf.handle(id).result(0) == start.pid
     assert yard.ends()[id] == 1
 
 
@@ -36,47 +41,113 @@ def test_every_job_a_killed_producer_was_told_of_is_kept(yard: Yard) -> None:
         assert {yard.state(id) for id in producer.said_lines()} == {JobState.PENDING}
 
 
-def test_four_workers_on_one_file_run_ten_thousand_jobs_once_each(yard: Yard) -> None:
-    ids = [id for _ in range(10) for id in yard.put("quick", 1000)]
-    workers = [yard.worker("--burst") for _ in range(4)]
-    for worker in workers:
-        worker.succeeded()
-    assert yard.ends() == Counter(ids)
-    assert yard.counts() == {JobState.COMPLETED: 10_000}
-    shares = Counter(entry.pid for entry in yard.ledger())
-    assert len(shares) == 4, "every worker had a share of the work"
+def test_a_killed_child_costs_its_job_one_attempt_and_no_other_job_anything(yard: Yard) -> None:
+    """The worker settles it at once: its lease would have held for a minute."""
+    gated = yard.put("gated")[0]
+    behind = yard.put("quick", 20)
+    worker = yard.worker()
+    start = yard.wait_for_entry("start", gated, by=worker)
+    Slayer().kill(start.pid)
+    again = until(lambda: [entry for entry in yard.entries("start", gated) if entry != start], "another run")[0]
+    yard.open_gate(again)
+    until(lambda: yard.are_done(21), "every job to be completed")
+    job = yard.history(gated).job
+    assert (job.attempts, job.crashes) == (1, 0)
+    assert yard.outcomes(gated) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+    error = yard.history(gated).attempts[0].record.error
+    assert error is not None
+    assert "SIGKILL" in error.message
+    assert yard.ends() == Counter([gated, *behind])
+    for id in behind:
+        assert yard.history(id).job.attempts == 0
+    assert worker.runs
 
 
-def test_workers_killed_at_any_moment_lose_no_job_and_record_no_end_that_was_not(yard: Yard) -> None:
-    dice = random.Random(20)
+@pytest.mark.parametrize("seed", [20])
+def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
+    dice = random.Random(seed)
     ids = yard.put("brief", 500)
-    workers = [yard.worker(lease_s=1) for _ in range(3)]
-    for _ in range(20):
-        reached = len(yard.ledger()) + dice.randint(5, 40)
-        until(lambda: len(yard.ledger()) >= reached or _is_done(yard, ids), "the workers to get on")  # noqa: B023
-        victim = _one_at_work(yard, workers, dice)
-        workers.remove(victim)
-        victim.kill()
-        workers.append(yard.worker(lease_s=1))
-    until(lambda: _is_done(yard, ids), "every job to be completed")
+    slayer = Slayer()
+    counts = ("2", "1")
+    workers = [yard.worker("--count", count, lease_s=2) for count in counts]
+    while len(slayer.victims) < KILLS:
+        ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
+        reached = len(yard.ledger()) + dice.randint(0, 30)
+        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        place = dice.randrange(len(workers))
+        victim, kind = workers[place], dice.choice(["child", "child", "child", "child", "guardian", "worker"])
+        kin = victim.kin()
+        if kind == "worker":
+            slayer.kill(victim.pid)
+            victim.kill()
+            workers[place] = yard.starting("--count", counts[place], lease_s=2)
+        elif kin:
+            pair = dice.choice(kin)
+            slayer.kill(pair.guardian if kind == "guardian" else pair.child)
+    assert len(ids) >= 2000
+    until(lambda: yard.are_done(len(ids)), "every job to be completed")
 
-    ends = yard.ends()
-    starts = Counter(entry.id for entry in yard.ledger() if entry.what == "start")
-    killed = 0
+    ends, starts = yard.ends(), yard.starts()
+    rerun = 0
     for id in ids:
-        crashes = yard.history(id).job.deliveries - 1
-        assert yard.outcomes(id) == [Outcome.CRASHED] * crashes + [Outcome.SUCCEEDED]
-        assert 1 <= ends[id] <= starts[id] <= crashes + 1
-        killed += crashes
-    assert killed >= 5, "most workers were killed in the middle of a job"
+        *before, last = yard.outcomes(id)
+        assert last is Outcome.SUCCEEDED
+        # Whoever was taken back from a dead child before it was started is recorded as interrupted.
+        assert set(before) <= {Outcome.CRASHED, Outcome.INTERRUPTED}
+        assert 1 <= ends[id] <= len(starts[id]) <= 1 + before.count(Outcome.CRASHED)
+        for start in starts[id][:-1]:
+            assert start.pid in slayer.doomed, f"job {id} ran again though {start.pid} was not killed"
+            rerun += 1
     assert set(ends) == set(ids)
+    assert rerun >= KILLS // 4, "most of those killed were in the middle of a job"
+    for worker in workers:
+        until(lambda: not worker.zombies(), "the worker to take note of every end")  # noqa: B023
 
 
-def _one_at_work(yard: Yard, workers: list[Program], dice: random.Random) -> Program:
-    """A worker inside a job, if there is one: killing those that are only starting would show little."""
-    latest = {entry.pid: entry.what for entry in yard.ledger()}
-    return dice.choice([worker for worker in workers if latest.get(worker.pid) == "start"] or workers)
+def test_verdicts_that_were_written_count_though_their_child_was_killed_before_they_were_read(yard: Yard) -> None:
+    """The worker is stopped meanwhile, so that it learns of many verdicts and of the death at once."""
+    ids = yard.put("quick", 8000)
+    slayer = Slayer()
+    worker = yard.worker()
+    for _ in range(10):
+        reached = len(yard.ledger()) + 200
+        until(lambda: len(yard.ledger()) >= reached, "the worker to get on")  # noqa: B023
+        with stopped(worker.pid):
+            _wait_until_quiet(yard)
+            slayer.kill(yard.ledger()[-1].pid)
+    until(lambda: yard.are_done(len(ids)), "every job to be completed")
+    again = yard.ends() - Counter(ids)
+    assert again.total() <= len(slayer.victims), "only a job that was between its end and its verdict is run again"
 
 
-def _is_done(yard: Yard, ids: list[str]) -> bool:
-    return yard.counts() == {JobState.COMPLETED: len(ids)}
+def _wait_until_quiet(yard: Yard) -> None:
+    """Until the children have run what they have: nothing was written between two looks."""
+    seen = -1
+
+    def is_quiet() -> bool:
+        nonlocal seen
+        before, seen = seen, len(yard.ledger())
+        return seen == before
+
+    until(is_quiet, "the children to have nothing left to do")
+
+
+def test_workers_killed_in_the_middle_of_reaping_leave_every_orphan_to_the_next(yard: Yard) -> None:
+    """They work another queue: whatever happens to these jobs meanwhile, reaping has done it."""
+    dice = random.Random(8)
+    queues = [f"round-{number}" for number in range(8)]
+    ids: list[str] = []
+    for queue in queues:
+        orphans = yard.put("quick", 150, queue=queue)
+        yard.claim_and_forget(queue, len(orphans), lease_s=1)
+        ids += orphans
+        until(lambda: yard.has_lease_ended(orphans[-1]), "the leases to end")  # noqa: B023
+        reaper = yard.worker("--queue", "elsewhere", lease_s=1)
+        time.sleep(dice.uniform(0.0, 0.05))
+        reaper.kill()
+
+    yard.worker("--queue", ",".join(queues), lease_s=1)
+    until(lambda: {yard.state(id) for id in ids} == {JobState.COMPLETED}, "every job to be completed")
+    assert yard.ends() == Counter(ids)
+    for id in ids:
+        assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]

@@ -1,32 +1,37 @@
 """Workers that are asked to leave, and workers that were away too long."""
 
+import os
+import random
 import signal
+from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 
 from holdfast.values import JobState, Outcome
 
-from .processes import Program, until
-from .yard import Yard
+from .processes import Program, stopped, until
+from .yard import Entry, Yard
 
 
-def at_work(yard: Yard) -> tuple[Program, str, str]:
-    """A worker inside its first job, and a second job behind it."""
+def at_work(yard: Yard) -> tuple[Program, Entry, str]:
+    """A worker with its first job started, and a second job behind it."""
     first, second = yard.put("gated", 2)
     worker = yard.worker()
-    yard.wait_for_entry("start", first, by=worker)
-    return worker, first, second
+    return worker, yard.wait_for_entry("start", first, by=worker), second
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_running_job_finish_and_starts_no_other(yard: Yard, number: signal.Signals) -> None:
     worker, first, second = at_work(yard)
     worker.send(number)
-    yard.open_gate(worker)
+    worker.wait_for("draining")
+    yard.open_gate(first)
     assert worker.ended() == 0
-    assert (yard.state(first), yard.outcomes(first)) == (JobState.COMPLETED, [Outcome.SUCCEEDED])
+    assert (yard.state(first.id), yard.outcomes(first.id)) == (JobState.COMPLETED, [Outcome.SUCCEEDED])
+    assert yard.history(first.id).attempts[0].record.output == ""
     assert (yard.state(second), yard.outcomes(second)) == (JobState.PENDING, [])
-    assert "1 done" in worker.complained
+    assert "1 done · nothing lost" in worker.complained
 
 
 def test_a_second_signal_gives_the_running_job_back(yard: Yard) -> None:
@@ -35,58 +40,152 @@ def test_a_second_signal_gives_the_running_job_back(yard: Yard) -> None:
     worker.send(signal.SIGTERM)
     worker.send(signal.SIGINT)
     assert worker.ended() == 0
-    job = yard.history(first).job
+    job = yard.history(first.id).job
     assert (job.state, job.attempts, job.crashes) == (JobState.PENDING, 0, 0)
-    assert yard.outcomes(first) == [Outcome.INTERRUPTED]
-    assert yard.ends()[first] == 0
+    assert yard.outcomes(first.id) == [Outcome.INTERRUPTED]
+    assert yard.ends()[first.id] == 0
     assert yard.state(second) is JobState.PENDING
+    assert "1 handed back · nothing lost" in worker.complained
 
 
-def test_whoever_asks_a_worker_to_leave_is_told_that_it_drains(yard: Yard) -> None:
-    worker, first, _ = at_work(yard)
+def test_a_job_whose_grace_ran_out_is_given_back(yard: Yard) -> None:
+    (id,) = yard.put("gated")
+    worker = yard.worker("--grace", "100ms")
+    yard.wait_for_entry("start", id, by=worker)
     worker.send(signal.SIGTERM)
-    yard.open_gate(worker)
     assert worker.ended() == 0
-    assert yard.history(first).attempts[0].record.output == ""
-    assert "draining" in worker.complained
+    assert (yard.state(id), yard.outcomes(id)) == (JobState.PENDING, [Outcome.INTERRUPTED])
 
 
-def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_another_has_done(yard: Yard) -> None:
+@pytest.mark.parametrize("seed", [30])
+def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, seed: int) -> None:
+    dice = random.Random(seed)
+    ids = yard.put("brief", 200)
+    # A job that is not handed back does not come back in time.
+    workers = [yard.worker(lease_s=600) for _ in range(2)]
+    for _ in range(30):
+        ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
+        reached = len(yard.ledger()) + dice.randint(0, 30)
+        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        leaver = workers.pop(0)
+        leaver.send(dice.choice([signal.SIGTERM, signal.SIGINT]))
+        workers.append(yard.worker(lease_s=600))
+        assert leaver.ended() == 0
+        assert "nothing lost" in leaver.complained
+        assert not yard.unfinished(by=leaver)
+    until(lambda: yard.are_done(len(ids)), "every job to be completed")
+    assert Counter(entry.id for entry in yard.ledger()) == Counter(ids * 2), "one start and one end of each"
+    for id in ids:
+        *before, last = yard.outcomes(id)
+        assert last is Outcome.SUCCEEDED
+        assert set(before) <= {Outcome.INTERRUPTED}, "handed back before it was started"
+
+
+@pytest.mark.parametrize("seed", [3])
+def test_workers_told_twice_to_leave_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
+    dice = random.Random(seed)
+    ids = yard.put("brief", 50)
+    workers = [yard.worker("--count", "2", lease_s=600) for _ in range(2)]
+    for _ in range(12):
+        ids += yard.put("slow", 4) + yard.put("brief", 4)
+        reached = len(yard.ledger()) + dice.randint(0, 4)
+        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        leaver = workers.pop(0)
+        leaver.send(signal.SIGTERM)
+        if dice.random() < 0.5:
+            leaver.wait_for("draining")
+        leaver.send(signal.SIGINT)
+        workers.append(yard.worker("--count", "2", lease_s=600))
+        assert leaver.ended() == 0
+        assert "nothing lost" in leaver.complained
+    until(lambda: yard.are_done(len(ids)), "every job to be completed")
+    starts, ends = yard.starts(), yard.ends()
+    handed_back = 0
+    for id in ids:
+        *before, last = yard.outcomes(id)
+        assert last is Outcome.SUCCEEDED
+        assert set(before) <= {Outcome.INTERRUPTED}
+        assert ends[id] <= len(starts[id]) <= 1 + len(before)
+        assert yard.history(id).job.attempts == 0
+        handed_back += len(starts[id]) - 1
+    assert handed_back >= 5, "most were told in the middle of a job"
+
+
+@pytest.mark.parametrize("who", ["worker", "worker and child"])
+def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_another_has_done(
+    yard: Yard, who: str
+) -> None:
     (id,) = yard.put("gated")
     sleeper = yard.worker(lease_s=1)
-    yard.wait_for_entry("start", id, by=sleeper)
-    sleeper.send(signal.SIGSTOP)
-    other = yard.worker()
-    yard.wait_for_entry("start", id, by=other)
-    yard.open_gate(other)
-    until(lambda: yard.state(id) is JobState.COMPLETED, "the other worker to complete the job")
-    before = yard.history(id)
-
-    sleeper.send(signal.SIGCONT)
-    yard.open_gate(sleeper)
+    late = yard.wait_for_entry("start", id, by=sleeper)
+    with ExitStack() as standing_still:
+        standing_still.enter_context(stopped(sleeper.pid))
+        if who == "worker and child":
+            standing_still.enter_context(stopped(late.pid))
+        other = yard.worker()
+        start = yard.wait_for_entry("start", id, by=other)
+        yard.open_gate(start)
+        until(lambda: yard.state(id) is JobState.COMPLETED, "the other worker to complete the job")
+        before = yard.history(id)
+    yard.open_gate(late)
     sleeper.wait_for("[lost-lease]")
     assert yard.history(id) == before
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
-    assert yard.hf.handle(id).result(0) == other.pid
-    assert [entry.pid for entry in yard.ledger() if entry.what == "end"] == [other.pid, sleeper.pid]
+    assert yard.hf.handle(id).result(0) == start.pid
+    assert [entry.pid for entry in yard.entries("end", id)] == [start.pid, late.pid]
+
+
+def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -> None:
+    (id,) = yard.put("gated")
+    sleeper = yard.worker(lease_s=1)
+    late = yard.wait_for_entry("start", id, by=sleeper)
+    with stopped(sleeper.pid):
+        yard.open_gate(late)
+        yard.wait_for_entry("end", id, by=sleeper)
+        other = yard.worker()
+        start = yard.wait_for_entry("start", id, by=other)
+    sleeper.wait_for("[lost-lease]")
+    assert yard.state(id) is JobState.PROCESSING
+    yard.open_gate(start)
+    until(lambda: yard.state(id) is JobState.COMPLETED, "the other worker to complete the job")
+    assert yard.hf.handle(id).result(0) == start.pid
+    assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
+    (id,) = yard.put("gated")
+    worker = yard.worker(lease_s=1)
+    start = yard.wait_for_entry("start", id, by=worker)
+    with stopped(start.pid):
+        began = yard.history(id).job.lease_until
+        assert began is not None
+        until(lambda: yard.hf.backend().clock.now_us() > began.timestamp() * 1e6, "the first lease to be over")
+        yard.hf.backend().reap_expired()
+    yard.open_gate(start)
+    until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
+    assert (yard.outcomes(id), len(yard.starts()[id])) == ([Outcome.SUCCEEDED], 1)
 
 
 def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(yard: Yard) -> None:
-    """Nobody has noticed that the lease has ended; the file itself refuses the verdict."""
     (id,) = yard.put("gated")
     sleeper = yard.worker("--max-jobs", "1", lease_s=1)
-    yard.wait_for_entry("start", id, by=sleeper)
-    sleeper.send(signal.SIGSTOP)
-    until(lambda: _lease_has_ended(yard, id), "the lease to end")
-    sleeper.send(signal.SIGCONT)
-    yard.open_gate(sleeper)
+    late = yard.wait_for_entry("start", id, by=sleeper)
+    with stopped(sleeper.pid):
+        until(lambda: yard.has_lease_ended(id), "the lease to end")
+    yard.open_gate(late)
     assert sleeper.ended() == 0
     assert "[lost-lease]" in sleeper.said
-    assert yard.state(id) is JobState.PROCESSING
-    assert yard.hf.backend().reap_expired() == 1
-    assert yard.outcomes(id) == [Outcome.CRASHED]
+    yard.hf.backend().reap_expired()  # unless the sleeper has done so itself
+    assert (yard.state(id), yard.outcomes(id)) == (JobState.PENDING, [Outcome.CRASHED])
 
 
-def _lease_has_ended(yard: Yard, id: str) -> bool:
-    until = yard.history(id).job.lease_until
-    return until is not None and until.timestamp() * 1e6 < yard.hf.backend().clock.now_us()
+def test_a_signal_to_a_child_alone_replaces_it_and_loses_nothing(yard: Yard) -> None:
+    worker, first, second = at_work(yard)
+    os.kill(first.pid, signal.SIGTERM)
+    yard.open_gate(first)
+    until(lambda: yard.state(first.id) is JobState.COMPLETED, "the running job to finish")
+    start = yard.wait_for_entry("start", second, by=worker)
+    assert start.pid != first.pid
+    yard.open_gate(start)
+    until(lambda: yard.are_done(2), "both jobs to be completed")
+    assert yard.outcomes(first.id) == [Outcome.SUCCEEDED]

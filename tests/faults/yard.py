@@ -8,6 +8,7 @@ from typing import NamedTuple
 from holdfast.app import Holdfast
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
+from holdfast.queues.contract import new_owner_token
 from holdfast.values import JobHistory, JobState, Outcome
 
 from .processes import Program, Programs, until
@@ -19,6 +20,7 @@ class Entry(NamedTuple):
     what: str
     id: str
     pid: int
+    worker: int
 
 
 class Yard:
@@ -33,10 +35,13 @@ class Yard:
             HOLDFAST_REAP_INTERVAL="0.1",
             HOLDFAST_POLL_INTERVAL="0.1",
             HOLDFAST_CRASH_LIMIT="100",
+            HOLDFAST_BACKOFF="none",
         )
         self.hf = Holdfast(url, settings=Settings(crash_limit=100))
+        self.directory = directory
         self._ledger = directory / "ledger"
-        self._directory = directory
+        self._entries: list[Entry] = []
+        self._read_to = 0
 
     def close(self) -> None:
         self.programs.end_all()
@@ -45,9 +50,14 @@ class Yard:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.close()
 
-    def put(self, job: str, number: int = 1) -> list[str]:
+    def put(self, job: str, number: int = 1, *, queue: str = "default") -> list[str]:
         """Enqueue that many of this job."""
-        return self.hf.enqueue_many([JobDefinition(handler=job)] * number)
+        return self.hf.enqueue_many([JobDefinition(handler=job, max_retries=1000, queue=queue)] * number)
+
+    def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
+        """Claim so many jobs like a worker that dies right afterwards."""
+        with Holdfast(self.hf.url, settings=Settings(crash_limit=100, lease=lease_s)) as hf:
+            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token())) == number
 
     def producer(self, job: str, number: int) -> Program:
         """Start a process that enqueues that many of this job, one by one, and says each id."""
@@ -55,23 +65,41 @@ class Yard:
 
     def worker(self, *options: str, lease_s: int = 60) -> Program:
         """Start a worker; it is at work when this returns, or has been."""
-        arguments = ("worker", "start", "tests.faults.app:hf", *options)
-        worker = self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s))
-        worker.wait_for("queues default")
+        worker = self.starting(*options, lease_s=lease_s)
+        worker.wait_for("handlers ")
         return worker
 
+    def starting(self, *options: str, lease_s: int = 60) -> Program:
+        """Start a worker, without waiting for it."""
+        arguments = ("worker", "start", "tests.faults.app:hf", *options)
+        return self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s))
+
     def ledger(self) -> list[Entry]:
-        if not self._ledger.exists():
-            return []
-        lines = [line.split() for line in self._ledger.read_text().splitlines()]
-        return [Entry(what, id, int(pid)) for what, id, pid in lines]
+        """What the jobs have written so far, oldest first."""
+        if self._ledger.exists():
+            with self._ledger.open() as ledger:
+                ledger.seek(self._read_to)
+                whole, newline, _ = ledger.read().rpartition("\n")
+            new = whole + newline
+            self._read_to += len(new)
+            lines = [line.split() for line in new.splitlines()]
+            self._entries += [Entry(what, id, int(pid), int(worker)) for what, id, pid, worker in lines]
+        return self._entries
 
-    def wait_for_entry(self, what: str, id: str, by: Program) -> None:
-        until(lambda: Entry(what, id, by.pid) in self.ledger(), f"'{what}' of job {id} by process {by.pid}")
+    def entries(self, what: str, id: str) -> list[Entry]:
+        return [entry for entry in self.ledger() if (entry.what, entry.id) == (what, id)]
 
-    def open_gate(self, of: Program) -> None:
-        """Let the job that waits at the gate of this process go on."""
-        with (self._directory / f"gate-{of.pid}").open("w"):
+    def wait_for_entry(self, what: str, id: str, by: Program) -> Entry:
+        """The entry that a child of this worker makes."""
+        (entry,) = until(
+            lambda: [entry for entry in self.entries(what, id) if entry.worker == by.pid],
+            f"'{what}' of job {id} by a child of {by.pid}",
+        )
+        return entry
+
+    def open_gate(self, start: Entry) -> None:
+        """Let the run that began so, and waits at its gate, go on."""
+        with (self.directory / f"gate-{start.id}-{start.pid}").open("w"):
             pass
 
     def history(self, id: str) -> JobHistory:
@@ -85,9 +113,31 @@ class Yard:
     def outcomes(self, id: str) -> list[Outcome]:
         return [past.record.outcome for past in self.history(id).attempts]
 
+    def has_lease_ended(self, id: str) -> bool:
+        """Whether its lease is over, though nobody may have noticed."""
+        lease_until = self.history(id).job.lease_until
+        return lease_until is not None and lease_until.timestamp() * 1e6 < self.hf.backend().clock.now_us()
+
+    def are_done(self, number: int) -> bool:
+        """Whether so many jobs are completed and there are no others."""
+        return self.counts() == {JobState.COMPLETED: number}
+
     def counts(self) -> dict[JobState, int]:
         return self.hf.backend().counts().get("default", {})
 
     def ends(self) -> Counter[str]:
         """How often each job was run to its end."""
         return Counter(entry.id for entry in self.ledger() if entry.what == "end")
+
+    def unfinished(self, by: Program) -> set[str]:
+        """The jobs that children of this worker have started and not ended."""
+        entries = [entry for entry in self.ledger() if entry.worker == by.pid]
+        return {one.id for one in entries if one.what == "start"} - {one.id for one in entries if one.what == "end"}
+
+    def starts(self) -> dict[str, list[Entry]]:
+        """The runs each job began, in order."""
+        starts: dict[str, list[Entry]] = {}
+        for entry in self.ledger():
+            if entry.what == "start":
+                starts.setdefault(entry.id, []).append(entry)
+        return starts

@@ -1,0 +1,70 @@
+"""Work leaves nothing behind in the worker: no descriptor, no zombie, no memory."""
+
+import os
+from collections import Counter
+
+from .processes import Program, descriptors_of, resident_of, until
+from .yard import Yard
+
+MOST_GROWTH = 10 * 1024 * 1024
+
+
+def test_ten_thousand_jobs_and_a_hundred_recycled_children_leave_nothing_behind(yard: Yard) -> None:
+    yard.put("slow")  # long enough for a renewal, so that every connection has been opened
+    worker = yard.worker("--count", "2", "--max-jobs-per-child", "100", "--quiet", lease_s=1)
+    done = 1 + len(yard.put("quick", 2000))
+    until(lambda: yard.are_done(done), "the first jobs to be completed")
+    _wait_for_rest(worker)
+    descriptors, memory = _descriptors(yard, worker), resident_of(worker.pid)
+
+    done += len(yard.put("quick", 8000))
+    until(lambda: yard.are_done(done), "every job to be completed")
+    _wait_for_rest(worker)
+    assert _descriptors(yard, worker) == descriptors
+    assert resident_of(worker.pid) - memory < MOST_GROWTH
+    assert worker.zombies() == []
+    assert len({entry.pid for entry in yard.ledger()}) >= 100
+
+
+def test_a_child_that_has_run_ten_thousand_jobs_holds_nothing_of_them(yard: Yard) -> None:
+    yard.put("brief")
+    yard.worker("--quiet")
+    done = 1 + len(yard.put("quick", 2000))
+    until(lambda: yard.are_done(done), "the first jobs to be completed")
+    child = yard.ledger()[-1].pid
+    descriptors, memory, threads = descriptors_of(child), resident_of(child), _threads_of(child)
+
+    done += len(yard.put("quick", 8000))
+    until(lambda: yard.are_done(done), "every job to be completed")
+    assert {entry.pid for entry in yard.ledger()} == {child}
+    assert (descriptors_of(child), _threads_of(child)) == (descriptors, threads)
+    assert resident_of(child) - memory < MOST_GROWTH
+
+
+def _descriptors(yard: Yard, worker: Program) -> Counter[str]:
+    """Without those of the file itself: SQLite keeps one of a closed connection for the next.
+
+    A connection that was left open shows by its descriptor of the write-ahead log as well.
+    """
+    held = descriptors_of(worker.pid)
+    del held[str(yard.database)]
+    return held
+
+
+def _wait_for_rest(worker: Program) -> None:
+    """Until two children are there, and nobody who is just leaving or coming."""
+
+    def rests() -> bool:
+        kin = worker.kin()
+        return len(kin) == 2 and len(worker.below()) == 4 and all(_is_idle(pair.child) for pair in kin)
+
+    until(rests, "the worker to have two children and nothing else")
+
+
+def _is_idle(child: int) -> bool:
+    """Whether it has imported the application: its thread that listens to the worker is there."""
+    return _threads_of(child) > 1
+
+
+def _threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
