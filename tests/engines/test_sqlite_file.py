@@ -108,6 +108,22 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
     assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ("DELETE FROM holdfast_schema WHERE version = 2", "holdfast migrate"),
+        ("INSERT INTO holdfast_schema VALUES (99, 0)", "upgrade Holdfast"),
+    ],
+)
+def test_a_program_at_work_notices_that_the_schema_is_another_now(path: Path, change: str, advice: str) -> None:
+    with opened(path) as backend:
+        backend.check()
+        with stranger(path) as connection:
+            connection.execute(change)
+        with pytest.raises(BackendError, match=advice):
+            backend.check()
+
+
 def test_a_schema_of_the_future_is_left_alone_however_often_it_is_tried(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job("old")])

@@ -106,10 +106,11 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
 
 def test_verdicts_that_were_written_count_though_their_child_was_killed_before_they_were_read(yard: Yard) -> None:
     """The worker is stopped meanwhile, so that it learns of many verdicts and of the death at once."""
-    ids = yard.put("quick", 8000)
+    ids: list[str] = []
     slayer = Slayer()
     worker = yard.worker()
     for _ in range(10):
+        ids += yard.put("quick", 2500)  # more than a child has at hand: none of them is through when it is killed
         reached = len(yard.ledger()) + 200
         until(lambda: len(yard.ledger()) >= reached, "the worker to get on")  # noqa: B023
         with stopped(worker.pid):

@@ -1,9 +1,11 @@
 """A worker with real children over a real file of jobs, an engine that fails when told to, and the ledger of it all."""
 
 import os
+import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Unpack
 
@@ -241,12 +243,22 @@ class Floor:
         worker.ended()
         return worker
 
-    def process(self, *options: str, lease_s: int = 60) -> Process:
+    def process(self, *options: str, lease_s: int = 60, is_greeted: bool = True, **environment: str) -> Process:
         """Start a worker as the program it is, which signals can reach."""
         arguments = ("worker", "start", "tests.worker.app:hf", "--kill-after", "0.3", *options)
-        process = self._processes.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s))
-        process.wait_for("queues default")
+        process = self._processes.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s), **environment)
+        if is_greeted:
+            process.wait_for("queues default")
         return process
+
+    @contextmanager
+    def stranger(self) -> Generator[sqlite3.Connection]:
+        """A connection of another program to the same file."""
+        connection = sqlite3.connect(self.directory / "jobs.db", isolation_level=None)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def open_gate(self, gate: str) -> None:
         (self.directory / f"gate-{gate}").touch()

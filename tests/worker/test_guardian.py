@@ -352,7 +352,8 @@ def test_a_killed_guardian_takes_the_program_and_its_session_along(pen: Pen) -> 
 def test_who_adopts_orphans_can_kill_what_a_killed_guardian_left(pen: Pen) -> None:
     asker = pen.asker("""
 from holdfast.worker.executors import guardian
-assert adopt_orphans()
+adopting = orphans_adopted()
+assert adopting.__enter__()
 rests = [sys.executable, "-c", "import time; time.sleep(100)"]
 known = subprocess.Popen(rests)
 other = Guarded(rests, environment=os.environ)

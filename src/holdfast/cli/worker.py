@@ -21,7 +21,7 @@ from holdfast.handlers import COMMAND_KEY
 from holdfast.metrics import InMemoryMetrics
 from holdfast.plaintext import log_to_stderr
 from holdfast.values import DEFAULT_QUEUE, StopOrder, WorkerResult, WorkerStatus
-from holdfast.worker.executors.guarded import adopt_orphans
+from holdfast.worker.executors.guarded import orphans_adopted
 from holdfast.worker.executors.process import python_program
 from holdfast.worker.probes import Checks, ProbeServer
 from holdfast.worker.signals import heard
@@ -132,8 +132,8 @@ def start(
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_NAMES}
     program = python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)
     notifier = Notifier.from_environment(os.environ)
-    adopt_orphans()
     with ExitStack() as stack:
+        stack.enter_context(orphans_adopted())
         hf = stack.enter_context(_application(setup))
         metrics = None if probe_port is None else _metrics(hf)
         options = WorkerOptions(

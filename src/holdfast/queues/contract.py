@@ -325,6 +325,10 @@ class QueueBackend(ABC):
         """Tend the engine's own files, such as a log that wants to be written back; without effect on any job."""
 
     @abstractmethod
+    def check(self) -> None:
+        """Answer; or raise why not: the engine cannot be reached, or its schema is not the one this program knows."""
+
+    @abstractmethod
     def create_schema(self) -> None:
         """Prepare the engine, or bring it up to date; safe from many processes at once."""
 

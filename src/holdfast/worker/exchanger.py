@@ -182,11 +182,18 @@ class Exchanger:
         return [answers.get(at) for at in range(len(settlements))], leases
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
-        try:
-            return self._backend.settle([settlement])[0]
-        except Exception:
-            log.exception("the verdict on job %s could not be written", settlement.lease.id)
-            return None
+        failures = 0
+        while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
+            try:
+                return self._backend.settle([settlement])[0]
+            except BackendUnavailable as problem:
+                failures += 1
+                what = f"the verdict on job {settlement.lease.id} is not delivered yet"
+                self._back_off(problem, failures, what, self._is_hurried)
+            except Exception:
+                log.exception("the verdict on job %s could not be written", settlement.lease.id)
+                return None
+        return None
 
     def _first(self, limits: Mapping[str, int]) -> tuple[str, int]:
         for queue in self._turns.order():

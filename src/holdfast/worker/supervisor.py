@@ -13,6 +13,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -61,6 +62,9 @@ FENCE_MARGIN_S: Final = 1.0
 FLUSH_S: Final = 10.0
 EXCHANGE_S: Final = 0.004
 FAILED_PAUSE_S: Final = 1.0
+# Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
+SHORT: Final = timedelta(milliseconds=10)
+SETTLE_LINGER_S: Final = 0.005
 LIVE_WITHIN_S: Final = 10.0
 _BURST_LOOK_S: Final = 0.05
 _JOBS_SHOWN: Final = 100
@@ -142,7 +146,11 @@ class Supervisor(Listener):
         self._draining_since: float | None = None
         self._hurried_since: float | None = None
         self._watchdog_at = 0.0
+        self._status_at = 0.0
+        self._is_announced = False
         self._ask_at = 0.0
+        self._settle_by = 0.0
+        self._is_urgent = False
         self._failure: Exception | None = None
 
     # What others may ask, from any thread.
@@ -168,7 +176,8 @@ class Supervisor(Listener):
         """What a load balancer or an operator wants to know: each check with its problem, if there is one."""
         since = self._exchanger.failing_since
         unheard = None if since is None else f"has not answered for {time.monotonic() - since:.0f} s"
-        children = None if self._pool.ready else (self._pool.problem or "none is ready yet")
+        has_children = bool(self._pool.ready) or self.is_draining
+        children = None if has_children else (self._pool.problem or "none is ready yet")
         return [
             ("engine", unheard or self._ask_engine()),
             ("executors", children),
@@ -232,6 +241,17 @@ class Supervisor(Listener):
         self._end_draining(now)
         self._dispatch(now)
         self._ask()
+        self._notify(now)
+
+    def _notify(self, now: float) -> None:
+        """Tell systemd, if it wants to know, that there are children to work with, how much, and that we live."""
+        if not self._is_announced and self._pool.ready:
+            self._is_announced = True
+            self._notifier.ready()
+        if now >= self._status_at:
+            self._status_at = now + BEAT_EVERY_S
+            tally = self.reporter
+            self._notifier.status(f"{self.running} running, {tally.done} done, {tally.failed} failed")
         if self._notifier.watchdog_interval_s is not None and now >= self._watchdog_at:
             self._watchdog_at = now + self._notifier.watchdog_interval_s
             self._notifier.beat()
@@ -245,13 +265,14 @@ class Supervisor(Listener):
 
     def _patience(self) -> float:
         """How long to wait for an event before the clock has something to say."""
-        if self._backlog or self._suspects:
-            return 0.005
+        if self._backlog or self._suspects or (self._outgoing and self._asked is None):
+            return SETTLE_LINGER_S
         if self._pool.lingers:
             return EXCHANGE_S if self._is_exchanging else LINGER_S
         if any(child.unstarted for child in self._pool.children):
             return 0.01
-        return 0.1 if self._in_hand or self.is_draining or not self._pool.ready else 0.5
+        idle = min(0.5, self._notifier.watchdog_interval_s or 0.5)
+        return 0.1 if self._in_hand or self.is_draining or not self._pool.ready else idle
 
     def _is_over(self) -> bool:
         if self._asked is not None or self._outgoing or self._in_hand:
@@ -291,7 +312,9 @@ class Supervisor(Listener):
         limits = self._limits()
         if (not self._outgoing and not limits) or time.monotonic() < self._ask_at:
             return
-        self._asked, self._outgoing = self._outgoing, []
+        if not limits and not self._is_urgent and time.monotonic() < self._settle_by:
+            return  # verdicts on short jobs, and nothing to claim: more will come in a moment, for the same commit
+        self._asked, self._outgoing, self._is_urgent = self._outgoing, [], False
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
         settlements = [settlement for settlement, _ in self._asked]
@@ -373,6 +396,8 @@ class Supervisor(Listener):
     def _settle(self, flight: Flight, settlement: Settlement) -> None:
         self._let_go(flight)
         self._is_dry = False  # the job may have enqueued others
+        if not self._outgoing:
+            self._settle_by = time.monotonic() + SETTLE_LINGER_S
         self._outgoing.append((settlement, flight.message.job))
 
     def _let_go(self, flight: Flight) -> None:
@@ -381,6 +406,7 @@ class Supervisor(Listener):
             self._isolated = None
 
     def _hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
+        self._is_urgent = True
         started = flight.started_at > 0
         self._settle(flight, self._intake.handed_back(flight.lease, note, delay=delay, unstarted=not started))
 
@@ -454,6 +480,7 @@ class Supervisor(Listener):
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         message, lease = flight.message, flight.lease
+        self._is_urgent = self._is_urgent or result.ended_at - result.started_at > SHORT
         self._settle(flight, decide(result, message, lease, policy_of(message, self._retry)))
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:
@@ -586,7 +613,7 @@ class Supervisor(Listener):
 
     def _ask_engine(self) -> str | None:
         try:
-            self._engine.order_of(self.id)
+            self._engine.check()
         except HoldfastError as problem:
             return str(problem)
         return None

@@ -451,6 +451,9 @@ class MemoryBackend(Engine):
         del self.store.records[record.envelope.id]
         self.store.tombstones[record.envelope.id] = _Tombstone(content_digest(record.envelope.wire), until_us)
 
+    def check(self) -> None:
+        pass
+
     def create_schema(self) -> None:
         pass
 

@@ -490,6 +490,9 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     def tidy(self) -> None:
         self.file.checkpoint()
 
+    def check(self) -> None:
+        self.file.check_schema()
+
     def create_schema(self) -> None:
         self.file.create_schema()
 

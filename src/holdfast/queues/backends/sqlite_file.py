@@ -208,6 +208,13 @@ class SqliteFile:
             guard.close()
         return bool(frames == written)
 
+    def check_schema(self) -> None:
+        """Raise if the tables are older or newer than this program."""
+        newest = max(dict(migrations()))
+        version = self.read(lambda connection: self._version(connection, newest))
+        if version < newest:
+            raise BackendError(f"{self.path} has schema {version}, this program needs {newest}: run  holdfast migrate")
+
     def create_schema(self) -> None:
         """Create the tables or bring them up to date, also in a database that other programs use."""
         with self._open_lock:

@@ -3,6 +3,7 @@
 Nothing of the program outlives this process, and when it is told how the program ended, nothing of it runs any more.
 """
 
+import ctypes
 import errno
 import os
 import signal
@@ -10,14 +11,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 import msgspec
 
 from holdfast.worker.executors import guardian
 
+PR_GET_CHILD_SUBREAPER: Final = 37
 GUARDIAN_DIED: Final = "its guardian died"
 UNKILLABLE: Final = "it was killed and did not end"
 
@@ -186,11 +188,19 @@ def describe(ended: Ended) -> str:
     return f"{how} ({ended.left} of its processes could not be killed yet)" if ended.left else how
 
 
-def adopt_orphans() -> bool:
-    """Let orphans below this process become its children, for `kill_strays`; False where that cannot be had."""
-    if guardian.LINUX:
-        guardian.prctl(guardian.PR_SET_CHILD_SUBREAPER, 1)
-    return guardian.LINUX
+@contextmanager
+def orphans_adopted() -> Generator[bool]:
+    """Let orphans below this process become its children meanwhile, for `kill_strays`; False where that cannot be."""
+    if not guardian.LINUX:
+        yield False
+        return
+    was = ctypes.c_int()
+    guardian.prctl(PR_GET_CHILD_SUBREAPER, ctypes.addressof(was))
+    guardian.prctl(guardian.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield True
+    finally:
+        guardian.prctl(guardian.PR_SET_CHILD_SUBREAPER, was.value)
 
 
 def children() -> list[int]:

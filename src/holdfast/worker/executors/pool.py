@@ -23,9 +23,13 @@ _LINGERS_FROM: Final = 16
 _LINGERS_TO: Final = 4
 _QUIET_TURNS: Final = 5
 DEAF_AFTER_S: Final = 10.0
+START_WITHIN_S: Final = 120.0
 STRAYS_LOOK_S: Final = 0.05
 _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0
+
+
+_NEVER_READY: Final = (KillReason.DEAF, frozenset[int]())
 
 
 class Audience(Protocol):
@@ -180,12 +184,8 @@ class ProcessPool:
         ended = child.end()
         if ended is None:
             return
-        self._listen(child)  # every verdict it has written counts
-        while not child.heard_eof:
-            before = len(child.held)
-            self._listen(child)
-            if len(child.held) == before:
-                break
+        while self._listen(child):  # every verdict it has written counts
+            pass
         self._bury(child, ended)
 
     def _bury(self, child: ExecutorProcess, ended: guarded.Ended) -> None:
@@ -196,9 +196,10 @@ class ProcessPool:
         started = list(child.running.values())
         unstarted = child.returned([number for number in child.held if number not in child.running])
         child.returned(list(child.running))
-        if not child.is_ready and child.killed_for is None and not child.is_leaving:
+        died_of_itself = not child.is_leaving and child.killed_for is None
+        if (died_of_itself and not child.has_worked) or child.killed_for == _NEVER_READY:
             self._could_not_start(how)
-        elif not child.is_leaving and child.killed_for is None:
+        elif died_of_itself:
             log.error("an executor died (%s) with %d jobs started", how, len(started))
         # Whoever a killed guardian had to look after has become a child of this process.
         self._has_strays |= ended.problem == guarded.GUARDIAN_DIED
@@ -214,7 +215,8 @@ class ProcessPool:
             self._listen(child)
         self._watch(child)
 
-    def _listen(self, child: ExecutorProcess) -> None:
+    def _listen(self, child: ExecutorProcess) -> bool:
+        """Take in what the child has said; whether that was anything."""
         frames = child.read()
         child.quiet_turns = 0 if frames else child.quiet_turns + 1
         now = time.monotonic()
@@ -234,6 +236,7 @@ class ProcessPool:
             self._pace.saw(queue, sum(durations), len(durations))
         if not child.held:
             child.is_alone = False
+        return bool(frames)
 
     def _heard(self, child: ExecutorProcess, frame: FromChild, now: float) -> None:
         match frame:
@@ -271,6 +274,8 @@ class ProcessPool:
             child.kill(why, [number for number, reason in overdue.items() if reason is why])
         elif child.unstarted and not child.is_recalling and not child.is_lingering and child.is_blocked(now):
             child.recall()
+        elif not child.is_ready and now > child.began_at + START_WITHIN_S:
+            child.kill(*_NEVER_READY)
         elif child.is_leaving and not child.held:
             child.leave_by = child.leave_by or now + DEAF_AFTER_S
             if now > child.leave_by:

@@ -91,6 +91,7 @@ class ExecutorProcess:
         self.running: dict[int, Flight] = {}
         self.began_at = time.monotonic()
         self.is_ready = False
+        self.has_worked = False
         self.is_leaving = False
         self.leave_by = 0.0
         self.is_recalling = False
@@ -141,6 +142,7 @@ class ExecutorProcess:
         flight = self.held.get(number)
         if flight is not None:
             flight.started_at = now
+            self.has_worked = True
             self.running[number] = flight
             if flight.is_cancelled:  # it was to be recalled, and began just before
                 self.stop(flight, cancelled=True, now=now)

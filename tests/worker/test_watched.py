@@ -1,0 +1,98 @@
+"""A worker that is watched: by systemd through its socket, by an orchestrator through its probes."""
+
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+from tests.faults.processes import Program, until
+
+from .floor import Floor
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def systemd(floor: Floor) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(DEADLINE_S)
+        receiver.bind(str(floor.directory / "notify"))
+        yield receiver
+
+
+def heard_until(receiver: socket.socket, word: str) -> list[str]:
+    said: list[str] = []
+    while word not in said:
+        said += receiver.recv(65536).decode().split("\n")
+    return said
+
+
+def test_systemd_hears_that_the_worker_is_ready_alive_and_leaving(floor: Floor, systemd: socket.socket) -> None:
+    address = str(floor.directory / "notify")
+    worker = floor.process(NOTIFY_SOCKET=address, WATCHDOG_USEC="200000")
+    assert "READY=1" in heard_until(systemd, "READY=1")
+    assert not any(word.startswith("STOPPING") for word in heard_until(systemd, "WATCHDOG=1"))
+    running = floor.put("gated")
+    floor.noted("start", running)
+    worker.send(signal.SIGTERM)
+    heard_until(systemd, "STOPPING=1")
+    heard_until(systemd, "WATCHDOG=1")
+    floor.open_gate(running)
+    assert worker.ended() == 0
+
+
+class Probe:
+    """Asks the probes of a worker."""
+
+    def __init__(self, worker: Program) -> None:
+        worker.wait_for("probes at http://")
+        found = re.search(r"probes at http://([\d.]+):(\d+)", worker.complained)
+        assert found is not None
+        self._host, self._port = found[1], int(found[2])
+
+    def __call__(self, path: str) -> tuple[int, str]:
+        connection = HTTPConnection(self._host, self._port, timeout=DEADLINE_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+
+def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> None:
+    worker = floor.process("--probe-port", "0")
+    probe = Probe(worker)
+    until(lambda: probe("/readyz")[0] == 200, "the worker to be ready")
+    assert probe("/livez") == (200, "ok\n")
+    done, running = floor.put("brief"), floor.put("gated")
+    floor.noted("start", running)
+    until(lambda: 'holdfast_jobs_succeeded_total{queue="default"} 1.0' in probe("/metrics")[1], f"{done} to be counted")
+    worker.send(signal.SIGTERM)
+    worker.wait_for("draining")
+    until(lambda: probe("/readyz") == (503, "draining: the worker is leaving\n"), "the worker to say that it leaves")
+    assert probe("/livez")[0] == 200
+    floor.open_gate(running)
+    assert worker.ended() == 0
+
+
+def test_a_worker_whose_engine_is_another_now_is_alive_but_not_ready(floor: Floor) -> None:
+    worker = floor.process("--probe-port", "0")
+    probe = Probe(worker)
+    until(lambda: probe("/readyz")[0] == 200, "the worker to be ready")
+    with floor.stranger() as connection:
+        connection.execute("INSERT INTO holdfast_schema VALUES (99, 0)")
+    status, why = probe("/readyz")
+    assert (status, probe("/livez")[0]) == (503, 200)
+    assert "schema 99" in why
+
+
+def test_a_port_in_use_is_said_before_any_job_is_taken(floor: Floor) -> None:
+    id = floor.put("brief")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        worker = floor.process("--probe-port", str(taken.getsockname()[1]), is_greeted=False)
+        assert worker.ended() != 0
+        assert str(taken.getsockname()[1]) in worker.complained
+    assert floor.view(id).deliveries == 0
