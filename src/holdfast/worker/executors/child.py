@@ -355,9 +355,11 @@ def serve(connection: socket.socket, registry: HandlerRegistry, *, slots: int, l
     many = ManySlots(bench, slots) if slots > 1 else OneSlot(bench)
 
     def listen() -> None:
-        line.listen()
-        # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
-        os._exit(0 if line.is_leaving else 1)
+        try:
+            line.listen()
+        finally:
+            # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
+            os._exit(0 if line.is_leaving else 1)
 
     def leave() -> None:
         line.leave()
