@@ -6,6 +6,8 @@ from typing import TypeAlias
 
 from msgspec import Raw, Struct
 
+from holdfast.clock import MICROSECONDS, from_us
+
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 5
 OUTPUT_LIMIT = 64 * 1024
@@ -102,20 +104,33 @@ class ErrorInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.type}: {head}{' …' if rest else ''}" if head else self.type
 
 
-class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Timed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that took time: counted as engines count it, in microseconds since the epoch."""
+
+    started_us: int
+    ended_us: int
+
+    @property
+    def started_at(self) -> datetime:
+        return from_us(self.started_us)
+
+    @property
+    def ended_at(self) -> datetime:
+        return from_us(self.ended_us)
+
+    @property
+    def duration_s(self) -> float:
+        return (self.ended_us - self.started_us) / MICROSECONDS
+
+
+class AttemptRecord(Timed, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt did; stored in the same write as the settlement it belongs to."""
 
     outcome: Outcome
-    started_at: datetime
-    ended_at: datetime
     error: ErrorInfo | None = None
     output: str = ""
     result: bytes | None = None
     note: str = ""
-
-    @property
-    def duration_s(self) -> float:
-        return (self.ended_at - self.started_at).total_seconds()
 
 
 class JobEnvelope(Struct, frozen=True, kw_only=True):
@@ -399,13 +414,11 @@ class WorkerResult(Struct, frozen=True, kw_only=True):
     duration_s: float = 0.0
 
 
-class ExecutionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ExecutionResult(Timed, frozen=True, kw_only=True, omit_defaults=True):
     """What one attempt came to, before anybody settles it; `result` is the returned value as JSON."""
 
     handler: str
     outcome: Outcome
-    started_at: datetime
-    ended_at: datetime
     output: str = ""
     result: bytes | None = None
     error: ErrorInfo | None = None
@@ -418,16 +431,12 @@ class ExecutionResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def success(self) -> bool:
         return self.outcome is Outcome.SUCCEEDED
 
-    @property
-    def duration_s(self) -> float:
-        return (self.ended_at - self.started_at).total_seconds()
-
     def record(self) -> AttemptRecord:
         """The part of it that is kept with the settlement."""
         return AttemptRecord(
             outcome=self.outcome,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
+            started_us=self.started_us,
+            ended_us=self.ended_us,
             error=self.error,
             output=self.output,
             result=self.result,

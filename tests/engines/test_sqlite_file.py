@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import ManualClock
+from holdfast.clock import ManualClock, to_us
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
 from holdfast.execution.timeout import JobInterrupted, Timeout
 from holdfast.queues.backends import sqlite_file
@@ -560,10 +560,10 @@ def test_claiming_and_settling_do_not_write_the_payload_again(path: Path) -> Non
         backend.pause("elsewhere")  # the first commit after a checkpoint starts the WAL anew, from the beginning
         before = wal_frames(path)
         (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
-        now = lease.claimed_at
-        assert backend.nack(lease, 0.0, AttemptRecord(outcome=Outcome.FAILED, started_at=now, ended_at=now))
+        now = to_us(lease.claimed_at)
+        assert backend.nack(lease, 0.0, AttemptRecord(outcome=Outcome.FAILED, started_us=now, ended_us=now))
         (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
-        assert backend.ack(lease, AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now))
+        assert backend.ack(lease, AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now))
         assert wal_frames(path) - before < 50
 
 

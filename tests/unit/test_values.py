@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from holdfast.clock import to_us
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -18,7 +19,7 @@ from holdfast.values import (
     Outcome,
 )
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START = to_us(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def test_the_states_of_a_job_keep_their_names() -> None:
@@ -76,16 +77,18 @@ def test_an_error_in_one_line_is_one_line(message: str, line: str) -> None:
 
 
 def test_an_attempt_took_the_time_between_its_instants() -> None:
-    record = AttemptRecord(outcome=Outcome.FAILED, started_at=START, ended_at=START + timedelta(milliseconds=1500))
+    record = AttemptRecord(outcome=Outcome.FAILED, started_us=START, ended_us=START + 1_500_000)
     assert record.duration_s == 1.5
+    assert record.ended_at - record.started_at == timedelta(milliseconds=1500)
+    assert record.started_at == datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_the_record_of_a_result_keeps_everything_a_record_has() -> None:
     result = ExecutionResult(
         handler="mail.send",
         outcome=Outcome.FAILED,
-        started_at=START,
-        ended_at=START + timedelta(seconds=2),
+        started_us=START,
+        ended_us=START + 2_000_000,
         output="so far",
         result=b"7",
         error=ErrorInfo(type="OSError", message="gone", traceback="…"),

@@ -2,8 +2,8 @@
 
 import socket
 import sys
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from holdfast.values import ExecutionResult, Outcome
 from holdfast.worker.executors.frames import (
@@ -50,9 +50,9 @@ class Script:
         if isinstance(frame, Recall):
             self._say(Started(self._held.pop(0)))
         if isinstance(frame, Stop):
-            now = datetime.now(UTC)
+            now = time.time_ns() // 1000
             outcome = Outcome.CANCELLED if frame.cancelled else Outcome.INTERRUPTED
-            result = ExecutionResult(handler="", outcome=outcome, started_at=now, ended_at=now)
+            result = ExecutionResult(handler="", outcome=outcome, started_us=now, ended_us=now)
             self._say(Ended(frame.number, 0, result))
         self.idle(frame)
 

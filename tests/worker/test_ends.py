@@ -260,8 +260,8 @@ def test_a_verdict_that_comes_after_the_lease_was_lost_changes_nothing(floor: Fl
     lease = floor.engine.fetch("default")
     assert lease is not None
     assert lease.id == id
-    now = from_us(floor.engine.clock.now_us())
-    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now, result=b'"theirs"')
+    now = floor.engine.clock.now_us()
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now, result=b'"theirs"')
     assert floor.engine.settle([Ack(lease=lease, record=record)]) == [True]
     floor.open_gate(id)
     until(lambda: worker.tally == {WorkerStatus.LOST_LEASE: 1}, "the verdict to be refused")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.clock import from_us
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.turns import Turns
@@ -45,8 +44,8 @@ class Line:
         return lease
 
     def verdict(self, lease: JobLease) -> Ack:
-        now = from_us(self.engine.clock.now_us())
-        return Ack(lease=lease, record=AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now))
+        now = self.engine.clock.now_us()
+        return Ack(lease=lease, record=AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now))
 
 
 @pytest.fixture
@@ -132,8 +131,8 @@ def test_a_verdict_is_repeated_only_as_long_as_its_lease_can_hold(line: Line) ->
 
 def test_one_verdict_that_cannot_be_written_does_not_hold_the_others_up(line: Line, floor: Floor) -> None:
     bad, good = line.lease(), line.lease()
-    now = from_us(line.engine.clock.now_us())
-    impossible = AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now, output="\ud800")
+    now = line.engine.clock.now_us()
+    impossible = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now, output="\ud800")
     answer = line.ask(Request(settlements=[Ack(lease=bad, record=impossible), line.verdict(good)]))
     assert answer.held == [None, True]
     assert floor.state(good.id) is JobState.COMPLETED

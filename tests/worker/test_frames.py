@@ -1,7 +1,6 @@
 """Frames survive however the bytes are cut on their way."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,9 +25,9 @@ from holdfast.worker.executors.frames import (
     packed,
 )
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+NOW = 1_767_323_045_678_901
 RESULT = ExecutionResult(
-    handler="job", outcome=Outcome.SNOOZED, started_at=NOW, ended_at=NOW, result=b"[1]", output="é", snooze_s=1.5
+    handler="job", outcome=Outcome.SNOOZED, started_us=NOW, ended_us=NOW, result=b"[1]", output="é", snooze_s=1.5
 )
 TO_CHILD: Sequence[ToChild] = (
     Work((Delivery(1, b"\0\xff" * 300, 0), Delivery(2, b"", 3))),

@@ -2,17 +2,17 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import Token, copy_context
-from datetime import timedelta
-from functools import lru_cache, partial
+from datetime import datetime
+from functools import partial
 from inspect import isawaitable
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MappingProxyType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
+from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, from_us, span_us
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_SPAN_S
 from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, PayloadRejected
@@ -21,7 +21,7 @@ from holdfast.execution.logs import listen, logs_captured
 from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
 from holdfast.execution.verdict import failed, judge
-from holdfast.handlers import Handler, HandlerRegistry, JobContext
+from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.values import ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
@@ -58,12 +58,12 @@ class JobRuntime:
         tee: Tee | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._tee = tee
-        self._on_progress = on_progress
+        self.registry = registry
+        self.clock = clock
+        self.tee = tee
+        self.on_progress = on_progress
+        self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
-        self._running: dict[str, Timeout] = {}
         self._kept = ExitStack()
         self._is_entered = False
 
@@ -75,8 +75,8 @@ class JobRuntime:
         Raised are `UnknownHandler`, `HandlerForbidden` and `CommandForbidden`, before anything has run, and
         KeyboardInterrupt for a real Ctrl-C; one that the handler itself raises is a failed run.
         """
-        attempt = self._attempt(message)
-        refusal = attempt.prepare(lease, is_cancelled, self._on_progress)
+        attempt = _Attempt(self, message, is_cancelled)
+        refusal = attempt.prepare(lease)
         if refusal is not None:
             return refusal
         try:
@@ -96,10 +96,10 @@ class JobRuntime:
         A task that outlasts its timeout or an `interrupt` is cancelled, and again every second if it will not hear.
         Should the caller itself be cancelled, so is the handler; then there is no result, and CancelledError is raised.
         """
-        attempt = self._attempt(message)
+        attempt = _Attempt(self, message, is_cancelled)
         if not attempt.handler.is_async:
             raise TypeError(f"handler '{message.job}' is no coroutine function and would block the loop; use run()")
-        refusal = attempt.prepare(lease, is_cancelled, self._on_progress)
+        refusal = attempt.prepare(lease)
         if refusal is not None:
             return refusal
         try:
@@ -110,7 +110,7 @@ class JobRuntime:
 
     def interrupt(self, job_id: str, why: JobInterrupted) -> bool:
         """Stop the attempt of that job, from any thread; False if it is not running here (any more)."""
-        timeout = self._running.get(job_id)
+        timeout = self.running.get(job_id)
         return timeout is not None and timeout.interrupt(why)
 
     def close(self) -> None:
@@ -128,10 +128,6 @@ class JobRuntime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _attempt(self, message: JobMessage) -> "_Attempt":
-        handler = self._registry.resolve_for(message.job, message.queue)
-        return _Attempt(message, handler, self._clock, self._tee, self._running)
 
     # How a call ended stays nameless in both of these: an exception holds the frames it passed and, through them, the
     # one with the name; all of them would live until the next garbage collection.
@@ -172,53 +168,50 @@ class JobRuntime:
         return ended
 
 
-class _Attempt:
+class _Attempt(Host):
     """One run while it is being made: what is known of it before, and whether `before_run` has returned.
 
-    Entered, its output is caught and its timeout can be found by the job's id.
+    It answers what the handler asks of its context. Entered, its output is caught and its timeout can be found by the
+    job's id. Every job makes one of these, so what is on the class need not be set.
     """
 
     context: JobContext
     is_prepared = False
+    _report_failed = False
     _caught: Token[Any]
 
-    def __init__(
-        self, message: JobMessage, handler: Handler, clock: Clock, tee: Tee | None, running: dict[str, Timeout]
-    ) -> None:
+    def __init__(self, runtime: JobRuntime, message: JobMessage, is_cancelled: Callable[[], bool] | None) -> None:
         self.message = message
-        self.handler = handler
+        self.handler = handler = runtime.registry.resolve_for(message.job, message.queue)
         limit_s = message.timeout
         self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
-        self.timeout = _timeout_for(handler, limit_s)
-        self.output = Output(tee=tee)
-        self._running = running
-        self._clock = clock
-        self._started_at = from_us(clock.now_us())
-        self._started = clock.monotonic()
+        self.timeout = _timeout_for(handler, limit_s) if handler.is_async else Timeout(limit_s)
+        self.output = Output(tee=runtime.tee)
+        self._runtime = runtime
+        self._is_cancelled = is_cancelled
+        self._started_us = runtime.clock.now_us()
+        self._started = runtime.clock.monotonic()
 
-    def prepare(
-        self, lease: Claimed, is_cancelled: Callable[[], bool] | None, on_progress: OnProgress | None
-    ) -> ExecutionResult | None:
+    def prepare(self, lease: Claimed) -> ExecutionResult | None:
         """Make the context; or say how the run failed, if the payload is not fit to run."""
         try:
-            self.context = self._context(lease, is_cancelled, on_progress)
-            self.handler.check(self.context.payload)
+            context = self._context(lease)
+            self.handler.check(context.payload)
+            self.context = context
         except (HandlerError, CommandForbidden, KeyboardInterrupt):
             raise
         except BaseException as problem:
             return self._refused(problem)
         return None
 
-    def _context(
-        self, lease: Claimed, is_cancelled: Callable[[], bool] | None, on_progress: OnProgress | None
-    ) -> JobContext:
+    def _context(self, lease: Claimed) -> JobContext:
         message = self.message
         try:
             payload = self.handler.decode(bytes(message.payload))
             meta = _meta_of(message)
         except Exception as problem:
             raise PayloadRejected(f"the payload does not fit handler '{message.job}': {problem}") from problem
-        context = JobContext(
+        return JobContext(
             id=message.identifier,
             job=message.job,
             queue=message.queue,
@@ -227,33 +220,62 @@ class _Attempt:
             name=message.name,
             meta=meta,
             tags=message.tags,
-            deadline=self._started_at + _span(self.limit_s) if self.limit_s else None,
             trace_id=message.trace_id,
-            stop_asked=_any_of(self.timeout.stop_asked, is_cancelled),
-            output=self.output.write,
-            hold=self.timeout.held_back,
+            host=self,
         )
-        if on_progress is None:
-            return context
-        return msgspec.structs.replace(context, report=_Reporter(message.identifier, on_progress, self.timeout))
 
     def __enter__(self) -> None:
         self._caught = self.output.catch()
-        self._running[self.message.identifier] = self.timeout
+        self._runtime.running[self.message.identifier] = self.timeout
 
     def __exit__(self, *_: object) -> None:
         # Unless the job was delivered again meanwhile, and is running here a second time.
-        if self._running.get(self.message.identifier) is self.timeout:
-            del self._running[self.message.identifier]
+        running = self._runtime.running
+        if running.get(self.message.identifier) is self.timeout:
+            del running[self.message.identifier]
         self.output.let_go(self._caught)
+        del self.context  # which knows its host: left together, they would wait for the garbage collector
+
+    # What the handler asks.
+
+    @property
+    def deadline(self) -> datetime | None:  # type: ignore[override]
+        return from_us(self._started_us + span_us(self.limit_s)) if self.limit_s else None
+
+    def stop_asked(self) -> bool:
+        return self.timeout.stop_asked() or (self._is_cancelled is not None and self._is_cancelled())
+
+    def write(self, text: str) -> None:
+        self.output.write(text)
+
+    def held_back(self) -> AbstractContextManager[None]:
+        return self.timeout.held_back()
+
+    def report(self, progress: Progress) -> None:
+        on_progress = self._runtime.on_progress
+        if on_progress is None:
+            return
+        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
+        with self.timeout.held_back(), outside_the_job():
+            try:
+                on_progress(self.message.identifier, progress)
+            except Exception:
+                if not self._report_failed:
+                    job_id = self.message.identifier
+                    _log.warning("the progress of job '%s' is lost; the job goes on", job_id, exc_info=True)
+                self._report_failed = True
+
+    # What the runtime asks.
 
     def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
-        if self.handler.is_async:
+        handler, context = self.handler, self.context
+        if handler.is_async:
             return self._body_async()
-        self.handler.before_run(self.context)
+        handler.before_run(context)
         self.is_prepared = True
-        return _finished(self.handler.handle(self.context))
+        value = handler.handle(context)
+        return value if value is None else _finished(value)
 
     async def _body_async(self) -> object:
         await _awaited(partial(self.handler.before_run, self.context))
@@ -262,7 +284,7 @@ class _Attempt:
 
     @property
     def wants_after_run(self) -> bool:
-        return self.is_prepared and type(self.handler).after_run is not Handler.after_run
+        return type(self.handler).after_run is not Handler.after_run and self.is_prepared
 
     def timeout_after(self, result: ExecutionResult) -> Timeout:
         """For `after_run`: what is left of the job's time, and at least a little."""
@@ -288,39 +310,14 @@ class _Attempt:
     def _returned(self) -> ExecutionResult:
         """The result, had the run ended now and well."""
         # By the monotonic clock: the wall clock may be set back meanwhile, and no run takes less than no time.
-        taken_us = round((self._clock.monotonic() - self._started) * 1_000_000)
+        taken_us = round((self._runtime.clock.monotonic() - self._started) * MICROSECONDS)
         return ExecutionResult(
             handler=self.message.job,
             outcome=_SUCCEEDED,
-            started_at=self._started_at,
-            ended_at=self._started_at + timedelta(0, 0, taken_us),
+            started_us=self._started_us,
+            ended_us=self._started_us + taken_us,
             output=self.output.text(),
         )
-
-
-class _Reporter:
-    """Passes the progress of one attempt on."""
-
-    def __init__(self, job_id: str, on_progress: OnProgress, timeout: Timeout) -> None:
-        self._job_id = job_id
-        self._on_progress = on_progress
-        self._timeout = timeout
-        self._has_failed = False
-
-    def __call__(self, progress: Progress) -> None:
-        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
-        with self._timeout.held_back(), outside_the_job():
-            try:
-                self._on_progress(self._job_id, progress)
-            except Exception:
-                if not self._has_failed:
-                    _log.warning("the progress of job '%s' is lost; the job goes on", self._job_id, exc_info=True)
-                self._has_failed = True
-
-
-@lru_cache(maxsize=64)
-def _span(seconds: float) -> timedelta:
-    return timedelta(seconds=seconds)
 
 
 def _timeout_for(handler: Handler, limit_s: float) -> Timeout:
@@ -361,7 +358,3 @@ def _finished(value: object) -> object:
 def _meta_of(message: JobMessage) -> MappingProxyType[str, Any]:
     raw = bytes(message.meta)
     return _NO_META if raw == b"{}" else MappingProxyType(msgspec.json.decode(raw, type=dict[str, Any]))
-
-
-def _any_of(ours: Callable[[], bool], theirs: Callable[[], bool] | None) -> Callable[[], bool]:
-    return ours if theirs is None else lambda: ours() or theirs()

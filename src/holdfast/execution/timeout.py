@@ -6,6 +6,7 @@ Code that stays inside C for long is not reached either; killing the process is 
 """
 
 import math
+import os
 import signal
 import threading
 import time
@@ -68,6 +69,10 @@ class Timeout:
     stopped_by: JobInterrupted | None = None
     """What was asked of the call; the first reason counts."""
 
+    # Reentrant, since a signal handler of the worker may interrupt() while this very thread holds it; one for all,
+    # since it is held for a moment only.
+    _lock = threading.RLock()
+
     # Most calls never touch these, and every job makes a Timeout: what is on the class need not be set.
     _started = math.inf
     _rings_at = math.inf
@@ -82,8 +87,6 @@ class Timeout:
         self.limit_s = limit_s
         self._grace_s = grace_s
         self.repeat_s = repeat_s
-        # Reentrant, since a signal handler of the worker may interrupt() while this very thread holds it.
-        self._lock = threading.RLock()
 
     def run(self, function: Callable[..., object], *args: object) -> Ended:
         """Call it and say how it ended. Only a real Ctrl-C is raised from here, also if the function swallowed it."""
@@ -92,7 +95,7 @@ class Timeout:
         value: object = None
         raised: BaseException | None = None
         self.thread = thread = threading.get_ident()
-        self.is_on_main = on_main = _HAS_ALARM and thread == _main_ident()
+        self.is_on_main = on_main = _HAS_ALARM and thread == _main_ident
         self._started = started = time.monotonic()
         if self.limit_s > 0:
             self._rings_at = started + self.limit_s + self._grace_s
@@ -167,7 +170,7 @@ class Timeout:
             if self.is_on_main:
                 signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gently is None else self.repeat_s, _NUDGE_S)
                 if gently is None:
-                    signal.pthread_kill(_main_ident(), signal.SIGALRM)
+                    signal.pthread_kill(_main_ident, signal.SIGALRM)
             return True
 
     def expire(self) -> None:
@@ -372,7 +375,7 @@ def _restore_alarm(handler: Any) -> None:
 def handlers_kept() -> Generator[None]:
     """Keep our signal handlers between calls: installing them is most of what guarding a call costs."""
     # Inside a guarded call they are in place already, and the timer is that call's.
-    if _ringing.kept or _ringing.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident()):
+    if _ringing.kept or _ringing.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident):
         yield
         return
     handlers = _Handlers()
@@ -387,7 +390,13 @@ def handlers_kept() -> Generator[None]:
         handlers.restore()
 
 
-def _main_ident() -> int:
-    # Asked each time: after a fork the thread that forked is the main one.
-    ident = threading.main_thread().ident
-    return ident if ident is not None else -1
+def _after_fork() -> None:
+    """The thread that forked is the main one now, and none of the others exists."""
+    global _main_ident
+    _main_ident = threading.get_ident()
+    Timeout._lock = threading.RLock()
+
+
+_main_ident: int = threading.main_thread().ident or -1
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,7 +1,7 @@
 """Business logic: the handler contract, functions and commands as handlers, and the registry that finds them."""
 
 from holdfast.handlers.command import COMMAND_KEY, Command, CommandFailed, CommandHandler, check_command, parse_command
-from holdfast.handlers.contract import Cancel, Handler, JobContext, Snooze
+from holdfast.handlers.contract import Cancel, Handler, Host, JobContext, Snooze
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.registry import HandlerRegistry
 
@@ -14,6 +14,7 @@ __all__ = [
     "FunctionHandler",
     "Handler",
     "HandlerRegistry",
+    "Host",
     "JobContext",
     "Snooze",
     "check_command",

@@ -4,7 +4,7 @@ import inspect
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from numbers import Real
@@ -42,21 +42,31 @@ class Cancel(BaseException):
         self.reason = str(reason)
 
 
-def _never() -> bool:
-    return False
+class Host:
+    """Whoever runs an attempt, as its context sees it. This one runs nothing: tests of handlers need no more."""
+
+    deadline: datetime | None = None
+
+    def stop_asked(self) -> bool:
+        """Whether the attempt shall stop."""
+        return False
+
+    def write(self, text: str) -> None:
+        """Add to the output kept with the attempt."""
+
+    def held_back(self) -> AbstractContextManager[None]:
+        """Interrupt nothing inside the block."""
+        return nullcontext()
+
+    def report(self, progress: Progress) -> None:
+        """Pass on how far the job is."""
 
 
-def _nowhere(text: str) -> None: ...
-
-
-def _unheard(progress: Progress) -> None: ...
+_NO_HOST: Final = Host()
 
 
 class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What a handler sees of its job, and what it may ask. `attempt` is 1 for the first run.
-
-    The last four fields are how the runtime answers; without them a context stands alone, as tests of handlers like.
-    """
+    """What a handler sees of its job, and what it may ask its host. `attempt` is 1 for the first run."""
 
     id: str
     job: str
@@ -66,12 +76,13 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     name: str | None = None
     meta: Mapping[str, Any] = MappingProxyType({})
     tags: tuple[str, ...] = ()
-    deadline: datetime | None = None
     trace_id: str | None = None
-    stop_asked: Callable[[], bool] = _never
-    output: Callable[[str], None] = _nowhere
-    hold: Callable[[], AbstractContextManager[None]] = nullcontext
-    report: Callable[[Progress], None] = _unheard
+    host: Host = _NO_HOST
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the attempt's time is up, if it has a timeout."""
+        return self.host.deadline
 
     @property
     def log(self) -> logging.Logger:
@@ -80,7 +91,7 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the job is, in whatever unit: `progress(40, 100, "rows")`. The latest report counts."""
-        self.report(
+        self.host.report(
             Progress(
                 done=_amount("done", done),
                 total=None if total is None else _amount("total", total),
@@ -90,18 +101,18 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     def is_cancelled(self) -> bool:
         """Whether the attempt shall stop: cancelled, out of time, or the worker is stopping."""
-        return self.stop_asked()
+        return self.host.stop_asked()
 
     def write(self, text: str) -> None:
         """Add to the output kept with the attempt."""
-        self.output(text)
+        self.host.write(text)
 
     def uninterrupted(self) -> AbstractContextManager[None]:
         """Hold back a timeout or a cancellation until the block has ended, for a step that must not be cut in two.
 
         Keep it short: the worker kills a process that stays deaf.
         """
-        return self.hold()
+        return self.host.held_back()
 
 
 def _amount(what: str, value: object) -> float:

@@ -143,8 +143,8 @@ def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
     """The record the engine itself writes of a delivery that ended without a verdict."""
     return AttemptRecord(
         outcome=Outcome.CRASHED,
-        started_at=from_us(claimed_us),
-        ended_at=from_us(max(claimed_us, now_us)),
+        started_us=claimed_us,
+        ended_us=max(claimed_us, now_us),
         error=ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict"),
     )
 

@@ -140,8 +140,10 @@ class Lab:
         result: bytes | None = None,
     ) -> AttemptRecord:
         """The record of an attempt that took no time."""
-        now = self.now()
-        return AttemptRecord(outcome=outcome, started_at=now, ended_at=now, error=error, output=output, result=result)
+        now_us = self.engine.clock.now_us()
+        return AttemptRecord(
+            outcome=outcome, started_us=now_us, ended_us=now_us, error=error, output=output, result=result
+        )
 
     def put(self, *ids: str, **options: Unpack[EnvelopeOptions]) -> None:
         """Accept these jobs together, so that they are claimed in this order; none of them may be known already."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from holdfast.clock import Clock, from_us
+from holdfast.clock import Clock
 from holdfast.codec import JobMessage
 from holdfast.errors import (
     BadSignature,
@@ -90,8 +90,8 @@ class Intake:
 
     def record(self, outcome: Outcome, error: ErrorInfo | None = None, *, note: str = "") -> AttemptRecord:
         """The record of an attempt that took no time."""
-        now = from_us(self._clock.now_us())
-        return AttemptRecord(outcome=outcome, started_at=now, ended_at=now, error=error, note=note)
+        now_us = self._clock.now_us()
+        return AttemptRecord(outcome=outcome, started_us=now_us, ended_us=now_us, error=error, note=note)
 
     def _verify(self, lease: JobLease) -> JobMessage:
         message = self._signer.open(lease.wire)

@@ -538,12 +538,12 @@ class Supervisor(Listener):
 
     def _failed(self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None) -> ExecutionResult:
         """The result of an attempt that could not tell its own, from its start to now."""
-        wall = self._engine.clock.now_us()
+        now_us = self._engine.clock.now_us()
         return ExecutionResult(
             handler=flight.message.job,
             outcome=outcome,
-            started_at=from_us(wall - int((time.monotonic() - flight.started_at) * 1e6)),
-            ended_at=from_us(wall),
+            started_us=now_us - int((time.monotonic() - flight.started_at) * 1e6),
+            ended_us=now_us,
             error=error,
         )
 

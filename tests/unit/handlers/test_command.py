@@ -8,14 +8,23 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError
-from holdfast.handlers import Cancel, Command, CommandFailed, CommandHandler, JobContext, check_command, parse_command
+from holdfast.handlers import (
+    Cancel,
+    Command,
+    CommandFailed,
+    CommandHandler,
+    Host,
+    JobContext,
+    check_command,
+    parse_command,
+)
 from holdfast.values import Progress
 
 
@@ -45,11 +54,25 @@ class Run:
             queue="slow",
             attempt=2,
             payload=Command(argv=argv, cwd=self.cwd),
-            stop_asked=self.stop.is_set,
-            output=lambda text: self.on_output(text),
-            report=lambda progress: self.on_report(progress),
+            host=_Told(self),
         )
         return CommandHandler(allowed).handle(context)
+
+
+class _Told(Host):
+    """Tells a run what its command says."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def stop_asked(self) -> bool:
+        return self._run.stop.is_set()
+
+    def write(self, text: str) -> None:
+        self._run.on_output(text)
+
+    def report(self, progress: Progress) -> None:
+        self._run.on_report(progress)
 
 
 @pytest.fixture
@@ -342,8 +365,12 @@ def test_it_is_started_where_no_interrupt_can_lose_it(run: Run) -> None:
         def __exit__(self, *_: object) -> None:
             raise Interrupted
 
+    class Holding(Host):
+        def held_back(self) -> AbstractContextManager[None]:
+            return Hold()
+
     context = JobContext(
-        id="job1", job="command", queue="q", attempt=1, payload=Command(argv=("sleep", "60")), hold=Hold
+        id="job1", job="command", queue="q", attempt=1, payload=Command(argv=("sleep", "60")), host=Holding()
     )
     started = time.monotonic()
     with pytest.raises(Interrupted):

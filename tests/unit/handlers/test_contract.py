@@ -2,14 +2,14 @@
 
 import math
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+from holdfast.handlers import Cancel, Handler, Host, JobContext, Snooze
 from holdfast.values import Progress
 
 
@@ -56,18 +56,36 @@ def test_a_context_cannot_be_changed() -> None:
         context.meta["key"] = "value"  # type: ignore[index] # pyright: ignore[reportIndexIssue]
 
 
+class Listening(Host):
+    deadline = datetime(2026, 5, 1, tzinfo=UTC)
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.heard: list[Progress] = []
+
+    def stop_asked(self) -> bool:
+        return True
+
+    def write(self, text: str) -> None:
+        self.written.append(text)
+
+    def report(self, progress: Progress) -> None:
+        self.heard.append(progress)
+
+
 def test_what_the_runtime_answers_reaches_the_handler() -> None:
-    written: list[str] = []
-    context = msgspec.structs.replace(a_context(), stop_asked=lambda: True, output=written.append)
+    host = Listening()
+    context = msgspec.structs.replace(a_context(), host=host)
     context.write("half way")
     assert context.is_cancelled()
-    assert written == ["half way"]
+    assert context.deadline == Listening.deadline
+    assert host.written == ["half way"]
 
 
 def reported(*args: Any) -> Progress:
-    heard: list[Progress] = []
-    msgspec.structs.replace(a_context(), report=heard.append).progress(*args)
-    (progress,) = heard
+    host = Listening()
+    msgspec.structs.replace(a_context(), host=host).progress(*args)
+    (progress,) = host.heard
     return progress
 
 

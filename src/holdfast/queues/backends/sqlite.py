@@ -609,7 +609,7 @@ def _token_bytes(owner_token: str) -> bytes:
 
 def _told(record: AttemptRecord) -> Row:
     """What a record tells, in columns; only the first three if there is no more than that."""
-    times = (record.outcome, to_us(record.started_at), to_us(record.ended_at))
+    times = (record.outcome, record.started_us, record.ended_us)
     error = record.error
     if error is None and record.result is None and not record.output and not record.note:
         return times

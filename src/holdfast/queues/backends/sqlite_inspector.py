@@ -373,14 +373,14 @@ def _progress(row: Row) -> Progress | None:
 
 
 def _attempt(row: Row) -> AttemptView:
-    delivery, outcome, started_at, ended_at, error_type, message, traceback, output, result, note = row
+    delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = row
     error = None if error_type is None else ErrorInfo(type=error_type, message=message, traceback=traceback)
     return AttemptView(
         delivery=delivery,
         record=AttemptRecord(
             outcome=Outcome(outcome),
-            started_at=from_us(started_at),
-            ended_at=from_us(ended_at),
+            started_us=started_us,
+            ended_us=ended_us,
             error=error,
             output=output or "",
             result=result,

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
+from holdfast.clock import to_us
 from holdfast.queues.contract import new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
@@ -181,8 +182,8 @@ class VerdictLaws:
         records = [
             AttemptRecord(
                 outcome=outcome,
-                started_at=datetime(2026, 1, 1, 0, 0, second, 123456, tzinfo=UTC),
-                ended_at=datetime(2026, 1, 1, 0, 0, second, 654321, tzinfo=UTC),
+                started_us=to_us(datetime(2026, 1, 1, 0, 0, second, 123456, tzinfo=UTC)),
+                ended_us=to_us(datetime(2026, 1, 1, 0, 0, second, 654321, tzinfo=UTC)),
                 error=error,
                 output=output,
                 note=note,

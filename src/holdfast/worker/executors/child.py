@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeAlias, assert_never
 
-from holdfast.clock import SYSTEM_CLOCK, from_us
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.codec import JobMessage, decode_message, unseal
 from holdfast.errors import HoldfastError
 from holdfast.execution.failure import describe_error
@@ -376,9 +376,9 @@ def serve(connection: socket.socket, registry: HandlerRegistry, *, slots: int, l
 
 def _interrupted(message: JobMessage, problem: BaseException) -> ExecutionResult:
     """The verdict on a run that something other than its handler ended."""
-    now = from_us(SYSTEM_CLOCK.now_us())
+    now_us = SYSTEM_CLOCK.now_us()
     return ExecutionResult(
-        handler=message.job, outcome=Outcome.FAILED, started_at=now, ended_at=now, error=describe_error(problem)
+        handler=message.job, outcome=Outcome.FAILED, started_us=now_us, ended_us=now_us, error=describe_error(problem)
     )
 
 
