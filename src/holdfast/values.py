@@ -104,11 +104,19 @@ class ErrorInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.type}: {head}{' …' if rest else ''}" if head else self.type
 
 
-class Timed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that took time: counted as engines count it, in microseconds since the epoch."""
+class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt did, stored in the same write as the settlement it belongs to.
 
+    Its time is counted as engines count it, in microseconds since the epoch; `result` is the returned value as JSON.
+    """
+
+    outcome: Outcome
     started_us: int
     ended_us: int
+    error: ErrorInfo | None = None
+    output: str = ""
+    result: bytes | None = None
+    note: str = ""
 
     @property
     def started_at(self) -> datetime:
@@ -122,15 +130,16 @@ class Timed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def duration_s(self) -> float:
         return (self.ended_us - self.started_us) / MICROSECONDS
 
-
-class AttemptRecord(Timed, frozen=True, kw_only=True, omit_defaults=True):
-    """What one attempt did; stored in the same write as the settlement it belongs to."""
-
-    outcome: Outcome
-    error: ErrorInfo | None = None
-    output: str = ""
-    result: bytes | None = None
-    note: str = ""
+    @property
+    def is_plain_success(self) -> bool:
+        """Whether there is nothing to tell but that it went well, and when."""
+        return (
+            self.outcome is Outcome.SUCCEEDED
+            and self.error is None
+            and self.result is None
+            and not self.output
+            and not self.note
+        )
 
 
 class JobEnvelope(Struct, frozen=True, kw_only=True):
@@ -414,15 +423,10 @@ class WorkerResult(Struct, frozen=True, kw_only=True):
     duration_s: float = 0.0
 
 
-class ExecutionResult(Timed, frozen=True, kw_only=True, omit_defaults=True):
-    """What one attempt came to, before anybody settles it; `result` is the returned value as JSON."""
+class ExecutionResult(AttemptRecord, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt came to, before anybody settles it: what is kept of it, and what steers the settlement."""
 
     handler: str
-    outcome: Outcome
-    output: str = ""
-    result: bytes | None = None
-    error: ErrorInfo | None = None
-    note: str = ""
     no_retry: bool = False
     snooze_s: float | None = None
     cancel_reason: str | None = None

@@ -104,14 +104,14 @@ class Effect(Struct, frozen=True, kw_only=True):
     expired: bool = False
 
 
-_ACKED = Effect(state=JobState.COMPLETED, verdict="ack")
+EFFECT_OF_ACK = Effect(state=JobState.COMPLETED, verdict="ack")
 
 
 def effect_of(settlement: Settlement) -> Effect:
     """The change a settlement asks for: the table of ends, as a pure function."""
     match settlement:
         case Ack():
-            return _ACKED
+            return EFFECT_OF_ACK
         case Nack(delay=delay):
             return Effect(state=JobState.FAILED, verdict="nack", delay=delay, adds_attempt=True)
         case Release(delay=delay, crashed=crashed, unstarted=unstarted):

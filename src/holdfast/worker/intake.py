@@ -53,7 +53,9 @@ class Intake:
     def admit(self, lease: JobLease) -> JobMessage | Refusal:
         """The message, if it may run; else the settlement that ends it or puts it off."""
         try:
-            message = self._verify(lease)
+            message = self._signer.open(lease.wire)
+            if message.queue != lease.queue or message.identifier != lease.id:
+                raise _moved(message, lease)
         except HoldfastError as problem:
             return Refusal(settlement=self.refusal(lease, problem))
         if message.expires_at is not None and lease.claimed_at >= message.expires_at and not lease.ignore_expiry:
@@ -93,10 +95,8 @@ class Intake:
         now_us = self._clock.now_us()
         return AttemptRecord(outcome=outcome, started_us=now_us, ended_us=now_us, error=error, note=note)
 
-    def _verify(self, lease: JobLease) -> JobMessage:
-        message = self._signer.open(lease.wire)
-        if message.queue != lease.queue:
-            raise WrongQueue(f"the message was signed for queue '{message.queue}', not for '{lease.queue}'")
-        if message.identifier != lease.id:
-            raise WrongQueue(f"the message was signed for job '{message.identifier}', not for '{lease.id}'")
-        return message
+
+def _moved(message: JobMessage, lease: JobLease) -> WrongQueue:
+    if message.queue != lease.queue:
+        return WrongQueue(f"the message was signed for queue '{message.queue}', not for '{lease.queue}'")
+    return WrongQueue(f"the message was signed for job '{message.identifier}', not for '{lease.id}'")

@@ -4,20 +4,12 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import TypeAlias
 
 from holdfast.errors import BackendError
 from holdfast.queues.contract import QueueBackend
 from holdfast.values import JobLease, LeaseState
 
 log = logging.getLogger("holdfast.keeper")
-
-_Key: TypeAlias = tuple[str, int]
-
-
-def _key(lease: JobLease) -> _Key:
-    """One delivery of a job: another one may be in our hands as well, if the lease of the first was lost."""
-    return lease.id, lease.delivery
 
 
 class Listener:
@@ -37,17 +29,17 @@ class Keeper:
     def __init__(self, backend: QueueBackend) -> None:
         self._backend = backend
         self._lock = threading.Lock()
-        self._held: dict[_Key, tuple[JobLease, Listener]] = {}
-        self._told: set[_Key] = set()
-        self._proven: dict[_Key, float] = {}
+        # By the lease's identity: of one job, several may be in our hands, if the first was lost.
+        self._held: dict[int, tuple[JobLease, Listener]] = {}
+        self._told: set[int] = set()
+        self._proven: dict[int, float] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def hold(self, leases: Iterable[JobLease], listener: Listener) -> None:
         """Keep these leases until they are dropped."""
         with self._lock:
-            for lease in leases:
-                self._held[lease.id, lease.delivery] = (lease, listener)
+            self._held.update({id(lease): (lease, listener) for lease in leases})
             if self._thread is None and self._held:
                 self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
                 self._thread.start()
@@ -56,7 +48,7 @@ class Keeper:
         """Renew these no more: they are settled, or lost."""
         with self._lock:
             for lease in leases:
-                key = lease.id, lease.delivery
+                key = id(lease)
                 if self._held.pop(key, None) is not None and self._proven:
                     self._proven.pop(key, None)
                     self._told.discard(key)
@@ -72,7 +64,7 @@ class Keeper:
 
     def fence_at(self, lease: JobLease) -> float:
         """Until when, on this process's monotonic clock, the lease is known to hold."""
-        return self._proven.get(_key(lease), lease.fence_at)
+        return self._proven.get(id(lease), lease.fence_at)
 
     def close(self) -> None:
         """Stop renewing. Leases that are still held end by themselves."""
@@ -102,11 +94,11 @@ class Keeper:
 
     def _prove(self, lease: JobLease, fence_at: float) -> None:
         with self._lock:
-            if _key(lease) in self._held:
-                self._proven[_key(lease)] = fence_at
+            if id(lease) in self._held:
+                self._proven[id(lease)] = fence_at
 
     def _tell(self, lease: JobLease, listener: Listener, state: LeaseState) -> None:
-        key = _key(lease)
+        key = id(lease)
         # The job may have ended since the leases were collected: then there is nobody left to tell.
         with self._lock:
             if key not in self._held or key in self._told:

@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from holdfast.clock import MICROSECONDS
 from holdfast.metrics import MetricsCollector, measuring
 from holdfast.values import (
     Abandon,
+    Ack,
     DeadReason,
     JobLease,
     Nack,
@@ -56,21 +58,28 @@ class Reporter:
     def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool]) -> None:
         """What became of these jobs: each settlement with the job's handler key, and whether its lease still held."""
         ends: Counter[tuple[WorkerStatus, str]] = Counter()
+        acked: dict[str, int] = {}
         counts: Counter[tuple[str, str]] = Counter()
         durations: dict[str, list[float]] = {}
         results: list[WorkerResult] = []
         for (settlement, job), held in zip(settlements, answers, strict=True):
-            queue = settlement.lease.queue
-            status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
-            ends[status, queue] += 1
-            if settlement.record is not None:
-                durations.setdefault(queue, []).append(settlement.record.duration_s)
-            if status is not WorkerStatus.ACKED or self._listener is not None:
-                result = result_of(settlement, job, status)
-                results.append(result)
-                _log_end(result, settlement.lease)
+            queue, record = settlement.lease.queue, settlement.record
+            if record is not None:
+                durations.setdefault(queue, []).append((record.ended_us - record.started_us) / MICROSECONDS)
+            if held and type(settlement) is Ack:
+                status = WorkerStatus.ACKED
+                acked[queue] = acked.get(queue, 0) + 1
+                if self._listener is None:
+                    continue
+            else:
+                status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
+                ends[status, queue] += 1
+            result = result_of(settlement, job, status)
+            results.append(result)
+            _log_end(result, settlement.lease)
             if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
                 counts["jobs_rejected_signature", queue] += 1
+        ends.update({(WorkerStatus.ACKED, queue): number for queue, number in acked.items()})
         for (status, queue), number in ends.items():
             self.tally[status] += number
             for name in _COUNTED.get(status, ()):

@@ -13,7 +13,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Final
 
 from msgspec import Struct
@@ -25,6 +24,8 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import Engine
 from holdfast.values import (
+    Ack,
+    AttemptRecord,
     Cancel,
     ErrorInfo,
     ExecutionResult,
@@ -40,6 +41,7 @@ from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
 from holdfast.worker.decision import decide, policy_of, suspected
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.executors.child import resident_bytes
+from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
 from holdfast.worker.executors.process import Flight, KillReason, Program
 from holdfast.worker.intake import Intake, Refusal
@@ -63,7 +65,7 @@ FLUSH_S: Final = 10.0
 EXCHANGE_S: Final = 0.004
 FAILED_PAUSE_S: Final = 1.0
 # Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
-SHORT: Final = timedelta(milliseconds=10)
+SHORT_US: Final = 10_000
 SETTLE_LINGER_S: Final = 0.005
 LIVE_WITHIN_S: Final = 10.0
 _BURST_LOOK_S: Final = 0.05
@@ -369,16 +371,19 @@ class Supervisor(Listener):
             self._drain()
 
     def _settled(self, asked: Sequence[tuple[Settlement, str | None]], held: Sequence[bool | None]) -> None:
-        self._keeper.drop(settlement.lease for settlement, _ in asked)
-        answered = [(one, answer) for one, answer in zip(asked, held, strict=True) if answer is not None]
-        self.unsettled += len(asked) - len(answered)
-        self.reporter.settled([one for one, _ in answered], [answer for _, answer in answered])
+        self._keeper.drop([settlement.lease for settlement, _ in asked])
+        unknown = sum(answer is None for answer in held)
+        self.unsettled += unknown
+        if unknown:
+            asked = [one for one, answer in zip(asked, held, strict=True) if answer is not None]
+        self.reporter.settled(asked, [answer for answer in held if answer is not None])
 
     def _admit(self, leases: Sequence[JobLease]) -> None:
         self.claimed += len(leases)
         self._keeper.hold(leases, self)
         self.reporter.fetched(leases[0].queue, len(leases))
         now = time.monotonic()
+        flights: list[Flight] = []
         for lease in leases:
             message = self._intake.admit(lease)
             if isinstance(message, Refusal):
@@ -389,20 +394,24 @@ class Supervisor(Listener):
             except HandlerError as problem:
                 self._outgoing.append((self._intake.refusal(lease, problem), message.job))
                 continue
-            flight = Flight(next(self._numbers), lease, message, now)
-            self._in_hand.add(flight)
-            (self._suspects if flight.is_suspect else self._backlog).append(flight)
+            flights.append(Flight(next(self._numbers), lease, message, now))
+        self._in_hand.update(flights)
+        for flight in flights:
+            (self._suspects if flight.lease.crashes else self._backlog).append(flight)
 
     def _settle(self, flight: Flight, settlement: Settlement) -> None:
-        self._let_go(flight)
-        self._is_dry = False  # the job may have enqueued others
+        self._settle_all([flight], [(settlement, flight.message.job)])
+
+    def _settle_all(self, flights: Sequence[Flight], settlements: Sequence[tuple[Settlement, str | None]]) -> None:
+        self._let_go(flights)
+        self._is_dry = False  # the jobs may have enqueued others
         if not self._outgoing:
             self._settle_by = time.monotonic() + SETTLE_LINGER_S
-        self._outgoing.append((settlement, flight.message.job))
+        self._outgoing += settlements
 
-    def _let_go(self, flight: Flight) -> None:
-        self._in_hand.discard(flight)
-        if flight is self._isolated:
+    def _let_go(self, flights: Sequence[Flight]) -> None:
+        self._in_hand.difference_update(flights)
+        if self._isolated in flights:
             self._isolated = None
 
     def _hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
@@ -478,9 +487,19 @@ class Supervisor(Listener):
 
     # What the children say.
 
+    def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
+        acks: list[tuple[Settlement, str | None]] = []
+        for flight, frame in zip(flights, frames, strict=True):
+            started_us, ended_us = frame.started_us, frame.ended_us
+            if ended_us - started_us > SHORT_US:
+                self._is_urgent = True
+            record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
+            acks.append((Ack(lease=flight.lease, record=record), flight.message.job))
+        self._settle_all(flights, acks)
+
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         message, lease = flight.message, flight.lease
-        self._is_urgent = self._is_urgent or result.ended_at - result.started_at > SHORT
+        self._is_urgent = self._is_urgent or result.ended_us - result.started_us > SHORT_US
         self._settle(flight, decide(result, message, lease, policy_of(message, self._retry)))
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:
@@ -530,7 +549,7 @@ class Supervisor(Listener):
                     self._settle(flight, Cancel(lease=flight.lease, record=record))
                 case KillReason.FENCED:
                     # Whether the lease still holds is not known, so nothing may be said about the job.
-                    self._let_go(flight)
+                    self._let_go([flight])
                     self._keeper.drop([flight.lease])
                     self.unsettled += 1
                 case _:

@@ -7,7 +7,7 @@ a whole batch, and polling an empty queue only reads. The engine's clock is the 
 import json
 import sqlite3
 from collections.abc import Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,6 +20,7 @@ from holdfast.queues.backends.sqlite_inspector import CODES, DELETE_JOB, FORGOTT
 from holdfast.queues.backends.sqlite_workers import SqliteRegistry
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
+    EFFECT_OF_ACK,
     Capabilities,
     Crashes,
     Effect,
@@ -37,13 +38,13 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    Outcome,
     Progress,
     Settlement,
 )
 
 # How long to trust, while waiting, that no due time has moved and no commit was missed.
 LOOK_EVERY_S: Final = 1.0
-PLAIN_COLUMNS: Final = 7
 
 # A version of the data means something only to the connection that was told it.
 _Seen: TypeAlias = tuple[sqlite3.Connection, int]
@@ -152,10 +153,14 @@ INSERT_ATTEMPT: Final = """
          error_type, error_message, traceback, output, result, note)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
-# Most attempts have nothing to tell but that they went well: binding half as many columns halves the cost.
-INSERT_PLAIN_ATTEMPT: Final = """
-    INSERT INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at)
+# Most attempts have nothing to tell but that they went well, and when: these are written many at once.
+INSERT_SUCCESS: Final = """
+    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
     VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
+INSERT_SUCCESSES: Final = f"""
+    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
+    SELECT ?, ?, ?, column1, column2, column3, column4 FROM (VALUES {", ".join(["(?, ?, ?, ?)"] * ROWS_AT_ONCE)})"""
 
 RENEW: Final = """
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
@@ -359,19 +364,27 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
                 fresh += self._ack_all(connection, batch, token, now)
             else:
                 fresh += [self._settle_one(connection, one, now) for one in batch]
-        self._insert_ends(connection, [_end_row(one) for one, is_new in zip(settlements, fresh, strict=True) if is_new])
         if all(fresh):
+            self._insert_ends(connection, settlements)
             return fresh
+        self._insert_ends(connection, [one for one, is_new in zip(settlements, fresh, strict=True) if is_new])
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 
-    def _insert_ends(self, connection: sqlite3.Connection, ends: Sequence[Row]) -> None:
-        plain: list[Row] = []
-        full: list[Row] = []
-        for row in ends:
-            (plain if len(row) == PLAIN_COLUMNS else full).append(row)
-        connection.executemany(self._sql(INSERT_PLAIN_ATTEMPT), plain)
-        connection.executemany(self._sql(INSERT_ATTEMPT), full)
+    def _insert_ends(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> None:
+        successes: dict[str, list[Row]] = {}
+        others: list[Row] = []
+        for one in settlements:
+            lease, record = one.lease, one.record
+            if type(one) is Ack and record is not None and record.is_plain_success:
+                rows = successes.setdefault(lease.owner_token, [])
+                rows.append((lease.token, lease.delivery, record.started_us, record.ended_us))
+            else:
+                others.append(_end_row(one))
+        for token, rows in successes.items():
+            common = (bytes.fromhex(token), EFFECT_OF_ACK.verdict, Outcome.SUCCEEDED.value)
+            _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
+        connection.executemany(self._sql(INSERT_ATTEMPT), others)
 
     def _ack_all(self, connection: sqlite3.Connection, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
@@ -478,7 +491,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             ends = [
                 (seq, delivery, None, None, *_told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
             ]
-            self._insert_ends(connection, ends)
+            connection.executemany(self._sql(INSERT_ATTEMPT), ends)
             return len(reaped)
 
         return self.file.write(reap)
@@ -597,21 +610,13 @@ def _lease_state(cancel: bool | None) -> LeaseState:
 
 def _end_row(settlement: Settlement) -> Row:
     lease, record = settlement.lease, settlement.record
-    head = (lease.token, lease.delivery, _token_bytes(lease.owner_token), effect_of(settlement).verdict)
-    return (*head, None, None, None) if record is None else head + _told(record)
-
-
-@lru_cache(maxsize=256)
-def _token_bytes(owner_token: str) -> bytes:
-    """A batch has one token, or a few."""
-    return bytes.fromhex(owner_token)
+    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
+    return (*head, *[None] * 9) if record is None else head + _told(record)
 
 
 def _told(record: AttemptRecord) -> Row:
-    """What a record tells, in columns; only the first three if there is no more than that."""
-    times = (record.outcome, record.started_us, record.ended_us)
+    """What a record tells, in columns."""
     error = record.error
-    if error is None and record.result is None and not record.output and not record.note:
-        return times
     problem = (error.type, error.message, error.traceback) if error else (None, None, None)
+    times = (record.outcome, record.started_us, record.ended_us)
     return (*times, *problem, record.output or None, record.result, record.note or None)

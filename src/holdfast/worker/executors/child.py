@@ -28,6 +28,7 @@ from holdfast.handlers import HandlerRegistry
 from holdfast.values import ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
     Delivery,
+    Done,
     Ended,
     FrameBuffer,
     FromChild,
@@ -225,11 +226,13 @@ class Bench:
 
     def end(self, delivery: Delivery, verdict: Verdict, following: Delivery | None) -> None:
         """Write the verdict, and in the same frame which job this slot starts next."""
-        next_number = 0 if following is None else following.number
-        if isinstance(verdict, ExecutionResult):
-            self.line.say(Ended(delivery.number, next_number, verdict))
+        number, next_number = delivery.number, 0 if following is None else following.number
+        if not isinstance(verdict, ExecutionResult):
+            self.line.say(Refused(number, next_number, type(verdict).__name__, str(verdict)))
+        elif verdict.is_plain_success:
+            self.line.say(Done(number, next_number, verdict.started_us, verdict.ended_us))
         else:
-            self.line.say(Refused(delivery.number, next_number, type(verdict).__name__, str(verdict)))
+            self.line.say(Ended(number, next_number, verdict))
 
     def forget(self, delivery: Delivery) -> None:
         job_id = self._ids.pop(delivery.number, None)

@@ -8,9 +8,20 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
+from holdfast.clock import MICROSECONDS
 from holdfast.values import ExecutionResult, Progress
 from holdfast.worker.executors import guarded
-from holdfast.worker.executors.frames import Broken, Ended, FromChild, Progressed, Ready, Refused, Returned, Started
+from holdfast.worker.executors.frames import (
+    Broken,
+    Done,
+    Ended,
+    FromChild,
+    Progressed,
+    Ready,
+    Refused,
+    Returned,
+    Started,
+)
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
 from holdfast.worker.turns import Pace
 
@@ -34,6 +45,10 @@ _NEVER_READY: Final = (KillReason.DEAF, frozenset[int]())
 
 class Audience(Protocol):
     """Whoever owns the jobs in the children's hands."""
+
+    def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
+        """These jobs went well, each as its frame says."""
+        ...
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         """The verdict on a job."""
@@ -220,23 +235,30 @@ class ProcessPool:
         frames = child.read()
         child.quiet_turns = 0 if frames else child.quiet_turns + 1
         now = time.monotonic()
-        taken: dict[str, list[float]] = {}
+        done: list[Done] = []
+        flights: list[Flight] = []
         for frame in frames:
-            if type(frame) is Ended:
-                flight = child.ended(frame.number)
-                if frame.next:
-                    child.started(frame.next, now)
+            # Nearly all are of this kind; they are settled together.
+            if type(frame) is Done:
+                flight = child.ended(frame.number, frame.next, now)
                 if flight is not None:
-                    result = frame.result
-                    taken.setdefault(flight.lease.queue, []).append(result.duration_s)
-                    self._audience.on_ended(flight, result)
+                    flights.append(flight)
+                    done.append(frame)
             else:
                 self._heard(child, frame, now)
-        for queue, durations in taken.items():
-            self._pace.saw(queue, sum(durations), len(durations))
+        if done:
+            self._learn(flights, done)
+            self._audience.on_done(flights, done)
         if not child.held:
             child.is_alone = False
         return bool(frames)
+
+    def _learn(self, flights: Sequence[Flight], done: Sequence[Done]) -> None:
+        taken: dict[str, list[int]] = {}
+        for flight, frame in zip(flights, done, strict=True):
+            taken.setdefault(flight.lease.queue, []).append(frame.ended_us - frame.started_us)
+        for queue, durations in taken.items():
+            self._pace.saw(queue, sum(durations) / MICROSECONDS, len(durations))
 
     def _heard(self, child: ExecutorProcess, frame: FromChild, now: float) -> None:
         match frame:
@@ -248,10 +270,13 @@ class ProcessPool:
                 self._could_not_start(problem)
             case Started(number=number):
                 child.started(number, now)
+            case Ended(number=number, next=following, result=result):
+                flight = child.ended(number, following, now)
+                if flight is not None:
+                    self._pace.saw(flight.lease.queue, result.duration_s)
+                    self._audience.on_ended(flight, result)
             case Refused(number=number, next=following, error=error, message=message):
-                flight = child.ended(number)
-                if following:
-                    child.started(following, now)
+                flight = child.ended(number, following, now)
                 if flight is not None:
                     self._audience.on_refused(flight, error, message)
             case Returned(numbers=numbers, leaving=leaving):

@@ -48,20 +48,17 @@ class KillReason(Enum):
     DEAF = "did not end when told to leave"
 
 
-class Flight:
+class Flight(Struct, eq=False):
     """One job in this worker's hands, from its lease to its settlement."""
 
-    __slots__ = ("child", "is_cancelled", "lease", "message", "number", "started_at", "stop_sent_at", "waits_since")
-
-    def __init__(self, number: int, lease: JobLease, message: JobMessage, now: float) -> None:
-        self.number = number
-        self.lease = lease
-        self.message = message
-        self.child: ExecutorProcess | None = None
-        self.started_at = 0.0
-        self.is_cancelled = False
-        self.stop_sent_at = 0.0
-        self.waits_since = now
+    number: int
+    lease: JobLease
+    message: JobMessage
+    waits_since: float
+    child: "ExecutorProcess | None" = None
+    started_at: float = 0.0
+    is_cancelled: bool = False
+    stop_sent_at: float = 0.0
 
     @property
     def is_suspect(self) -> bool:
@@ -147,16 +144,21 @@ class ExecutorProcess:
             if flight.is_cancelled:  # it was to be recalled, and began just before
                 self.stop(flight, cancelled=True, now=now)
 
-    def ended(self, number: int) -> Flight | None:
-        """The flight that has ended and is nobody's now; None if it was taken from the child before."""
+    def ended(self, number: int, following: int, now: float) -> Flight | None:
+        """The flight that has ended and is nobody's now; None if it was taken from the child before.
+
+        Its slot has started the following one; 0 is none.
+        """
         self.running.pop(number, None)
         flight = self.held.pop(number, None)
         if flight is not None:
             flight.child = None
+        if following:
+            self.started(following, now)
         return flight
 
     def returned(self, numbers: Iterable[int]) -> list[Flight]:
-        return [flight for number in numbers if (flight := self.ended(number)) is not None]
+        return [flight for number in numbers if (flight := self.ended(number, 0, 0.0)) is not None]
 
     def recall(self) -> None:
         """Ask for what is not started; the answer is a frame."""
