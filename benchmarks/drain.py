@@ -271,7 +271,6 @@ def measure_flat(plan: Plan) -> list[Figure]:
 
 def _take(site: Site, jobs: int) -> float:
     """Microseconds a job; by the records, for the rest of the queue is never empty."""
-    site.ledger.unlink(missing_ok=True)
     since_us = time.time_ns() // 1000
     with site.running(site.worker("bench_app:hf", "--max-jobs", str(jobs))) as process:
         site.ended(process)

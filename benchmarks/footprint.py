@@ -43,7 +43,7 @@ def measure_memory(plan: Plan) -> list[Figure]:
             family = _family(process.pid)
             own = _sample(process.pid)
             # Before the first job it is still starting, and at the end it is gone before its last sample.
-            if own is not None and site.ledger.exists():
+            if own is not None and site.has_begun():
                 parent.append(own)
                 families.append(family)
             time.sleep(SAMPLE_S)
@@ -139,7 +139,7 @@ def _python(code: str) -> Sample:
 
 def measure_idle(plan: Plan) -> list[Figure]:
     """What a worker costs that has nothing to do, and how soon it does what comes."""
-    site = Site(plan.directory / "idle")
+    site = Site(plan.directory / "idle", WARM_UP_JOBS + plan.probes)
     with site.application() as hf, site.running(site.worker("bench_app:hf")) as process:
         for definition in definitions(range(WARM_UP_JOBS)):
             hf.enqueue(definition)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bench_app import noop
-from bench_job import LEDGER_VARIABLE, payload, starts
+from bench_job import LEDGER_VARIABLE, has_begun, make_ledger, payload, starts
 from holdfast import Holdfast, __version__
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
@@ -128,11 +128,12 @@ def _file_system(directory: Path) -> str:
 class Site:
     """A directory with one database of jobs, a project of its own, and the ledger of what started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, jobs: int = 1) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
         self.database = directory / "jobs.db"
         self.ledger = directory.parent / LEDGERS / directory.name
+        self._jobs = jobs
         (directory / "holdfast.toml").touch()
 
     @property
@@ -144,6 +145,7 @@ class Site:
 
     def fill(self, jobs: int, *, start: int = 0) -> None:
         """Enqueue that many jobs, and leave nothing of it in the log."""
+        self._jobs = max(self._jobs, start + jobs)
         with self.application() as hf:
             for chunk in chunks(range(start, start + jobs), 10 * CHUNK):
                 hf.enqueue_many(definitions(chunk))
@@ -155,7 +157,7 @@ class Site:
         place = self.directory.with_name(name)
         shutil.copytree(self.directory, place)
         os.sync()
-        return Site(place)
+        return Site(place, self._jobs)
 
     def remove(self) -> None:
         self.ledger.unlink(missing_ok=True)
@@ -164,6 +166,7 @@ class Site:
     @contextmanager
     def running(self, command: Sequence[str], **variables: str) -> "Generator[subprocess.Popen[bytes]]":
         """A program in this directory, stopped behind the block if it has not ended by itself."""
+        make_ledger(self.ledger, self._jobs)
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path, LEDGER_VARIABLE: str(self.ledger), **variables}
         with (self.directory / "log").open("wb") as log:
@@ -224,6 +227,10 @@ class Site:
 
     def starts(self) -> dict[int, int]:
         return starts(self.ledger)
+
+    def has_begun(self) -> bool:
+        """Whether the first job has started."""
+        return has_begun(self.ledger)
 
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-2000:]

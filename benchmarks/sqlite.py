@@ -13,9 +13,9 @@ import sqlite3
 import statistics
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 
-from holdfast.clock import from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.backends import sqlite as engine
@@ -44,11 +44,11 @@ def drain(backend: SqliteBackend, batch: int, jobs: int) -> float:
     done = 0
     started = time.perf_counter()
     while done < jobs:
-        now = from_us(time.time_ns() // 1000)
+        now = time.time_ns() // 1000
         answers, leases = backend.exchange(settlements, "default", batch, owner_token=new_owner_token())
         assert all(answers)
         assert leases, "the backlog is too small for this run"
-        record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_at=now, ended_at=now)
+        record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now)
         settlements = [Ack(lease=lease, record=record) for lease in leases]
         done += len(leases)
     assert all(backend.settle(settlements))
@@ -67,20 +67,25 @@ def drain_raw(connection: sqlite3.Connection, batch: int, jobs: int) -> float:
         connection.execute("BEGIN IMMEDIATE")
         if held:
             query = {"seqs": json.dumps(held), "token": token, "now": now}
-            settled = connection.execute(engine.ACK, query).fetchall()
-            assert len(settled) == len(held)
-            rows = [(seq, deliveries[seq], token, "ack", "succeeded", now, now) for seq in held]
-            connection.executemany(engine.INSERT_PLAIN_ATTEMPT, rows)
+            common = (token, "ack", "succeeded")
+            assert connection.execute(engine.ACK, query).rowcount == len(held)
+            rows = [(seq, deliveries[seq], now, now) for seq in held]
+            many = len(rows) - len(rows) % engine.ROWS_AT_ONCE
+            for start in range(0, many, engine.ROWS_AT_ONCE):
+                values = chain(common, *rows[start : start + engine.ROWS_AT_ONCE])
+                connection.execute(engine.INSERT_SUCCESSES, list(values))
+            connection.executemany(engine.INSERT_SUCCESS, [(*common, *row) for row in rows[many:]])
         held = []
         if done < jobs:
             token = bytes.fromhex(new_owner_token())
             connection.execute(engine.STAMPED, (token, "default", now)).fetchall()
             connection.execute(engine.IS_PAUSED, ("default",)).fetchone()
             query = {"queue": "default", "now": now, "limit": batch}
-            held = [seq for seq, _ in connection.execute(engine.CANDIDATES, query)]
-            stamp = {"token": token, "now": now, "lease": 60_000_000, "seqs": json.dumps(held)}
+            seqs, _, _ = connection.execute(engine.CHOSEN, query).fetchone()
+            held = json.loads(seqs)
+            stamp = {"token": token, "now": now, "lease": 60_000_000, "seqs": seqs}
             connection.execute(engine.CLAIM, stamp)
-            leased = connection.execute(engine.LEASES, {"seqs": json.dumps(held), "now": now}).fetchall()
+            leased = connection.execute(engine.LEASES, {"seqs": seqs, "now": now}).fetchall()
             deliveries = {row[0]: row[5] for row in leased}
             done += len(held)
         connection.execute("COMMIT")

@@ -56,6 +56,12 @@ class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     kid: str = ""
 
 
+class _Sealed(JobMessage, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A message with its signature still on it."""
+
+    sig: msgspec.Raw = msgspec.field(name="_sig", default=msgspec.Raw(b""))
+
+
 class _VersionOnly(msgspec.Struct):
     v: int
 
@@ -63,6 +69,7 @@ class _VersionOnly(msgspec.Struct):
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
+_sealed_decoder = msgspec.json.Decoder(_Sealed)
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _long_integer = re.compile(rb"\d{19}")
@@ -82,6 +89,11 @@ def decode_message(signed: bytes) -> JobMessage:
     if message.v > WIRE_VERSION:
         raise NewerWire(message.v, WIRE_VERSION)
     return message
+
+
+def decode_verified(wire: bytes) -> JobMessage:
+    """The message in a wire that was verified, by whoever sent it here."""
+    return _sealed_decoder.decode(wire)
 
 
 def decode_untrusted_message(signed: bytes) -> JobMessage:

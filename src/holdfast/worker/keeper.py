@@ -47,8 +47,7 @@ class Keeper:
     def drop(self, leases: Iterable[JobLease]) -> None:
         """Renew these no more: they are settled, or lost."""
         with self._lock:
-            for lease in leases:
-                key = id(lease)
+            for key in map(id, leases):
                 if self._held.pop(key, None) is not None and self._proven:
                     self._proven.pop(key, None)
                     self._told.discard(key)

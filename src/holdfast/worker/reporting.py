@@ -2,14 +2,12 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from holdfast.clock import MICROSECONDS
 from holdfast.metrics import MetricsCollector, measuring
 from holdfast.values import (
     Abandon,
-    Ack,
     DeadReason,
     JobLease,
     Nack,
@@ -43,6 +41,11 @@ class Reporter:
         self.tally: Counter[WorkerStatus] = Counter()
 
     @property
+    def tells_of_each(self) -> bool:
+        """Whether somebody listens to what became of every single job."""
+        return self._listener is not None
+
+    @property
     def done(self) -> int:
         return self.tally[WorkerStatus.ACKED]
 
@@ -58,35 +61,38 @@ class Reporter:
     def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool]) -> None:
         """What became of these jobs: each settlement with the job's handler key, and whether its lease still held."""
         ends: Counter[tuple[WorkerStatus, str]] = Counter()
-        acked: dict[str, int] = {}
         counts: Counter[tuple[str, str]] = Counter()
         durations: dict[str, list[float]] = {}
         results: list[WorkerResult] = []
         for (settlement, job), held in zip(settlements, answers, strict=True):
-            queue, record = settlement.lease.queue, settlement.record
-            if record is not None:
-                durations.setdefault(queue, []).append((record.ended_us - record.started_us) / MICROSECONDS)
-            if held and type(settlement) is Ack:
-                status = WorkerStatus.ACKED
-                acked[queue] = acked.get(queue, 0) + 1
-                if self._listener is None:
-                    continue
-            else:
-                status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
-                ends[status, queue] += 1
-            result = result_of(settlement, job, status)
-            results.append(result)
-            _log_end(result, settlement.lease)
+            queue = settlement.lease.queue
+            status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
+            ends[status, queue] += 1
+            if settlement.record is not None:
+                durations.setdefault(queue, []).append(settlement.record.duration_s)
+            if status is not WorkerStatus.ACKED or self.tells_of_each:
+                result = result_of(settlement, job, status)
+                results.append(result)
+                _log_end(result, settlement.lease)
             if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
                 counts["jobs_rejected_signature", queue] += 1
-        ends.update({(WorkerStatus.ACKED, queue): number for queue, number in acked.items()})
         for (status, queue), number in ends.items():
-            self.tally[status] += number
-            for name in _COUNTED.get(status, ()):
-                counts[name, queue] += number
+            self._add(status, queue, number, counts)
         self._count(counts, durations)
         if self._listener is not None:
             self._listener(results)
+
+    def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
+        """So many jobs of these queues were acknowledged, and nobody wants to hear of each: how long they took."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for queue, seconds in durations.items():
+            self._add(WorkerStatus.ACKED, queue, len(seconds), counts)
+        self._count(counts, durations)
+
+    def _add(self, status: WorkerStatus, queue: str, number: int, counts: Counter[tuple[str, str]]) -> None:
+        self.tally[status] += number
+        for name in _COUNTED.get(status, ()):
+            counts[name, queue] += number
 
     def fetched(self, queue: str, number: int) -> None:
         """So many jobs were claimed."""
@@ -96,7 +102,7 @@ class Reporter:
         """So many jobs were taken back from workers that stopped without a verdict."""
         self._count(Counter({("jobs_reaped", "*"): number}), {})
 
-    def _count(self, counts: Counter[tuple[str, str]], durations: dict[str, list[float]]) -> None:
+    def _count(self, counts: Counter[tuple[str, str]], durations: Mapping[str, Sequence[float]]) -> None:
         try:
             for (name, queue), number in counts.items():
                 self._metrics.count(name, number, queue=queue)

@@ -24,8 +24,6 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import Engine
 from holdfast.values import (
-    Ack,
-    AttemptRecord,
     Cancel,
     ErrorInfo,
     ExecutionResult,
@@ -50,6 +48,7 @@ from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.systemd import Notifier
 from holdfast.worker.turns import Pace, Turns
+from holdfast.worker.verdicts import Verdicts
 
 log = logging.getLogger("holdfast.worker")
 
@@ -65,7 +64,7 @@ FLUSH_S: Final = 10.0
 EXCHANGE_S: Final = 0.004
 FAILED_PAUSE_S: Final = 1.0
 # Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
-SHORT_US: Final = 10_000
+SHORT_S: Final = 0.01
 SETTLE_LINGER_S: Final = 0.005
 LIVE_WITHIN_S: Final = 10.0
 _BURST_LOOK_S: Final = 0.05
@@ -129,7 +128,6 @@ class Supervisor(Listener):
             processes=options.processes,
             slots=options.concurrency,
             kill_after_s=options.kill_after_s,
-            pace=self._pace,
             audience=self,
             selector=self._selector,
         )
@@ -140,8 +138,8 @@ class Supervisor(Listener):
         self._backlog: deque[Flight] = deque()
         self._suspects: deque[Flight] = deque()
         self._isolated: Flight | None = None
-        self._outgoing: list[tuple[Settlement, str | None]] = []
-        self._asked: list[tuple[Settlement, str | None]] | None = None
+        self._outgoing = Verdicts()
+        self._asked: Verdicts | None = None
         self._is_waiting = False
         self._is_dry = False
         self._in_hand: set[Flight] = set()
@@ -316,11 +314,10 @@ class Supervisor(Listener):
             return
         if not limits and not self._is_urgent and time.monotonic() < self._settle_by:
             return  # verdicts on short jobs, and nothing to claim: more will come in a moment, for the same commit
-        self._asked, self._outgoing, self._is_urgent = self._outgoing, [], False
+        self._asked, self._outgoing, self._is_urgent = self._outgoing, Verdicts(), False
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
-        settlements = [settlement for settlement, _ in self._asked]
-        self._exchanger.ask(Request(settlements=settlements, limits=limits, wait_s=wait_s))
+        self._exchanger.ask(Request(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
 
     def _wait(self) -> float:
         if self.options.burst:
@@ -353,9 +350,10 @@ class Supervisor(Listener):
         self._call(lambda: self._take(answer))
 
     def _take(self, answer: Answer) -> None:
-        asked, self._asked, self._is_waiting = self._asked or [], None, False
+        asked, self._asked, self._is_waiting = self._asked, None, False
         if asked:
-            self._settled(asked, answer.held)
+            self._keeper.drop(asked.leases)
+            self.unsettled += asked.report(answer.held, self.reporter)
         if answer.problem is not None:
             self._failed_request(answer.problem)
         elif answer.request.limits:
@@ -370,14 +368,6 @@ class Supervisor(Listener):
             self._failure = problem
             self._drain()
 
-    def _settled(self, asked: Sequence[tuple[Settlement, str | None]], held: Sequence[bool | None]) -> None:
-        self._keeper.drop([settlement.lease for settlement, _ in asked])
-        unknown = sum(answer is None for answer in held)
-        self.unsettled += unknown
-        if unknown:
-            asked = [one for one, answer in zip(asked, held, strict=True) if answer is not None]
-        self.reporter.settled(asked, [answer for answer in held if answer is not None])
-
     def _admit(self, leases: Sequence[JobLease]) -> None:
         self.claimed += len(leases)
         self._keeper.hold(leases, self)
@@ -387,12 +377,12 @@ class Supervisor(Listener):
         for lease in leases:
             message = self._intake.admit(lease)
             if isinstance(message, Refusal):
-                self._outgoing.append((message.settlement, message.job))
+                self._outgoing.add(message.settlement, message.job)
                 continue
             try:
                 self._registry.resolve_for(message.job, message.queue)
             except HandlerError as problem:
-                self._outgoing.append((self._intake.refusal(lease, problem), message.job))
+                self._outgoing.add(self._intake.refusal(lease, problem), message.job)
                 continue
             flights.append(Flight(next(self._numbers), lease, message, now))
         self._in_hand.update(flights)
@@ -400,14 +390,15 @@ class Supervisor(Listener):
             (self._suspects if flight.lease.crashes else self._backlog).append(flight)
 
     def _settle(self, flight: Flight, settlement: Settlement) -> None:
-        self._settle_all([flight], [(settlement, flight.message.job)])
+        self._ended([flight])
+        self._outgoing.add(settlement, flight.message.job)
 
-    def _settle_all(self, flights: Sequence[Flight], settlements: Sequence[tuple[Settlement, str | None]]) -> None:
+    def _ended(self, flights: Sequence[Flight]) -> None:
+        """These leave our hands, with verdicts that go out next."""
         self._let_go(flights)
         self._is_dry = False  # the jobs may have enqueued others
         if not self._outgoing:
             self._settle_by = time.monotonic() + SETTLE_LINGER_S
-        self._outgoing += settlements
 
     def _let_go(self, flights: Sequence[Flight]) -> None:
         self._in_hand.difference_update(flights)
@@ -445,7 +436,7 @@ class Supervisor(Listener):
             part = -(-len(self._backlog) // (len(children) - place))
             part = min(part, batch - len(child.held))
             flights = [self._backlog.popleft() for _ in range(part)]
-            flights = [flight for flight in flights if not self._is_cancelled(flight)]
+            flights = [flight for flight in flights if not (flight.is_cancelled and self._is_cancelled(flight))]
             if flights:
                 self._pool.give(child, flights)
             if not self._backlog:
@@ -488,18 +479,17 @@ class Supervisor(Listener):
     # What the children say.
 
     def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
-        acks: list[tuple[Settlement, str | None]] = []
-        for flight, frame in zip(flights, frames, strict=True):
-            started_us, ended_us = frame.started_us, frame.ended_us
-            if ended_us - started_us > SHORT_US:
-                self._is_urgent = True
-            record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
-            acks.append((Ack(lease=flight.lease, record=record), flight.message.job))
-        self._settle_all(flights, acks)
+        self._ended(flights)
+        for queue, durations in self._outgoing.add_successes(flights, frames).items():
+            self._took(queue, durations)
+
+    def _took(self, queue: str, durations: Sequence[float]) -> None:
+        self._pace.saw(queue, sum(durations), len(durations))
+        self._is_urgent = self._is_urgent or max(durations) > SHORT_S
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         message, lease = flight.message, flight.lease
-        self._is_urgent = self._is_urgent or result.ended_us - result.started_us > SHORT_US
+        self._took(lease.queue, [result.duration_s])
         self._settle(flight, decide(result, message, lease, policy_of(message, self._retry)))
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:

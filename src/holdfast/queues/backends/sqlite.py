@@ -106,6 +106,9 @@ CLAIM: Final = """
         claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
     WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 
+# The same as one row: what a claim needs is the list of them, and whether a suspect is among them.
+CHOSEN: Final = f"SELECT json_group_array(seq), coalesce(max(crashes), 0), count(*) FROM ({CANDIDATES})"
+
 LEASES: Final = """
     SELECT j.seq, j.id, coalesce(m.wire, x''), j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes,
            j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
@@ -306,22 +309,23 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         sql = self._sql
         stamped = connection.execute(sql(STAMPED), (token, queue, now)).fetchall()
         if stamped:
-            return self._leases(connection, [seq for (seq,) in stamped], now)
+            return self._leases(connection, json.dumps([seq for (seq,) in stamped]), now)
         if limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
             return []
         query = {"queue": queue, "now": now, "limit": limit}
-        chosen = _alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall())
-        if not chosen:
+        seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
+        if crashes:
+            seqs = json.dumps(_alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
+        if not number:
             return []
-        lease_us = span_us(self.policy.lease_s)
-        stamp = {"token": token, "now": now, "lease": lease_us, "seqs": json.dumps(chosen)}
-        connection.execute(sql(CLAIM), stamp)
-        return self._leases(connection, chosen, now)
+        connection.execute(
+            sql(CLAIM), {"token": token, "now": now, "lease": span_us(self.policy.lease_s), "seqs": seqs}
+        )
+        return self._leases(connection, seqs, now)
 
-    def _leases(self, connection: sqlite3.Connection, seqs: list[int], now: int) -> list[Row]:
-        query = {"seqs": json.dumps(seqs), "now": now}
-        rows = {row[0]: row for row in connection.execute(self._sql(LEASES), query)}
-        return [rows[seq] for seq in seqs]
+    def _leases(self, connection: sqlite3.Connection, seqs: str, now: int) -> list[Row]:
+        rows = {row[0]: row for row in connection.execute(self._sql(LEASES), {"seqs": seqs, "now": now})}
+        return [rows[seq] for seq in json.loads(seqs)]
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TypeAlias, assert_never
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.codec import JobMessage, decode_message, unseal
+from holdfast.codec import JobMessage, decode_verified
 from holdfast.errors import HoldfastError
 from holdfast.execution.failure import describe_error
 from holdfast.execution.runtime import JobRuntime
@@ -46,7 +46,7 @@ from holdfast.worker.executors.frames import (
 
 PROGRESS_EVERY_S: Final = 0.2
 MEMORY_LOOK_S: Final = 0.05
-_CHUNK: Final = 256 * 1024
+_CHUNK: Final = 64 * 1024
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 Verdict: TypeAlias = ExecutionResult | HoldfastError
@@ -194,13 +194,11 @@ class Bench:
         self.runtime = JobRuntime(registry, on_progress=self._on_progress)
         self.limits = limits
         self._registry = registry
-        self._numbers: dict[str, int] = {}
         self._ids: dict[int, str] = {}
         line.on_stop = self._on_stop
 
     def begin(self, delivery: Delivery) -> JobMessage:
-        message = decode_message(unseal(delivery.wire)[0])
-        self._numbers[message.identifier] = delivery.number
+        message = decode_verified(delivery.wire)
         self._ids[delivery.number] = message.identifier
         return message
 
@@ -235,14 +233,14 @@ class Bench:
             self.line.say(Ended(number, next_number, verdict))
 
     def forget(self, delivery: Delivery) -> None:
-        job_id = self._ids.pop(delivery.number, None)
-        if job_id is not None and self._numbers.get(job_id) == delivery.number:
-            del self._numbers[job_id]
+        self._ids.pop(delivery.number, None)
 
     def _on_progress(self, job_id: str, progress: Progress) -> None:
-        number = self._numbers.get(job_id)
-        if number is not None:
-            self.line.progressed(number, progress)
+        # The latest, should the job have been delivered here twice.
+        for number, known_id in reversed(tuple(self._ids.items())):
+            if known_id == job_id:
+                self.line.progressed(number, progress)
+                return
 
     def _on_stop(self, frame: Stop) -> None:
         why = JobCancelRequested() if frame.cancelled else JobInterrupted("the worker had to leave")

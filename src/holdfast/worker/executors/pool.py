@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from holdfast.clock import MICROSECONDS
 from holdfast.values import ExecutionResult, Progress
 from holdfast.worker.executors import guarded
 from holdfast.worker.executors.frames import (
@@ -23,7 +22,6 @@ from holdfast.worker.executors.frames import (
     Started,
 )
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
-from holdfast.worker.turns import Pace
 
 log = logging.getLogger("holdfast.executors")
 
@@ -83,7 +81,6 @@ class ProcessPool:
         processes: int,
         slots: int,
         kill_after_s: float,
-        pace: Pace,
         audience: Audience,
         selector: selectors.BaseSelector,
     ) -> None:
@@ -92,7 +89,6 @@ class ProcessPool:
         self._program = program
         self._processes = processes
         self._kill_after_s = kill_after_s
-        self._pace = pace
         self._audience = audience
         self._selector = selector
         self._is_leaving = False
@@ -247,18 +243,10 @@ class ProcessPool:
             else:
                 self._heard(child, frame, now)
         if done:
-            self._learn(flights, done)
             self._audience.on_done(flights, done)
         if not child.held:
             child.is_alone = False
         return bool(frames)
-
-    def _learn(self, flights: Sequence[Flight], done: Sequence[Done]) -> None:
-        taken: dict[str, list[int]] = {}
-        for flight, frame in zip(flights, done, strict=True):
-            taken.setdefault(flight.lease.queue, []).append(frame.ended_us - frame.started_us)
-        for queue, durations in taken.items():
-            self._pace.saw(queue, sum(durations) / MICROSECONDS, len(durations))
 
     def _heard(self, child: ExecutorProcess, frame: FromChild, now: float) -> None:
         match frame:
@@ -273,7 +261,6 @@ class ProcessPool:
             case Ended(number=number, next=following, result=result):
                 flight = child.ended(number, following, now)
                 if flight is not None:
-                    self._pace.saw(flight.lease.queue, result.duration_s)
                     self._audience.on_ended(flight, result)
             case Refused(number=number, next=following, error=error, message=message):
                 flight = child.ended(number, following, now)

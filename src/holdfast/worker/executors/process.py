@@ -28,7 +28,8 @@ from holdfast.worker.executors.guarded import Ended, Guarded
 
 # A job that takes longer than this keeps those behind it waiting: they are taken back.
 BLOCKED_AFTER_S: Final = 0.03
-_CHUNK: Final = 256 * 1024
+# Everything that children say is read into this first: new room for each read would cost the kernel more than the read.
+_room: Final = memoryview(bytearray(256 * 1024))
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -187,16 +188,16 @@ class ExecutorProcess:
         """Take off the socket what has come, so that the child can go on writing; `read` makes frames of it."""
         while not self.heard_eof:
             try:
-                chunk = self._socket.recv(_CHUNK)
+                size = self._socket.recv_into(_room)
             except BlockingIOError:
                 return
             except ConnectionError:
-                chunk = b""
-            if not chunk:
+                size = 0
+            if not size:
                 self.heard_eof = True
                 return
-            self._unread.append(chunk)
-            if len(chunk) < _CHUNK:
+            self._unread.append(bytes(_room[:size]))
+            if size < len(_room):
                 return
 
     def read(self) -> list[FromChild]:

@@ -1,0 +1,70 @@
+"""`Verdicts`: what a worker has to tell the engine next, and to everybody else once the engine has answered."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.clock import MICROSECONDS
+from holdfast.values import Ack, AttemptRecord, JobLease, Outcome, Settlement
+from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.process import Flight
+from holdfast.worker.reporting import Reporter
+
+
+class Verdicts:
+    """Settlements on their way. Successes come in crowds, so they are counted as they come and reported together."""
+
+    def __init__(self) -> None:
+        self._successes: list[Settlement] = []
+        self._done: list[str | None] = []
+        self._durations: dict[str, list[float]] = {}
+        self._others: list[Settlement] = []
+        self._ended: list[str | None] = []
+
+    def __len__(self) -> int:
+        return len(self._successes) + len(self._others)
+
+    @property
+    def settlements(self) -> list[Settlement]:
+        return self._successes + self._others
+
+    @property
+    def leases(self) -> list[JobLease]:
+        return [settlement.lease for settlement in self.settlements]
+
+    def add(self, settlement: Settlement, job: str | None) -> None:
+        self._others.append(settlement)
+        self._ended.append(job)
+
+    def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
+        """Acknowledge these; how many seconds each of them took, by queue."""
+        durations: dict[str, list[float]] = {}
+        for flight, frame in zip(flights, frames, strict=True):
+            lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
+            record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
+            self._successes.append(Ack(lease=lease, record=record))
+            self._done.append(flight.message.job)
+            durations.setdefault(lease.queue, []).append((ended_us - started_us) / MICROSECONDS)
+        for queue, seconds in durations.items():
+            self._durations.setdefault(queue, []).extend(seconds)
+        return durations
+
+    def report(self, held: Sequence[bool | None], reporter: Reporter) -> int:
+        """Pass on what became of them; how many were not answered, so that nothing is known of them."""
+        first = len(self._successes)
+        if all(held[:first]) and not reporter.tells_of_each:
+            reporter.succeeded(self._durations)
+        else:
+            _report(self._successes, self._done, held[:first], reporter)
+        _report(self._others, self._ended, held[first:], reporter)
+        return sum(answer is None for answer in held)
+
+
+def _report(
+    settlements: Sequence[Settlement], jobs: Sequence[str | None], held: Sequence[bool | None], reporter: Reporter
+) -> None:
+    answered = [
+        ((settlement, job), answer)
+        for settlement, job, answer in zip(settlements, jobs, held, strict=True)
+        if answer is not None
+    ]
+    if answered:
+        reporter.settled([one for one, _ in answered], [answer for _, answer in answered])
