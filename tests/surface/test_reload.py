@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -345,3 +346,48 @@ def until(look: Callable[[], bool], what: str) -> None:
     while not look():
         assert time.monotonic() < give_up_at, f"waited in vain for: {what}"
         time.sleep(0.01)
+
+
+APPLICATION = """\
+from holdfast import Holdfast
+hf = Holdfast()
+
+@hf.job
+def version() -> int:
+    return {version}
+"""
+
+
+def test_a_worker_started_with_reload_runs_the_new_code_after_a_change(site: Site) -> None:
+    """The whole of it, through the command line: the reloader, the worker, its children and their application."""
+    site.write("shop.py", APPLICATION.format(version=1))
+    site.write("holdfast.toml", "")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    holdfast = [sys.executable, "-m", "holdfast"]
+
+    def run_job() -> str:
+        enqueue = [*holdfast, "enqueue", "--wait", "0", "--json", '{"job": "version"}']
+        done = subprocess.run(
+            enqueue, cwd=site.directory, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    start = [*holdfast, "worker", "start", "shop:hf", "--reload"]
+    with subprocess.Popen(
+        start, cwd=site.directory, env=environment, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as worker:
+        try:
+            assert '"result": 1' in run_job()
+            site.write("shop.py", APPLICATION.format(version=2))
+            assert worker.stderr is not None
+            assert any("reloading: shop.py changed" in line for line in worker.stderr)
+            assert '"result": 2' in run_job()
+            worker.terminate()
+            said = worker.stderr.read()
+            assert worker.wait(DEADLINE_S) == 0
+            assert "stopped · 1 done · nothing lost" in said
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)

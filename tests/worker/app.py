@@ -121,6 +121,14 @@ def dies(context: JobContext, signal_number: int = 0) -> None:
     end(signal_number)
 
 
+def hogs(context: JobContext, group: str) -> None:
+    """Take more memory than this control group may have."""
+    note("start", context)
+    Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    _hoard.append(b"x" * (256 * 1024 * 1024))
+    note("end", context)
+
+
 def dies_at_gate(context: JobContext, gate: str = "") -> None:
     note("start", context)
     wait_at(gate or context.id)
@@ -201,6 +209,7 @@ def register(registry: HandlerRegistry) -> None:
         keeps_interpreter,
         sleeps,
         dies,
+        hogs,
         dies_at_gate,
         kills_worker,
         parent,

@@ -1,12 +1,15 @@
 """A child that runs nothing and says exactly what a test wants: `python -m tests.worker.scripted MANNER SOCKET`."""
 
+import os
 import socket
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 from holdfast.values import ExecutionResult, Outcome
 from holdfast.worker.executors.frames import (
+    Done,
     Ended,
     FrameBuffer,
     Leave,
@@ -56,9 +59,18 @@ class Script:
             self._say(Ended(frame.number, 0, result))
         self.idle(frame)
 
-    def _say(self, frame: Ready | Returned | Started | Ended) -> None:
+    def dying(self, frame: ToChild) -> None:
+        """Run all but the last job, and die of that one."""
+        if isinstance(frame, Work):
+            self._say(Started(self._held[0]))
+            for number, following in pairwise(self._held):
+                self._say(Done(number, following, 0, 1))
+            os._exit(9)
+
+    def _say(self, frame: Ready | Returned | Started | Done | Ended) -> None:
         self._socket.sendall(packed(frame))
 
 
 if __name__ == "__main__":
-    Script(socket.socket(fileno=int(sys.argv[2]))).play({"idle": Script.idle, "late": Script.late}[sys.argv[1]])
+    manners = {"idle": Script.idle, "late": Script.late, "dying": Script.dying}
+    Script(socket.socket(fileno=int(sys.argv[2]))).play(manners[sys.argv[1]])

@@ -2,7 +2,10 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +84,46 @@ def test_a_job_past_its_timeout_that_hears_nothing_is_killed_with_its_child(floo
     assert len({entry.pid for entry in floor.ledger("start")}) == 2
 
 
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of processes that may have 64 MB together, where there may be one."""
+    group = _make_group("memory", "memory.limit_in_bytes") or _make_group(".", "memory.max")
+    if group is None:
+        pytest.skip("a control group that limits memory can be made by root only, and not everywhere")
+    yield group
+    until(lambda: _is_removed(group), "the group to be empty")
+
+
+def _make_group(controller: str, limit: str) -> Path | None:
+    group = Path("/sys/fs/cgroup", controller, f"holdfast-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(64 * 1024 * 1024))
+    except OSError:
+        _is_removed(group)
+        return None
+    return group
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def test_a_job_that_the_kernel_kills_for_its_memory_is_dead_after_its_last_retry(
+    floor: Floor, small_group: Path
+) -> None:
+    id = floor.put("hogs", {"group": str(small_group)}, max_retries=2)
+    others = floor.put_many(20, "brief")
+    floor.work(processes=2)
+    view = floor.view(id)
+    assert (view.state, view.attempts, view.dead_reason) == (JobState.DEAD, 3, DeadReason.FAILED)
+    assert [record.error.message for record in floor.records(id) if record.error] == ["killed by SIGKILL"] * 3
+    assert floor.starts() == {id: 3, **dict.fromkeys(others, 1)}
+    assert {floor.state(other) for other in others} == {JobState.COMPLETED}
+
+
 @pytest.mark.parametrize(
     ("signal_number", "how"),
     [(0, "exit code 7"), (signal.SIGSEGV, "killed by SIGSEGV"), (signal.SIGKILL, "killed by SIGKILL")],
@@ -96,6 +139,16 @@ def test_a_job_that_ends_its_process_is_dead_after_its_last_retry(floor: Floor, 
     assert [record.error.message for record in floor.records(id) if record.error] == [how] * 2
     assert floor.starts()[id] == 2
     assert (floor.state(other), floor.starts()[other]) == (JobState.COMPLETED, 1)
+
+
+def test_a_worker_that_is_to_leave_when_there_is_nothing_to_do_waits_for_a_retry_that_is_due(floor: Floor) -> None:
+    """Also if the retry comes just while it looks for work, with a child that has nothing to do."""
+    id = floor.put("dies_at_gate", {"gate": "open"}, max_retries=1)
+    worker = floor.start(burst=True, processes=2)
+    until(lambda: floor.engine.calls["claim"] > 5, "the worker to look for more")
+    floor.open_gate("open")
+    worker.ended()
+    assert (floor.state(id), floor.starts()[id]) == (JobState.DEAD, 2)
 
 
 def test_of_several_jobs_in_a_process_that_died_none_is_blamed_and_each_waits(floor: Floor) -> None:

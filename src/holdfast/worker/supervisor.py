@@ -357,7 +357,8 @@ class Supervisor(Listener):
         if answer.problem is not None:
             self._failed_request(answer.problem)
         elif answer.request.limits:
-            self._is_dry = not answer.leases
+            # What has ended since it was asked may be due again, or have enqueued others.
+            self._is_dry = not answer.leases and not self._outgoing
         if answer.leases:
             self._admit(answer.leases)
 

@@ -1,0 +1,109 @@
+"""The pool of children, event by event: nothing a child has said is lost, in whatever order it is heard."""
+
+import selectors
+import time
+from collections.abc import Sequence
+from select import select
+
+import pytest
+
+from holdfast.values import ExecutionResult, Progress
+from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.pool import ProcessPool
+from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason
+
+from .floor import Floor
+from .test_verdicts import flight
+
+
+class Heard:
+    """Writes down what a pool says."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.returned: list[int] = []
+        self.died: list[int] = []
+        self.how = ""
+
+    def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
+        assert [one.number for one in flights] == [frame.number for frame in frames]
+        self.done += [one.number for one in flights]
+
+    def on_returned(self, flights: Sequence[Flight]) -> None:
+        self.returned += [one.number for one in flights]
+
+    def on_died(
+        self, flights: Sequence[Flight], how: str, killed_for: tuple[KillReason, frozenset[int]] | None
+    ) -> None:
+        assert killed_for is None
+        self.died += [one.number for one in flights]
+        self.how = how
+
+    def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
+        raise AssertionError(result)
+
+    def on_refused(self, flight: Flight, error: str, message: str) -> None:
+        raise AssertionError(message)
+
+    def on_progress(self, flight: Flight, progress: Progress) -> None:
+        raise AssertionError(progress)
+
+
+class Stage:
+    """A pool of one child, whose events a test lets happen one at a time."""
+
+    def __init__(self, floor: Floor, manner: str) -> None:
+        self.heard = Heard()
+        self.selector = selectors.DefaultSelector()
+        self.pool = ProcessPool(
+            floor.scripted(manner),
+            processes=1,
+            slots=1,
+            kill_after_s=10.0,
+            audience=self.heard,
+            selector=self.selector,
+        )
+        self.pool.tend(time.monotonic(), listens=True)
+        while not self.pool.ready:
+            for key, events in self.selector.select():
+                key.data(events)
+        (self.child,) = self.pool.children
+
+    def happens(self, at: int | ExecutorProcess) -> None:
+        """Wait for something there, and let the pool hear of it and of nothing else."""
+        assert select([at], [], [], 60.0)[0], "nothing has happened"
+        self.selector.get_map()[at].data(selectors.EVENT_READ)
+
+    def close(self) -> None:
+        self.pool.close()
+        self.selector.close()
+
+
+@pytest.mark.parametrize("jobs", [3, 200], ids=["few, listened to at once", "many, read every so often"])
+def test_what_a_child_wrote_before_it_died_counts_though_its_death_is_heard_first(floor: Floor, jobs: int) -> None:
+    stage = Stage(floor, "dying")
+    try:
+        stage.pool.give(stage.child, [flight(number) for number in range(1, jobs + 1)])
+        while not stage.heard.how:
+            stage.happens(stage.child.guardian_fd)
+        assert stage.heard.done == list(range(1, jobs))
+        assert (stage.heard.died, stage.heard.returned) == ([jobs], [])
+        assert stage.heard.how == "exit code 9"
+        assert stage.pool.is_empty
+    finally:
+        stage.close()
+
+
+def test_the_end_of_the_line_may_be_heard_before_the_death(floor: Floor) -> None:
+    stage = Stage(floor, "dying")
+    try:
+        stage.pool.give(stage.child, [flight(1), flight(2)])
+        while not stage.child.heard_eof:
+            stage.happens(stage.child)
+        assert (stage.heard.done, stage.heard.died) == ([1], [])
+        assert not stage.pool.ready
+        while not stage.heard.how:
+            stage.happens(stage.child.guardian_fd)
+        assert stage.heard.died == [2]
+    finally:
+        stage.close()

@@ -1,0 +1,106 @@
+"""What is told of a batch of verdicts, whatever the engine answers."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from holdfast.codec import JobMessage
+from holdfast.metrics import InMemoryMetrics
+from holdfast.values import (
+    Abandon,
+    AttemptRecord,
+    DeadReason,
+    JobLease,
+    Outcome,
+    Settlement,
+    WorkerResult,
+    WorkerStatus,
+)
+from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.process import Flight
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.verdicts import Verdicts
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def flight(number: int, queue: str = "mail") -> Flight:
+    lease = JobLease(
+        id=f"job{number}",
+        queue=queue,
+        wire=b"",
+        token=number,
+        owner_token="00",
+        ttl_s=60.0,
+        claimed_at=NOW,
+        fence_at=0.0,
+        delivery=1,
+    )
+    message = JobMessage(
+        v=1,
+        job="send",
+        payload=msgspec.Raw(b"null"),
+        queue=queue,
+        max_retries=0,
+        identifier=lease.id,
+        timeout=0.0,
+        created_at=NOW,
+    )
+    return Flight(number, lease, message, 0.0)
+
+
+def dead(one: Flight) -> Settlement:
+    record = AttemptRecord(outcome=Outcome.FAILED, started_us=0, ended_us=2_000_000)
+    return Abandon(lease=one.lease, reason=DeadReason.FAILED, record=record)
+
+
+def filled() -> Verdicts:
+    """Two successes of one queue, one of another, and a dead letter among them."""
+    verdicts = Verdicts()
+    verdicts.add_successes([flight(1)], [Done(1, 2, 0, 1_000_000)])
+    verdicts.add(dead(flight(2)), "send")
+    durations = verdicts.add_successes(
+        [flight(3), flight(4, "slow")], [Done(3, 4, 1_000_000, 1_500_000), Done(4, 0, 0, 3_000_000)]
+    )
+    assert durations == {"mail": [0.5], "slow": [3.0]}
+    return verdicts
+
+
+def test_each_success_is_acknowledged_with_its_own_times() -> None:
+    verdicts = filled()
+    assert len(verdicts) == 4
+    acked = [one for one in verdicts.settlements if not isinstance(one, Abandon)]
+    assert [(one.lease.id, one.record and (one.record.started_us, one.record.ended_us)) for one in acked] == [
+        ("job1", (0, 1_000_000)),
+        ("job3", (1_000_000, 1_500_000)),
+        ("job4", (0, 3_000_000)),
+    ]
+    assert all(one.record and one.record.is_plain_success for one in acked)
+    assert {lease.id for lease in verdicts.leases} == {"job1", "job2", "job3", "job4"}
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_all_that_held_is_counted_whether_or_not_somebody_listens(is_heard: bool) -> None:
+    metrics = InMemoryMetrics()
+    heard: list[WorkerResult] = []
+    reporter = Reporter(metrics, listener=heard.extend if is_heard else None)
+    assert filled().report([True] * 4, reporter) == 0
+    assert reporter.tally == {WorkerStatus.ACKED: 3, WorkerStatus.DEAD_LETTERED: 1}
+    assert metrics.total("jobs_succeeded", "mail") == 2
+    assert metrics.total("jobs_succeeded", "slow") == 1
+    assert metrics.total("jobs_failed_permanently", "mail") == 1
+    assert metrics.observed("job_duration_seconds", "mail") == (3, 3.5)
+    assert metrics.observed("job_duration_seconds", "slow") == (1, 3.0)
+    assert [result.job_id for result in heard] == (["job1", "job3", "job4", "job2"] if is_heard else [])
+
+
+def test_a_success_that_was_refused_is_a_lost_lease_and_one_without_an_answer_is_nothing() -> None:
+    reporter = Reporter(InMemoryMetrics())
+    # In the order of the settlements: the successes come first.
+    assert filled().report([True, False, None, True], reporter) == 1
+    assert reporter.tally == {
+        WorkerStatus.ACKED: 1,
+        WorkerStatus.LOST_LEASE: 1,
+        WorkerStatus.DEAD_LETTERED: 1,
+    }
