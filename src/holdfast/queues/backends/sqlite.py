@@ -365,13 +365,15 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         for token, run in groupby(settlements, key=_ack_token):
             batch = list(run)
             if token is not None:
-                fresh += self._ack_all(connection, batch, token, now)
+                new = self._ack_all(connection, batch, token, now)
             else:
-                fresh += [self._settle_one(connection, one, now) for one in batch]
+                new = [self._settle_one(connection, one, now) for one in batch]
+            # At once: a repetition further on is known by it.
+            ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
+            self._insert_ends(connection, ended)
+            fresh += new
         if all(fresh):
-            self._insert_ends(connection, settlements)
             return fresh
-        self._insert_ends(connection, [one for one, is_new in zip(settlements, fresh, strict=True) if is_new])
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 

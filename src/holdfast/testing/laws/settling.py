@@ -177,6 +177,31 @@ class VerdictLaws:
         assert lab.engine.ack(lab.take("a"))
         assert lab.view("a").state is JobState.COMPLETED
 
+    def test_in_a_large_batch_each_attempt_is_its_own(self, lab: Lab) -> None:
+        """Of several claims and verdicts, some with something to tell, some repeated, some forged: none is mistaken."""
+        lab.put(*(f"job{number:03}" for number in range(330)))
+        claimed = [*lab.claim(130), *lab.claim(200)]
+        assert [lease.id for lease in claimed] == [f"job{number:03}" for number in range(330)]
+        start = to_us(datetime(2026, 1, 1, tzinfo=UTC))
+        settlements: list[Settlement] = []
+        for number, lease in enumerate(claimed):
+            record = AttemptRecord(
+                outcome=Outcome.SUCCEEDED,
+                started_us=start + number,
+                ended_us=start + 2 * number,
+                result=b"7" if number % 50 == 49 else None,
+            )
+            settlements.append(Ack(lease=lease, record=record))
+        settlements[77] = Nack(lease=claimed[77], delay=1, record=lab.record(Outcome.FAILED, error=BOOM))
+        settlements[99] = Ack(lease=replace(claimed[99], owner_token=new_owner_token()))
+        answers = lab.engine.settle([*settlements, *settlements[:120]])
+        expected = [number != 99 for number in range(330)]
+        assert answers == expected + expected[:120]
+        assert (lab.view("job077").state, lab.view("job099").state) == (JobState.FAILED, JobState.PROCESSING)
+        for number, settlement in enumerate(settlements):
+            attempts = lab.history(f"job{number:03}").attempts
+            assert [attempt.record for attempt in attempts] == ([] if number == 99 else [settlement.record])
+
     def test_the_history_keeps_every_attempt_in_order(self, lab: Lab) -> None:
         lab.put("a")
         records = [
