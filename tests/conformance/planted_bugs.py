@@ -588,9 +588,18 @@ SQL_BUGS: dict[str, list[Edit]] = {
     "crashes reset by handing back": [(sqlite.GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END")],
     "crashes reset by a rejection": [(sqlite.END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0")],
     "suspect claimed with others": [(sqlite.CANDIDATES, "SELECT seq, crashes", "SELECT seq, 0 AS crashes")],
-    "delivered early": [(sqlite.CANDIDATES, "due_at <= :now", "due_at <= :now + 1000000")],
-    "delivered late": [(sqlite.CANDIDATES, "due_at <= :now", "due_at < :now")],
-    "due time not in the order": [(sqlite.CANDIDATES, "ORDER BY due_at, id", "ORDER BY id")],
+    "delivered early": [
+        (sqlite.CANDIDATES, "due_at <= :now", "due_at <= :now + 1000000"),
+        (sqlite.CHOSEN, "due_at <= :now", "due_at <= :now + 1000000"),
+    ],
+    "delivered late": [
+        (sqlite.CANDIDATES, "due_at <= :now", "due_at < :now"),
+        (sqlite.CHOSEN, "due_at <= :now", "due_at < :now"),
+    ],
+    "due time not in the order": [
+        (sqlite.CANDIDATES, "ORDER BY due_at, id", "ORDER BY id"),
+        (sqlite.CHOSEN, "ORDER BY due_at, id", "ORDER BY id"),
+    ],
     "repeated claim stamps new jobs": [(sqlite.STAMPED, "state = 2", "state = 9")],
     "pause ignored": [(sqlite.IS_PAUSED, "queue = ?", "queue = ? AND 0")],
     "delivery not counted": [(sqlite.CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)")],

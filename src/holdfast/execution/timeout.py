@@ -24,6 +24,10 @@ _SOON_S: Final = 0.000_001  # the shortest a timer can be set to; 0 would switch
 _IDLE_S: Final = 3600.0
 _HAS_ALARM: Final = hasattr(signal, "setitimer") and hasattr(signal, "pthread_kill")
 
+# Between the end of a call and an interrupt from another thread. Reentrant, since a signal handler of the worker may
+# interrupt() while this very thread holds it; one for all calls, since it is held for a moment only.
+_lock = threading.RLock()
+
 
 class JobInterrupted(BaseException):
     """The attempt shall stop, since the worker does. No Exception, so that `except Exception` lets it pass."""
@@ -69,10 +73,6 @@ class Timeout:
     stopped_by: JobInterrupted | None = None
     """What was asked of the call; the first reason counts."""
 
-    # Reentrant, since a signal handler of the worker may interrupt() while this very thread holds it; one for all,
-    # since it is held for a moment only.
-    _lock = threading.RLock()
-
     # Most calls never touch these, and every job makes a Timeout: what is on the class need not be set.
     _started = math.inf
     _rings_at = math.inf
@@ -111,7 +111,7 @@ class Timeout:
                 self._armed = False
         except BaseException as problem:
             raised = problem
-        with self._lock:  # an interrupt() in another thread has sent its signal, or finds that it is too late
+        with _lock:  # an interrupt() in another thread has sent its signal, or finds that it is too late
             self._over = True
             if on_main:
                 _take_back_signals(self, lent)
@@ -132,7 +132,7 @@ class Timeout:
 
     def end(self, value: object = None, raised: BaseException | None = None) -> Ended:
         """That call is over: how it ended."""
-        with self._lock:
+        with _lock:
             self._armed = False
             self._over = True
         return self._ended(value, raised)
@@ -144,7 +144,7 @@ class Timeout:
 
     def soften(self, gently: Callable[[], object] | None) -> None:
         """Set how to ask first; if somebody has asked already, that is done now."""
-        with self._lock:
+        with _lock:
             self.gently = gently
             if gently is not None and self.stopped_by is not None:
                 gently()
@@ -154,7 +154,7 @@ class Timeout:
 
         One that has not begun is not begun any more.
         """
-        with self._lock:
+        with _lock:
             if self._over:
                 return False
             if self.stopped_by is not None:
@@ -398,9 +398,9 @@ def handlers_kept() -> Generator[None]:
 
 def _after_fork() -> None:
     """The thread that forked is the main one now, and none of the others exists."""
-    global _main_ident
+    global _main_ident, _lock
     _main_ident = threading.get_ident()
-    Timeout._lock = threading.RLock()
+    _lock = threading.RLock()
 
 
 _main_ident: int = threading.main_thread().ident or -1
