@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -233,15 +233,18 @@ def _located(program: str, path: str, second: int) -> str:
 
 def _environment(context: JobContext, reports: _Reports) -> dict[bytes, bytes]:
     """This worker's environment without its secrets, and which job it is."""
-    inherited = os.environb.copy()  # as bytes it need not be decoded and encoded for each command
-    for secret in [name for name in inherited if name.startswith(_SECRETS)]:
-        del inherited[secret]
-    return inherited | {
+    return _inherited() | {
         b"HOLDFAST_JOB_ID": context.id.encode(),
         b"HOLDFAST_ATTEMPT": b"%d" % context.attempt,
         b"HOLDFAST_QUEUE": context.queue.encode(),
         b"HOLDFAST_PROGRESS_FD": b"%d" % reports.writing,
     }
+
+
+def _inherited() -> dict[bytes, bytes]:
+    # Asked politely, it checks and converts each name and value every time; inside, they are just as we need them.
+    known: Mapping[bytes, bytes] = getattr(os.environb, "_data", os.environb)
+    return {name: value for name, value in known.items() if not name.startswith(_SECRETS)}
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> int | None:

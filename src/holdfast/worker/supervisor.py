@@ -65,7 +65,7 @@ EXCHANGE_S: Final = 0.004
 FAILED_PAUSE_S: Final = 1.0
 # Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
 SHORT_S: Final = 0.01
-SETTLE_LINGER_S: Final = 0.005
+SETTLE_LINGER_S: Final = 0.01
 LIVE_WITHIN_S: Final = 10.0
 _BURST_LOOK_S: Final = 0.05
 _JOBS_SHOWN: Final = 100
