@@ -90,13 +90,14 @@ def _family(parent: int) -> dict[str, list[Sample]]:
     """The processes of a worker, by what they are."""
     family: dict[str, list[Sample]] = {"children": [], "guardians": []}
     for pid in descendants(parent, processes()):
-        kind, sample = _kind(pid), _sample(pid)
+        kind, sample = kind_of(pid), _sample(pid)
         if kind and sample is not None:
             family[kind].append(sample)
     return family
 
 
-def _kind(pid: int) -> str:
+def kind_of(pid: int) -> str:
+    """Which part of a worker a process is."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -170,7 +171,7 @@ def _p95(values: Sequence[float]) -> float:
 
 def _processor_use(parent: int, seconds: float) -> dict[str, float]:
     """Per cent of one core, by kind of process."""
-    kinds = {parent: "parent", **{pid: _kind(pid) or "others" for pid in descendants(parent, processes())}}
+    kinds = {parent: "parent", **{pid: kind_of(pid) or "others" for pid in descendants(parent, processes())}}
     before = {pid: _ticks(pid) for pid in kinds}
     began = time.monotonic()
     time.sleep(seconds)

@@ -293,7 +293,7 @@ def test_pages_show_no_path_of_a_machine() -> None:
 
 
 def test_files_and_laws_that_pages_name_exist() -> None:
-    files = [str(path) for path in (ROOT / "src").rglob("*.*")]
+    files = [str(path) for place in ("src", "benchmarks") for path in (ROOT / place).rglob("*.*")]
     for page in PAGES:
         for code in codes_of(_FENCE.sub("", page.read_text(encoding="utf-8"))):
             if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in ("app.py", "flaky.py"):
