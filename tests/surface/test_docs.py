@@ -36,8 +36,8 @@ from holdfast.clock import ManualClock
 from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Key, Settings
 from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING
 from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.backends.sqlite_inspector import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses

@@ -12,11 +12,22 @@ from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, from_us, span_us, to_us
+from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
 from holdfast.errors import IdConflict, NotSupported
+from holdfast.queues.backends.records import (
+    CODES,
+    FORGOTTEN,
+    Row,
+    alone_if_suspect,
+    dues,
+    end_row,
+    lease_state,
+    leased,
+    told,
+)
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.backends.sqlite_inspector import CODES, DELETE_JOB, FORGOTTEN, Row, SqliteInspector
+from holdfast.queues.backends.sqlite_inspector import DELETE_JOB, SqliteInspector
 from holdfast.queues.backends.sqlite_workers import SqliteRegistry
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
@@ -34,7 +45,6 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     Accepted,
     Ack,
-    AttemptRecord,
     JobEnvelope,
     JobLease,
     LeaseState,
@@ -245,9 +255,9 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         """Insert all at once; only if that meets a known id, look at them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
-        dues = _dues(envelopes, now)
+        times = dues(envelopes, now)
         alike: dict[Row, list[Row]] = {}
-        for seq, due, one in zip(count(start), dues, envelopes):
+        for seq, due, one in zip(count(start), times, envelopes):
             alike.setdefault((one.queue, one.job, one.priority, one.trace_id, now), []).append((seq, one.id, due))
         one_job, many_jobs = sql(INSERT_JOB), sql(INSERT_LIKE_JOBS)
         new = sum(_insert_rows(connection, one_job, many_jobs, rows, common) for common, rows in alike.items())
@@ -259,7 +269,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         # Cheaper than a savepoint, which would copy every page that is changed behind it.
         connection.execute(sql(DELETE_FROM), (start,))
         return [
-            self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), dues, envelopes)
+            self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
         ]
 
     def _insert_one(self, connection: sqlite3.Connection, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
@@ -303,7 +313,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             return []
         asked_at = self.clock.monotonic()
         rows = self.file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
-        return _leased(rows, queue, owner_token, asked_at)
+        return leased(rows, queue, owner_token, asked_at)
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
         sql = self._sql
@@ -315,7 +325,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         query = {"queue": queue, "now": now, "limit": limit}
         seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
         if crashes:
-            seqs = json.dumps(_alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
+            seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
         if not number:
             return []
         connection.execute(
@@ -386,7 +396,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
                 rows = successes.setdefault(lease.owner_token, [])
                 rows.append((lease.token, lease.delivery, record.started_us, record.ended_us))
             else:
-                others.append(_end_row(one))
+                others.append(end_row(one))
         for token, rows in successes.items():
             common = (bytes.fromhex(token), EFFECT_OF_ACK.verdict, Outcome.SUCCEEDED.value)
             _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
@@ -450,7 +460,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             return answers, self._stamp(connection, queue, limit, token, now)
 
         answers, rows = self.file.write(both)
-        return answers, _leased(rows, queue, owner_token, asked_at)
+        return answers, leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
@@ -467,7 +477,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             return held
 
         held = self.file.write(renew)
-        return [_lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
+        return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         if not reports:
@@ -495,7 +505,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             connection.execute(self._sql(CLAMP), query)
             reaped = connection.execute(self._sql(REAP), query).fetchall()
             ends = [
-                (seq, delivery, None, None, *_told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
+                (seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
             ]
             connection.executemany(self._sql(INSERT_ATTEMPT), ends)
             return len(reaped)
@@ -531,35 +541,6 @@ def _insert_rows(
     return new + connection.executemany(one, [(*common, *row) for row in rows[done:]]).rowcount
 
 
-def _dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
-    """Jobs accepted together are due in the order given, so each is due a microsecond after the one before."""
-    at_once = range(now - len(envelopes) + 1, now + 1)
-    if all(one.delay <= 0 and one.run_at is None for one in envelopes):
-        return at_once
-    return [_due(one, now, immediate) for one, immediate in zip(envelopes, at_once, strict=True)]
-
-
-def _due(envelope: JobEnvelope, now: int, immediate: int) -> int:
-    if envelope.delay > 0:
-        return now + span_us(envelope.delay)
-    if envelope.run_at is not None:
-        due = to_us(envelope.run_at)
-        return due if due > now else immediate
-    return immediate
-
-
-def _alone_if_suspect(candidates: list[Row]) -> list[int]:
-    """The first candidates up to the first suspect; a suspect that is first comes alone."""
-    chosen: list[int] = []
-    for seq, crashes in candidates:
-        if crashes and chosen:
-            break
-        chosen.append(seq)
-        if crashes:
-            break
-    return chosen
-
-
 def _ack_token(settlement: Settlement) -> str | None:
     return settlement.lease.owner_token if isinstance(settlement, Ack) else None
 
@@ -572,31 +553,6 @@ def _take(settled: set[int], seq: int | str) -> bool:
     return False
 
 
-def _leased(rows: list[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
-    leases: list[JobLease] = []
-    stamped_us, claimed_at = 0, from_us(0)
-    for seq, job_id, wire, lease_us, claimed_us, deliveries, attempts, crashes, ignore_expiry, left_us in rows:
-        if claimed_us != stamped_us:  # a batch was stamped at one moment
-            stamped_us, claimed_at = claimed_us, from_us(claimed_us)
-        leases.append(
-            JobLease(
-                id=job_id,
-                queue=queue,
-                wire=wire,
-                token=seq,
-                owner_token=owner_token,
-                ttl_s=lease_us / 1e6,
-                claimed_at=claimed_at,
-                fence_at=asked_at + left_us / 1e6,
-                delivery=deliveries,
-                attempts=attempts,
-                crashes=crashes,
-                ignore_expiry=bool(ignore_expiry),
-            )
-        )
-    return leases
-
-
 def _progress_row(lease: JobLease, progress: Progress, now: int) -> dict[str, Any]:
     return {
         "seq": lease.token,
@@ -606,23 +562,3 @@ def _progress_row(lease: JobLease, progress: Progress, now: int) -> dict[str, An
         "total": progress.total,
         "message": progress.message,
     }
-
-
-def _lease_state(cancel: bool | None) -> LeaseState:
-    if cancel is None:
-        return LeaseState.LOST
-    return LeaseState.CANCEL_REQUESTED if cancel else LeaseState.HELD
-
-
-def _end_row(settlement: Settlement) -> Row:
-    lease, record = settlement.lease, settlement.record
-    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
-    return (*head, *[None] * 9) if record is None else head + _told(record)
-
-
-def _told(record: AttemptRecord) -> Row:
-    """What a record tells, in columns."""
-    error = record.error
-    problem = (error.type, error.message, error.traceback) if error else (None, None, None)
-    times = (record.outcome, record.started_us, record.ended_us)
-    return (*times, *problem, record.output or None, record.result, record.note or None)

@@ -4,46 +4,33 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from holdfast.clock import Clock, from_us, span_us, to_us
 from holdfast.codec import content_digest
+from holdfast.queues.backends.records import (
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    DEAD,
+    NEVER,
+    PRUNE_BATCH,
+    STATES,
+    WAITING,
+    attempt,
+    view,
+)
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired, view_of
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
 from holdfast.values import (
-    AttemptRecord,
-    AttemptView,
     CancelAnswer,
-    DeadReason,
-    ErrorInfo,
     JobFilter,
     JobHistory,
     JobState,
-    JobView,
-    Outcome,
     Page,
-    Progress,
     QueuePause,
     ReplayAnswer,
 )
-
-Row: TypeAlias = tuple[Any, ...]
-
-PRUNE_BATCH: Final = 1000
-NEVER: Final = 2**63 - 1
-
-# Stored states. `WAITING` shows as scheduled or pending, as the time decides; `FORGOTTEN` rows are tombstones.
-WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
-STATES: Final = {
-    WAITING: JobState.PENDING,
-    FAILED: JobState.FAILED,
-    PROCESSING: JobState.PROCESSING,
-    BLOCKED: JobState.BLOCKED,
-    COMPLETED: JobState.COMPLETED,
-    DEAD: JobState.DEAD,
-    CANCELLED: JobState.CANCELLED,
-}
-CODES: Final = {state: code for code, state in STATES.items()}
 
 FORGET: Final = """
     UPDATE holdfast_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
@@ -147,7 +134,7 @@ class SqliteInspector(QueueInspector):
         page = rows[:limit]
         last = page[-1] if len(rows) > limit and page else None
         cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
-        return Page(jobs=tuple(_view(row, query["now"]) for row in page), next=cursor)
+        return Page(jobs=tuple(view(row, query["now"]) for row in page), next=cursor)
 
     def _conditions(self, where: JobFilter) -> tuple[list[str], dict[str, Any]]:
         query: dict[str, Any] = {"now": self.clock.now_us()}
@@ -179,7 +166,7 @@ class SqliteInspector(QueueInspector):
             if row is None:
                 return None
             attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
-            return JobHistory(job=_view(row, self.clock.now_us()), attempts=tuple(_attempt(past) for past in attempts))
+            return JobHistory(job=view(row, self.clock.now_us()), attempts=tuple(attempt(past) for past in attempts))
 
         return self.file.read(read)
 
@@ -342,48 +329,3 @@ def _state_condition(state: JobState) -> str:
         return "(j.state = 0 AND j.due_at <= :now)"
     # The partial index of finished jobs is used only where its own condition is spelled out.
     return f"(j.state = {CODES[state]}{' AND j.state >= 4' if state.is_final else ''})"
-
-
-def _view(row: Row, now: int) -> JobView:
-    state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
-    return view_of(
-        id=row[1],
-        queue=row[2],
-        state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES[state],
-        job=row[4],
-        wire=row[5],
-        attempts=row[6],
-        crashes=row[7],
-        deliveries=row[8],
-        accepted_at=from_us(row[9]),
-        due_at=from_us(due_at),
-        finished_at=None if finished_at is None else from_us(finished_at),
-        lease_until=from_us(lease_until) if state == PROCESSING else None,
-        dead_reason=DeadReason(row[13]) if row[13] in list(DeadReason) else None,
-        cancel_reason=row[14],
-        cancel_requested=row[15] is not None,
-        last_error=row[16],
-        progress=_progress(row[17:]),
-    )
-
-
-def _progress(row: Row) -> Progress | None:
-    done, total, message, at = row
-    return None if done is None else Progress(done=done, total=total, message=message, at=from_us(at))
-
-
-def _attempt(row: Row) -> AttemptView:
-    delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = row
-    error = None if error_type is None else ErrorInfo(type=error_type, message=message, traceback=traceback)
-    return AttemptView(
-        delivery=delivery,
-        record=AttemptRecord(
-            outcome=Outcome(outcome),
-            started_us=started_us,
-            ended_us=ended_us,
-            error=error,
-            output=output or "",
-            result=result,
-            note=note or "",
-        ),
-    )

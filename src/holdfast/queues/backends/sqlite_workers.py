@@ -6,9 +6,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.clock import Clock, from_us, span_us
+from holdfast.clock import Clock, span_us
+from holdfast.queues.backends.records import order, workers
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.contract import FORGET_LOST_S, WorkerRegistry, silence_allowed_s, worker_state
+from holdfast.queues.contract import FORGET_LOST_S, WorkerRegistry, silence_allowed_s
 from holdfast.values import StopOrder, WorkerReport, WorkerView
 
 BEAT: Final = """
@@ -31,8 +32,6 @@ IS_ONE_FORGOTTEN: Final = "SELECT 1 FROM holdfast_workers WHERE lost_at <= ? LIM
 
 FORGET_LOST: Final = "DELETE FROM holdfast_workers WHERE lost_at <= ?"
 
-_report = msgspec.json.Decoder(WorkerReport)
-
 
 class SqliteRegistry(WorkerRegistry):
     """The workers' side of `SqliteBackend`."""
@@ -49,11 +48,11 @@ class SqliteRegistry(WorkerRegistry):
             order: str | None = connection.execute(self._sql(BEAT), query | {"now": now}).fetchone()[0]
             return order
 
-        return _order(self.file.write(change))
+        return order(self.file.write(change))
 
     def order_of(self, worker_id: str) -> StopOrder | None:
         row = self.file.read(lambda connection: connection.execute(self._sql(ORDER_OF), (worker_id,)).fetchone())
-        return None if row is None else _order(row[0])
+        return None if row is None else order(row[0])
 
     def order_stop(self, worker_id: str, order: StopOrder) -> bool:
         query = {"id": worker_id, "order": order}
@@ -64,33 +63,9 @@ class SqliteRegistry(WorkerRegistry):
 
     def workers(self) -> Sequence[WorkerView]:
         rows = self.file.read(lambda connection: connection.execute(self._sql(WORKERS)).fetchall())
-        now = self.clock.now_us()
-        views = [
-            WorkerView(
-                report=report,
-                state=worker_state(report, heard_us, now),
-                heard_at=from_us(heard_us),
-                order=_order(order),
-            )
-            for encoded, heard_us, order in rows
-            if (report := _decoded(encoded)) is not None
-        ]
-        return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
+        return workers(rows, self.clock.now_us())
 
     def _forget_lost(self) -> None:
         before = self.clock.now_us() - span_us(FORGET_LOST_S)
         if self.file.read(lambda connection: connection.execute(self._sql(IS_ONE_FORGOTTEN), (before,)).fetchone()):
             self.file.write(lambda connection, _: connection.execute(self._sql(FORGET_LOST), (before,)))
-
-
-def _decoded(encoded: str) -> WorkerReport | None:
-    """The report, or None if a newer version of Holdfast wrote it in a way this one cannot read."""
-    try:
-        return _report.decode(encoded)
-    except msgspec.MsgspecError:
-        return None
-
-
-def _order(stored: str | None) -> StopOrder | None:
-    """The order, if this version of Holdfast knows it."""
-    return StopOrder(stored) if stored in list(StopOrder) else None

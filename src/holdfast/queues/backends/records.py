@@ -1,0 +1,205 @@
+"""What engines that keep records in tables have in common: stored states, and rows made into values and back."""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
+from holdfast.queues.contract import effect_of, view_of, worker_state
+from holdfast.values import (
+    AttemptRecord,
+    AttemptView,
+    DeadReason,
+    ErrorInfo,
+    JobEnvelope,
+    JobLease,
+    JobState,
+    JobView,
+    LeaseState,
+    Outcome,
+    Progress,
+    Settlement,
+    StopOrder,
+    WorkerReport,
+    WorkerView,
+)
+
+Row: TypeAlias = tuple[Any, ...]
+
+PRUNE_BATCH: Final = 1000
+NEVER: Final = 2**63 - 1
+
+# Stored states. `WAITING` shows as scheduled or pending, as the time decides; `FORGOTTEN` rows are tombstones.
+WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
+STATES: Final = {
+    WAITING: JobState.PENDING,
+    FAILED: JobState.FAILED,
+    PROCESSING: JobState.PROCESSING,
+    BLOCKED: JobState.BLOCKED,
+    COMPLETED: JobState.COMPLETED,
+    DEAD: JobState.DEAD,
+    CANCELLED: JobState.CANCELLED,
+}
+CODES: Final = {state: code for code, state in STATES.items()}
+
+_report = msgspec.json.Decoder(WorkerReport)
+
+
+def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
+    """Jobs accepted together are due in the order given, so each is due a microsecond after the one before."""
+    at_once = range(now - len(envelopes) + 1, now + 1)
+    if all(one.delay <= 0 and one.run_at is None for one in envelopes):
+        return at_once
+    return [_due(one, now, immediate) for one, immediate in zip(envelopes, at_once, strict=True)]
+
+
+def _due(envelope: JobEnvelope, now: int, immediate: int) -> int:
+    if envelope.delay > 0:
+        return now + span_us(envelope.delay)
+    if envelope.run_at is not None:
+        due = to_us(envelope.run_at)
+        return due if due > now else immediate
+    return immediate
+
+
+def alone_if_suspect(candidates: Sequence[Row]) -> list[int]:
+    """Of candidates (number, crashes), the first ones up to the first suspect; a suspect that is first comes alone."""
+    chosen: list[int] = []
+    for seq, crashes in candidates:
+        if crashes and chosen:
+            break
+        chosen.append(seq)
+        if crashes:
+            break
+    return chosen
+
+
+def leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+    """Leases of rows: number, id, message, length, instant of the claim, deliveries, attempts, crashes, whether
+    expiry is ignored, and what is left of the lease.
+    """
+    leases: list[JobLease] = []
+    stamped_us, claimed_at = 0, from_us(0)
+    for seq, job_id, wire, lease_us, claimed_us, deliveries, attempts, crashes, ignore_expiry, left_us in rows:
+        if claimed_us != stamped_us:  # a batch was stamped at one moment
+            stamped_us, claimed_at = claimed_us, from_us(claimed_us)
+        leases.append(
+            JobLease(
+                id=job_id,
+                queue=queue,
+                wire=wire,
+                token=seq,
+                owner_token=owner_token,
+                ttl_s=lease_us / MICROSECONDS,
+                claimed_at=claimed_at,
+                fence_at=asked_at + left_us / MICROSECONDS,
+                delivery=deliveries,
+                attempts=attempts,
+                crashes=crashes,
+                ignore_expiry=bool(ignore_expiry),
+            )
+        )
+    return leases
+
+
+def lease_state(cancel: bool | None) -> LeaseState:
+    """What a renewal found: whether the job shall be cancelled, or None if the lease is gone."""
+    if cancel is None:
+        return LeaseState.LOST
+    return LeaseState.CANCEL_REQUESTED if cancel else LeaseState.HELD
+
+
+def end_row(settlement: Settlement) -> Row:
+    """How a delivery ended: number, delivery, claim, verdict, and what the attempt tells."""
+    lease, record = settlement.lease, settlement.record
+    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
+    return (*head, *[None] * 9) if record is None else head + told(record)
+
+
+def told(record: AttemptRecord) -> Row:
+    """What a record tells: outcome, start, end, error (type, message, traceback), output, result, note."""
+    error = record.error
+    problem = (error.type, error.message, error.traceback) if error else (None, None, None)
+    times = (record.outcome.value, record.started_us, record.ended_us)
+    return (*times, *problem, record.output or None, record.result, record.note or None)
+
+
+def view(row: Row, now: int) -> JobView:
+    """A job as people see it, of a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when it
+    was accepted, is due, was finished, its lease ends, dead reason, cancel reason, cancel request, last error, progress
+    (done, total, message, instant).
+    """
+    state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
+    return view_of(
+        id=row[1],
+        queue=row[2],
+        state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES[state],
+        job=row[4],
+        wire=row[5],
+        attempts=row[6],
+        crashes=row[7],
+        deliveries=row[8],
+        accepted_at=from_us(row[9]),
+        due_at=from_us(due_at),
+        finished_at=None if finished_at is None else from_us(finished_at),
+        lease_until=from_us(lease_until) if state == PROCESSING else None,
+        dead_reason=DeadReason(row[13]) if row[13] in list(DeadReason) else None,
+        cancel_reason=row[14],
+        cancel_requested=row[15] is not None,
+        last_error=row[16],
+        progress=_progress(row[17:]),
+    )
+
+
+def _progress(row: Row) -> Progress | None:
+    done, total, message, at = row
+    return None if done is None else Progress(done=done, total=total, message=message, at=from_us(at))
+
+
+def attempt(row: Row) -> AttemptView:
+    """An attempt, of a row: delivery, and what `told` tells."""
+    delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = row
+    error = None if error_type is None else ErrorInfo(type=error_type, message=message, traceback=traceback)
+    return AttemptView(
+        delivery=delivery,
+        record=AttemptRecord(
+            outcome=Outcome(outcome),
+            started_us=started_us,
+            ended_us=ended_us,
+            error=error,
+            output=output or "",
+            result=result,
+            note=note or "",
+        ),
+    )
+
+
+def order(stored: str | None) -> StopOrder | None:
+    """The order given to a worker, if this version of Holdfast knows it."""
+    return StopOrder(stored) if stored in list(StopOrder) else None
+
+
+def workers(rows: Sequence[Row], now: int) -> list[WorkerView]:
+    """The workers of rows (report, when it was heard, order), the oldest first.
+
+    A report that a newer version of Holdfast wrote in a way this one cannot read is left out.
+    """
+    views = [
+        WorkerView(
+            report=report,
+            state=worker_state(report, heard_us, now),
+            heard_at=from_us(heard_us),
+            order=order(stored),
+        )
+        for encoded, heard_us, stored in rows
+        if (report := _decoded(encoded)) is not None
+    ]
+    return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
+
+
+def _decoded(encoded: str) -> WorkerReport | None:
+    try:
+        return _report.decode(encoded)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,46 @@
+/* A wall clock that obeys: preloaded into a server, it answers with the microseconds since the epoch that stand in the
+   file $HOLDFAST_CLOCK, as long as there are any. Monotonic clocks are not touched: servers time their own waits. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile int64_t *told;
+
+__attribute__((constructor)) static void find(void) {
+    const char *path = getenv("HOLDFAST_CLOCK");
+    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return;
+    void *place = mmap(NULL, sizeof *told, PROT_READ, MAP_SHARED, file, 0);
+    if (place != MAP_FAILED) told = place;
+    close(file);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int64_t us = told && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE) ? *told : 0;
+    if (!us) return syscall(SYS_clock_gettime, clock, now);
+    now->tv_sec = us / 1000000;
+    now->tv_nsec = us % 1000000 * 1000;
+    return 0;
+}
+
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec spec;
+    (void)zone;
+    if (clock_gettime(CLOCK_REALTIME, &spec)) return -1;
+    now->tv_sec = spec.tv_sec;
+    now->tv_usec = spec.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *now) {
+    struct timespec spec;
+    if (clock_gettime(CLOCK_REALTIME, &spec)) return -1;
+    if (now) *now = spec.tv_sec;
+    return spec.tv_sec;
+}
