@@ -42,6 +42,7 @@ def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     connection = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(connection.fileno(), False)
+    os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program
     try:
         hf = setup.application()
     except HoldfastError as problem:

@@ -25,7 +25,7 @@ def load_app(reference: str) -> Holdfast:
         file = module_name.removesuffix(".py")
         hint = f"for {module_name} write  {file}:NAME" if file != module_name else "run this where it can be imported"
         raise ConfigError(f"there is no module '{module_name}' here: {hint}") from None
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise _broken_module(module_name, problem) from problem
     found = _attribute(module, attribute, reference)
     if not isinstance(found, Holdfast):
@@ -33,7 +33,7 @@ def load_app(reference: str) -> Holdfast:
     return found
 
 
-def _broken_module(module_name: str, problem: Exception) -> ConfigError:
+def _broken_module(module_name: str, problem: BaseException) -> ConfigError:
     """The failure of the user's own code, told by its own last line rather than by our frames."""
     place = problem if isinstance(problem, SyntaxError) else traceback.extract_tb(problem.__traceback__)[-1]
     where = f"{place.filename}:{place.lineno}"

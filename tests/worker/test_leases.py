@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.values import JobState, Outcome, Release, StopOrder, WorkerStatus
 
-from ..faults.processes import until
+from ..faults.processes import stopped, until
 from .floor import Floor, runs
 
 LEASE_S = 1.2
@@ -52,6 +52,40 @@ def test_a_job_that_did_not_ask_for_a_fence_runs_on_and_its_late_verdict_is_refu
     until(lambda: worker.tally.get(WorkerStatus.LOST_LEASE), "the verdict to be refused")
     floor.reached(id, JobState.COMPLETED)
     assert floor.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Floor) -> None:
+    """Its guardian sees to it: the next worker does not run it beside the first."""
+    id = floor.put("gated", fence=True)
+    first = floor.process(lease_s=2)
+    pid = floor.noted("start", id).pid
+    with stopped(first.pid):
+        floor.process(lease_s=2)
+        until(lambda: not runs(pid), "the first run to be killed")
+        assert floor.state(id) is JobState.PROCESSING
+        assert floor.starts()[id] == 1
+        floor.noted("start", id, times=2)
+    floor.open_gate(id)
+    floor.reached(id, JobState.COMPLETED)
+    assert floor.view(id).attempts == 0
+
+
+def test_verdicts_are_read_and_timeouts_kept_while_the_engine_does_not_answer(floor: Floor) -> None:
+    """Children with many jobs before them are read in a hurry at other times: none is killed for what is over."""
+    quick = floor.put_many(400, "quick", timeout=0.5)
+    hung = floor.put("deaf", timeout=0.5, max_retries=0)
+    floor.put_many(400, "quick", timeout=0.5)
+    worker = floor.start(kill_after_s=0.3)
+    until(lambda: any(one.message.job == "deaf" for one in list(worker.supervisor.in_hand)), "the job to be fetched")
+    floor.engine.down |= {"exchange", "settle", "claim"}
+    pid = floor.noted("start", hung).pid
+    until(lambda: not runs(pid), "the child to be killed")
+    floor.engine.down.clear()
+    floor.reached(hung, JobState.DEAD)
+    assert floor.outcomes(hung) == [Outcome.TIMEOUT]
+    for id in quick:
+        floor.reached(id, JobState.COMPLETED)
+    assert set(floor.ends().values()) == {1}
 
 
 def test_renewals_that_fail_for_less_than_a_lease_cost_a_fenced_job_nothing(floor: Floor) -> None:

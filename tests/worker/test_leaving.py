@@ -98,3 +98,14 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
     assert back >= 1
     assert f"stopped · 4 done · 1 dead · {back} handed back · nothing lost" in worker.said + worker.complained
     assert (floor.state(ids[1]), floor.view(ids[1]).attempts) == (JobState.PENDING, 0)
+
+
+def test_a_worker_whose_terminal_is_closed_finishes_what_it_runs(floor: Floor) -> None:
+    id = floor.put("gated")
+    worker = floor.process()
+    floor.noted("start", id)
+    worker.send(signal.SIGHUP)
+    worker.wait_for("draining")
+    floor.open_gate(id)
+    assert worker.ended() == 0
+    assert (floor.state(id), floor.starts()[id]) == (JobState.COMPLETED, 1)

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_worker_begins_with_one_job_for_each_slot_and_hands_short_ones_over_in
 
 
 def test_jobs_behind_a_slow_one_go_to_a_free_child(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "batch", _many)
+    monkeypatch.setattr(Pace, "room", _many)
     monkeypatch.setattr(supervisor, "HAND_BACK_AFTER_S", 3600.0)
     ids = _slow_one_in_front(floor, behind=3)
     floor.start(processes=2)
@@ -84,7 +84,7 @@ def test_jobs_behind_a_slow_one_go_to_a_free_child(floor: Floor, monkeypatch: py
 def test_jobs_behind_a_slow_one_are_handed_back_once_if_no_child_is_free(
     floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Pace, "batch", _many)
+    monkeypatch.setattr(Pace, "room", _many)
     slow, *behind = _slow_one_in_front(floor, behind=6)
     worker = floor.start()
     until(lambda: worker.tally.get(WorkerStatus.RELEASED) == 6, "those behind to be handed back")
@@ -115,6 +115,18 @@ def test_each_verdict_is_written_before_the_next_job_starts(floor: Floor) -> Non
     assert {id: floor.view(id).attempts for id in crashed} == dict.fromkeys(crashed, 1)
 
 
+def test_a_queue_of_quick_jobs_leaves_room_for_another(floor: Floor) -> None:
+    """However large its batches have become, and though the other one's pace is not known yet."""
+    quick = floor.put_many(3000, "quick", queue="quick")
+    worker = floor.start(queues={"quick": 1, "late": 1}, processes=2)
+    until(lambda: worker.supervisor.reporter.done > 500, "large batches")
+    late = floor.put("brief", queue="late")
+    floor.put_many(20_000, "quick", queue="quick")
+    floor.reached(late, JobState.COMPLETED)
+    assert floor.engine.counts("quick")["quick"].get(JobState.PENDING, 0) > 2000
+    assert floor.state(quick[0]) is JobState.COMPLETED
+
+
 def test_queues_are_served_by_their_weights(floor: Floor) -> None:
     for queue, number in (("b", 4), ("a", 12)):
         for _ in range(number):
@@ -124,9 +136,9 @@ def test_queues_are_served_by_their_weights(floor: Floor) -> None:
     assert [Counter(served[at : at + 4]) for at in (0, 4, 8, 12)] == [Counter(a=3, b=1)] * 4
 
 
-def _many(_self: Pace, _queue: str, _slots: int) -> int:
+def _many(_self: Pace, held: Mapping[str, int], _queue: str, _slots: int) -> int:
     """The batch of a worker that has seen only short jobs so far."""
-    return 50
+    return 50 - sum(held.values())
 
 
 def _slow_one_in_front(floor: Floor, *, behind: int) -> list[str]:

@@ -1,5 +1,6 @@
 """What is told of a batch of verdicts, whatever the engine answers."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -93,6 +94,16 @@ def test_all_that_held_is_counted_whether_or_not_somebody_listens(is_heard: bool
     assert metrics.observed("job_duration_seconds", "mail") == (3, 3.5)
     assert metrics.observed("job_duration_seconds", "slow") == (1, 3.0)
     assert [result.job_id for result in heard] == (["job1", "job3", "job4", "job2"] if is_heard else [])
+
+
+def test_a_listener_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(results: Sequence[WorkerResult]) -> None:
+        raise OSError("no space left on the device")
+
+    reporter = Reporter(InMemoryMetrics(), listener=fails)
+    assert filled().report([True] * 4, reporter) == 0
+    assert reporter.tally == {WorkerStatus.ACKED: 3, WorkerStatus.DEAD_LETTERED: 1}
+    assert "could not be told" in caplog.text
 
 
 def test_a_success_that_was_refused_is_a_lost_lease_and_one_without_an_answer_is_nothing() -> None:

@@ -12,11 +12,12 @@ from holdfast.config import parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.queues.opening import sqlite_path, sqlite_prefix
-from holdfast.values import JobState
+from holdfast.values import DEFAULT_QUEUE, JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WEIGHT: Final = 1000
+LEAST_MEMORY: Final = 32 * 1024 * 1024
 _size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
 
 
@@ -89,6 +90,8 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
         weights: dict[str, int] = {}
         for part in str(value).split(","):
             name, colon, weight = part.strip().partition(":")
+            if name in weights:
+                self.fail(f"{value!r} names the queue '{name}' twice", param, ctx)
             if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
                 self.fail(f"{part!r}: a weight is a whole number from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
             try:
@@ -96,6 +99,17 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
             except DefinitionError as problem:
                 self.fail(str(problem), param, ctx)
         return weights
+
+
+def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[str, int], ...]) -> dict[str, int]:
+    """The queues of an option that was given several times; the default one if it was not given."""
+    merged: dict[str, int] = {}
+    for weights in given:
+        for name, weight in weights.items():
+            if name in merged:
+                raise click.BadParameter(f"the queue '{name}' is named twice", ctx, param)
+            merged[name] = weight
+    return merged or {DEFAULT_QUEUE: 1}
 
 
 class Size(click.ParamType[int]):
@@ -109,7 +123,10 @@ class Size(click.ParamType[int]):
         match = _size_pattern.fullmatch(str(value).strip().upper())
         if match is None:
             self.fail(f"{value!r}: write an amount of memory as bytes or like 500K, 300M, 2G", param, ctx)
-        return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
+        size = int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
+        if 0 < size < LEAST_MEMORY:
+            self.fail(f"{value!r}: a process needs more than 32M before it runs anything; 0 is no limit", param, ctx)
+        return size
 
 
 class States(click.ParamType[tuple[JobState, ...]]):

@@ -25,8 +25,9 @@ def glyph(good: str, ascii_only: str) -> str:
 
 
 def say(sentence: str) -> None:
-    """Tell a person something that is not the command's data."""
-    click.echo(plain(sentence), err=True)
+    """Tell a person something that is not the command's data; that nobody hears it is no reason to fail."""
+    with suppress(OSError):
+        click.echo(plain(sentence), err=True)
 
 
 def say_where(location: str) -> None:

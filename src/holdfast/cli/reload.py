@@ -122,7 +122,7 @@ def _changes(paths: Sequence[Path], *, until: threading.Event) -> Generator[set[
     try:
         from watchfiles import PythonFilter, watch
     except ImportError as problem:
-        raise ConfigError("--reload needs the package watchfiles: pip install 'holdfast[dev]'") from problem
+        raise ConfigError("--reload needs the package watchfiles: pip install watchfiles") from problem
 
     is_wanted = PythonFilter()
     try:

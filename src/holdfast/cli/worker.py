@@ -13,14 +13,14 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.app import COMMAND_FACTS, Holdfast
-from holdfast.cli.options import Size, Span, WeightedQueues, json_option, url_option
+from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option
 from holdfast.cli.output import glyph, plain, say, span
 from holdfast.errors import ConfigError
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.metrics import InMemoryMetrics
 from holdfast.plaintext import log_to_stderr
-from holdfast.values import DEFAULT_QUEUE, StopOrder, WorkerResult, WorkerStatus
+from holdfast.values import StopOrder, WorkerResult, WorkerStatus
 from holdfast.worker.executors.guarded import orphans_adopted
 from holdfast.worker.executors.process import python_program
 from holdfast.worker.probes import Checks, ProbeServer
@@ -44,9 +44,10 @@ def worker() -> None:
     "-q",
     "queues",
     type=WeightedQueues(),
-    default={DEFAULT_QUEUE: 1},
+    multiple=True,
+    callback=merged_queues,
     metavar="A,B",
-    help="Queues to work; a:3,b gives a three turns for one of b.",
+    help="Queues to work; a:3,b gives a three turns for one of b; repeatable. Default: default.",
 )
 @click.option(
     "--count", type=click.IntRange(1, MOST_PROCESSES), default=1, metavar="N", help="Processes that run jobs."
@@ -107,8 +108,8 @@ def start(
     """Work jobs until told to stop.
 
     APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
-    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C or SIGTERM lets running jobs
-    finish; a second one hands them back at once.
+    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C, SIGTERM or the closing of the
+    terminal lets running jobs finish; a second one hands them back at once.
 
     \b
     Examples:
@@ -149,12 +150,14 @@ def start(
         )
         printer = None if quiet else _documents if as_json else _lines
         supervisor = hf.supervisor(program, options, on_results=printer, notifier=notifier)
-        _greet(hf, supervisor)
+        server: ProbeServer | None = None
         if probe_port is not None:
             checks = Checks(live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=metrics)
             server = stack.enter_context(ProbeServer(probe_host, probe_port, checks=checks))
+        _greet(hf, supervisor)
+        if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
-        with heard(_answer(supervisor)):
+        with heard(_answer(supervisor), _leave_signals()):
             supervisor.run()
     say(_farewell(supervisor))
     return 1 if supervisor.unsettled else 0
@@ -216,6 +219,12 @@ def _answer(supervisor: Supervisor) -> Callable[[signal.Signals], None]:
     return answer
 
 
+def _leave_signals() -> tuple[signal.Signals, ...]:
+    """What asks a worker to leave: also the closing of its terminal, unless it was started to outlive that."""
+    asked = (signal.SIGTERM, signal.SIGINT)
+    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+
+
 def _say_now(sentence: str) -> None:
     """Say something from a thread that must not wait for whoever holds `sys.stderr`."""
     with suppress(OSError):
@@ -233,7 +242,7 @@ def _documents(results: Sequence[WorkerResult]) -> None:
 def _print(lines: str) -> None:
     """Whole batches at once: a line for itself costs as much as a short job. A closed pipe ends no worker."""
     if lines:
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             click.echo(lines)
 
 

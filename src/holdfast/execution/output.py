@@ -35,11 +35,11 @@ class Output:
         if limit < MIN_LIMIT:
             raise ValueError(f"an output limit of {limit} bytes leaves no room to mark a cut; use {MIN_LIMIT} or more")
         self._limit = limit
-        self._tee = tee
+        self.tee = tee
         self._lock = threading.Lock()
 
     def write(self, text: str) -> None:
-        if self._tee is not None:
+        if self.tee is not None:
             self._pass_on(text)
         # NUL and lone surrogates are legal in a str, but not in every engine's text column.
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
@@ -95,11 +95,11 @@ class Output:
     def _pass_on(self, text: str) -> None:
         """Hand text to the tee, whose own prints go to the real stream; a tee that fails is not asked again."""
         try:
-            if self._tee is not None:
+            if self.tee is not None:
                 with outside_the_job():
-                    self._tee(text)
+                    self.tee(text)
         except Exception:
-            self._tee = None
+            self.tee = None
             with outside_the_job():
                 _log.warning("live output stopped: its receiver failed; the job goes on", exc_info=True)
 

@@ -22,9 +22,10 @@ from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
 from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
-from holdfast.values import ExecutionResult, Outcome, Progress
+from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
+OnOutput: TypeAlias = Callable[[str, str], None]
 AFTER_RUN_S: Final = 5.0
 _SUCCEEDED: Final = Outcome.SUCCEEDED
 _NO_META: Final = MappingProxyType[str, Any]({})
@@ -47,7 +48,8 @@ class JobRuntime:
     handlers, until `close()`. Plain handlers may `run` on several threads at once; coroutine handlers on one at a
     time, since they share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
 
-    `tee` hears what jobs print as it comes, `on_progress` how far each says it is; that they fail hurts no job.
+    `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
+    `on_progress` how far each says it is; that they fail hurts no job.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class JobRuntime:
         *,
         clock: Clock = SYSTEM_CLOCK,
         tee: Tee | None = None,
+        on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.registry = registry
         self.clock = clock
         self.tee = tee
+        self.on_output = on_output
         self.on_progress = on_progress
         self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
@@ -168,16 +172,15 @@ class JobRuntime:
         return ended
 
 
-class _Attempt(Host):
+class _Attempt:
     """One run while it is being made: what is known of it before, and whether `before_run` has returned.
 
-    It answers what the handler asks of its context. Entered, its output is caught and its timeout can be found by the
-    job's id. Every job makes one of these, so what is on the class need not be set.
+    Entered, its output is caught and its timeout can be found by the job's id.
     """
 
     context: JobContext
     is_prepared = False
-    _report_failed = False
+    _passed_on = 0
     _caught: Token[Any]
 
     def __init__(self, runtime: JobRuntime, message: JobMessage, is_cancelled: Callable[[], bool] | None) -> None:
@@ -185,11 +188,11 @@ class _Attempt(Host):
         self.handler = handler = runtime.registry.resolve_for(message.job, message.queue)
         limit_s = message.timeout
         self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
-        self.timeout = _timeout_for(handler, limit_s) if handler.is_async else Timeout(limit_s)
-        self.output = Output(tee=runtime.tee)
+        self.timeout = timeout = _timeout_for(handler, limit_s)
+        self.output = output = Output(tee=runtime.tee)
         self._runtime = runtime
-        self._is_cancelled = is_cancelled
-        self._started_us = runtime.clock.now_us()
+        self._started_us = started_us = runtime.clock.now_us()
+        self._host = _Host(timeout, output, message.identifier, started_us, is_cancelled, runtime.on_progress)
         self._started = runtime.clock.monotonic()
 
     def prepare(self, lease: Claimed) -> ExecutionResult | None:
@@ -221,10 +224,12 @@ class _Attempt(Host):
             meta=meta,
             tags=message.tags,
             trace_id=message.trace_id,
-            host=self,
+            host=self._host,
         )
 
     def __enter__(self) -> None:
+        if self._runtime.on_output is not None:
+            self.output.tee = self._pass_on
         self._caught = self.output.catch()
         self._runtime.running[self.message.identifier] = self.timeout
 
@@ -234,38 +239,18 @@ class _Attempt(Host):
         if running.get(self.message.identifier) is self.timeout:
             del running[self.message.identifier]
         self.output.let_go(self._caught)
-        del self.context  # which knows its host: left together, they would wait for the garbage collector
+        self.output.tee = None  # it knows us: left together, we would wait for the garbage collector
 
-    # What the handler asks.
-
-    @property
-    def deadline(self) -> datetime | None:  # type: ignore[override]
-        return from_us(self._started_us + span_us(self.limit_s)) if self.limit_s else None
-
-    def stop_asked(self) -> bool:
-        return self.timeout.stop_asked() or (self._is_cancelled is not None and self._is_cancelled())
-
-    def write(self, text: str) -> None:
-        self.output.write(text)
-
-    def held_back(self) -> AbstractContextManager[None]:
-        return self.timeout.held_back()
-
-    def report(self, progress: Progress) -> None:
-        on_progress = self._runtime.on_progress
-        if on_progress is None:
-            return
-        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
-        with self.timeout.held_back(), outside_the_job():
-            try:
-                on_progress(self.message.identifier, progress)
-            except Exception:
-                if not self._report_failed:
-                    job_id = self.message.identifier
-                    _log.warning("the progress of job '%s' is lost; the job goes on", job_id, exc_info=True)
-                self._report_failed = True
-
-    # What the runtime asks.
+    def _pass_on(self, text: str) -> None:
+        """Let others have what is printed while it is: of a run that does not live to tell, it is all there will be."""
+        runtime = self._runtime
+        if runtime.tee is not None:
+            runtime.tee(text)
+        if runtime.on_output is not None and self._passed_on < OUTPUT_LIMIT:
+            part = text[: OUTPUT_LIMIT - self._passed_on]
+            self._passed_on += len(part)
+            with self.timeout.held_back():  # an interrupt in the middle would spoil the channel of the receiver
+                runtime.on_output(self.message.identifier, part)
 
     def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
@@ -318,6 +303,55 @@ class _Attempt(Host):
             ended_us=self._started_us + taken_us,
             output=self.output.text(),
         )
+
+
+class _Host(Host):
+    """What a context may ask of its attempt, and nothing else of it. Every job makes one: it has slots."""
+
+    __slots__ = ("_has_failed", "_is_cancelled", "_job_id", "_on_progress", "_output", "_started_us", "_timeout")
+
+    def __init__(
+        self,
+        timeout: Timeout,
+        output: Output,
+        job_id: str,
+        started_us: int,
+        is_cancelled: Callable[[], bool] | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._timeout = timeout
+        self._output = output
+        self._job_id = job_id
+        self._started_us = started_us
+        self._is_cancelled = is_cancelled
+        self._on_progress = on_progress
+        self._has_failed = False
+
+    @property
+    def deadline(self) -> datetime | None:
+        limit_s = self._timeout.limit_s
+        return from_us(self._started_us + span_us(limit_s)) if limit_s else None
+
+    def stop_asked(self) -> bool:
+        return self._timeout.stop_asked() or (self._is_cancelled is not None and self._is_cancelled())
+
+    def write(self, text: str) -> None:
+        self._output.write(text)
+
+    def held_back(self) -> AbstractContextManager[None]:
+        return self._timeout.held_back()
+
+    def report(self, progress: Progress) -> None:
+        if self._on_progress is None:
+            return
+        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
+        with self._timeout.held_back(), outside_the_job():
+            try:
+                self._on_progress(self._job_id, progress)
+            except Exception:
+                if not self._has_failed:
+                    _log.warning("the progress of job '%s' is lost; the job goes on", self._job_id, exc_info=True)
+                self._has_failed = True
 
 
 def _timeout_for(handler: Handler, limit_s: float) -> Timeout:

@@ -5,6 +5,7 @@ where there is no such signal, nothing can be raised: the attempt is told throug
 Code that stays inside C for long is not reached either; killing the process is left to the worker.
 """
 
+import inspect
 import math
 import os
 import signal
@@ -99,7 +100,7 @@ class Timeout:
         self._started = started = time.monotonic()
         if self.limit_s > 0:
             self._rings_at = started + self.limit_s + self._grace_s
-        lent = _lend_signals(self, started) if on_main else None
+        lent = _lend_signals(self) if on_main else None
         try:
             try:
                 self._armed = True
@@ -168,7 +169,7 @@ class Timeout:
             if gently is not None:
                 gently()
             if self.is_on_main:
-                _set_timer(_NUDGE_S if gently is None else self.repeat_s, _NUDGE_S)
+                signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gently is None else self.repeat_s, _NUDGE_S)
                 if gently is None:
                     signal.pthread_kill(_main_ident, signal.SIGALRM)
             return True
@@ -213,9 +214,9 @@ class Timeout:
         if not self.is_on_main:
             return
         if self._rings_at == math.inf:
-            _set_timer(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
         else:
-            _set_timer(max(self._rings_at - time.monotonic(), _SOON_S), _NUDGE_S)
+            signal.setitimer(signal.ITIMER_REAL, max(self._rings_at - time.monotonic(), _SOON_S), _NUDGE_S)
 
     def _wind_first(self, lent: "_Lent | None") -> None:
         """Wind the timer for a call that begins. One that rings too early will do: it is then wound again."""
@@ -224,8 +225,11 @@ class Timeout:
             self.wind()
         elif lent is not None:
             self.wind()
-        elif self._rings_at < _ringing.timer_at:
-            _set_timer(self._rings_at - self._started, _NUDGE_S)
+        elif self._rings_at < math.inf:
+            left_s = self._rings_at - self._started
+            # Asked, not remembered: a job may have set the timer, or stopped it.
+            if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= left_s:
+                signal.setitimer(signal.ITIMER_REAL, left_s, _NUDGE_S)
 
     def ring(self) -> None:
         """The signal has come: raise what is due, if anything is. Alarms of others are not ours to obey."""
@@ -244,7 +248,7 @@ class Timeout:
             return
         self._was_raised = True
         if self.is_on_main:
-            _set_timer(self.repeat_s, self.repeat_s)
+            signal.setitimer(signal.ITIMER_REAL, self.repeat_s, self.repeat_s)
         # A new object each time: one raised twice would drag its first traceback along.
         raise type(self.stopped_by)(*self.stopped_by.args)
 
@@ -272,24 +276,18 @@ class _Ringing:
 
     timeout: Timeout | None = None
     kept = False
-    look_again_at = 0.0
-    timer_at = math.inf
-    """When the timer rings, if nobody else has set it."""
 
 
 _ringing = _Ringing()
-
-
-def _set_timer(seconds: float, repeat_s: float = 0.0) -> None:
-    _ringing.timer_at = time.monotonic() + seconds if seconds > 0 else math.inf
-    signal.setitimer(signal.ITIMER_REAL, seconds, repeat_s)
+# Without making an enum of what it finds, which would cost more than all the rest of guarding a call.
+_handler_of: Final[Callable[[int], object]] = inspect.unwrap(signal.getsignal)
 
 
 def _on_alarm(_number: int, _frame: FrameType | None) -> None:
     if _ringing.timeout is not None:
         _ringing.timeout.ring()
     elif _ringing.kept:
-        _set_timer(_IDLE_S)
+        signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
 
 
 def _on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
@@ -305,17 +303,13 @@ class _Lent(Struct, frozen=True):
     handlers: "_Handlers | None"
 
 
-def _lend_signals(timeout: Timeout, now: float) -> _Lent | None:
+def _lend_signals(timeout: Timeout) -> _Lent | None:
     """Let SIGALRM, its timer and SIGINT belong to the timeout. None if nobody has to get them back: they are kept."""
     lent: _Lent | None = None
     if _ringing.timeout is not None or not _ringing.kept:
         lent = _Lent(_ringing.timeout, _Handlers() if _ringing.timeout is None else None)
-    elif now >= _ringing.look_again_at:
-        # A job may have put a handler of its own there and left it, or set the timer. Looking costs more than all the
-        # rest of guarding a call, so it is done once a second.
-        _Handlers()
-        _ringing.look_again_at = now + 1.0
-        _ringing.timer_at = math.inf
+    elif _handler_of(signal.SIGALRM) is not _on_alarm or _handler_of(signal.SIGINT) is signal.default_int_handler:
+        _Handlers()  # a job has put a handler of its own there and left it
     _ringing.timeout = timeout
     return lent
 
@@ -324,9 +318,9 @@ def _take_back_signals(timeout: Timeout, lent: _Lent | None) -> None:
     if lent is None:
         _ringing.timeout = None
         if timeout.stopped_by is not None:  # the timer may be set to ring again and again
-            _set_timer(_IDLE_S)
+            signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
         return
-    _set_timer(0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
     _ringing.timeout = lent.outer
     if lent.handlers is not None:
         lent.handlers.restore()
@@ -386,13 +380,12 @@ def handlers_kept() -> Generator[None]:
         return
     handlers = _Handlers()
     _ringing.kept = True
-    _ringing.look_again_at = time.monotonic() + 1.0
-    _set_timer(_IDLE_S)
+    signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
     try:
         yield
     finally:
         _ringing.kept = False
-        _set_timer(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         handlers.restore()
 
 

@@ -45,7 +45,12 @@ class Cancel(BaseException):
 class Host:
     """Whoever runs an attempt, as its context sees it. This one runs nothing: tests of handlers need no more."""
 
-    deadline: datetime | None = None
+    __slots__ = ()
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the attempt's time is up."""
+        return None
 
     def stop_asked(self) -> bool:
         """Whether the attempt shall stop."""

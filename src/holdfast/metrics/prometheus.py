@@ -20,7 +20,7 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as problem:
-    raise ConfigError("metrics need the package prometheus-client: pip install 'holdfast[metrics]'") from problem
+    raise ConfigError("metrics need the package prometheus-client: pip install prometheus-client") from problem
 
 PREFIX: Final = "holdfast_"
 BUCKETS_S: Final = (

@@ -33,6 +33,8 @@ class Keeper:
         self._held: dict[int, tuple[JobLease, Listener]] = {}
         self._told: set[int] = set()
         self._proven: dict[int, float] = {}
+        self._interval_s = backend.policy.lease_s / 3
+        self._renewed_at: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -65,17 +67,18 @@ class Keeper:
         """Until when, on this process's monotonic clock, the lease is known to hold."""
         return self._proven.get(id(lease), lease.fence_at)
 
-    def close(self) -> None:
-        """Stop renewing. Leases that are still held end by themselves."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop renewing; what is held ends by itself. A thread that the engine keeps waiting is left behind."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
 
     def renew_held(self) -> bool:
         """Renew what is held now; False if the engine could not be asked."""
         with self._lock:
             held = list(self._held.values())
         if not held:
+            self._renewed_at = None
             return True
         asked_at = self._backend.clock.monotonic()
         try:
@@ -84,6 +87,10 @@ class Keeper:
             unforeseen = not isinstance(problem, BackendError)
             log.warning("could not renew %d leases, trying again: %s", len(held), problem, exc_info=unforeseen)
             return False
+        gap = 0.0 if self._renewed_at is None else asked_at - self._renewed_at
+        self._renewed_at = asked_at
+        if gap > 2 * self._interval_s:
+            log.warning("leases that last %g s were renewed only after %.1f s", self._backend.policy.lease_s, gap)
         for (lease, listener), state in zip(held, states, strict=True):
             if state is not LeaseState.LOST:
                 self._prove(lease, asked_at + lease.ttl_s)
@@ -113,10 +120,9 @@ class Keeper:
             listener.on_lost(lease)
 
     def _run(self) -> None:
-        interval = self._backend.policy.lease_s / 3
-        wait = interval
+        wait = self._interval_s
         while not self._stop.wait(wait):
-            wait = interval if self.renew_held() else min(interval, 1.0)
+            wait = self._interval_s if self.renew_held() else min(self._interval_s, 1.0)
 
 
 class _Single(Listener):

@@ -30,7 +30,7 @@ MAX_CONNECTIONS: Final = 64
 MAX_REQUEST_BYTES: Final = 8192
 MAX_PORT: Final = 65535
 TEXT: Final = "text/plain; charset=utf-8"
-NO_METRICS: Final = "metrics need the package prometheus-client: pip install 'holdfast[metrics]'"
+NO_METRICS: Final = "metrics need the package prometheus-client: pip install prometheus-client"
 
 log = logging.getLogger("holdfast.probes")
 

@@ -80,7 +80,10 @@ class Reporter:
             self._add(status, queue, number, counts)
         self._count(counts, durations)
         if self._listener is not None:
-            self._listener(results)
+            try:
+                self._listener(results)
+            except Exception:  # whoever listens may fail, and no job shall suffer for it
+                log.exception("what became of %d jobs could not be told", len(results))
 
     def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
         """So many jobs of these queues were acknowledged, and nobody wants to hear of each: how long they took."""

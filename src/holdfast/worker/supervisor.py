@@ -11,7 +11,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -30,6 +30,7 @@ from holdfast.values import (
     JobLease,
     Outcome,
     Progress,
+    Release,
     RunningJob,
     Settlement,
     StopOrder,
@@ -41,7 +42,7 @@ from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.executors.child import resident_bytes
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
-from holdfast.worker.executors.process import Flight, KillReason, Program
+from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
 from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper, Listener
 from holdfast.worker.maintenance import Maintenance
@@ -62,6 +63,7 @@ HURRY_KILL_AFTER_S: Final = 1.0
 FENCE_MARGIN_S: Final = 1.0
 FLUSH_S: Final = 10.0
 EXCHANGE_S: Final = 0.004
+LEAVE_IN_PEACE_S: Final = 0.05
 FAILED_PAUSE_S: Final = 1.0
 # Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
 SHORT_S: Final = 0.01
@@ -115,7 +117,8 @@ class Supervisor(Listener):
         self._notifier = notifier or Notifier.from_environment({})
         self._started_at = from_us(engine.clock.now_us())
         self._numbers = itertools.count(1)
-        self._pace = Pace()
+        self._pace = Pace(is_shared=len(options.queues) > 1)
+        self._lately: dict[str, list[float]] = {}
         self._turns = Turns(options.queues)
         self._selector = selectors.DefaultSelector()
         self._wake_out, self._wake_in = os.pipe()
@@ -149,6 +152,7 @@ class Supervisor(Listener):
         self._status_at = 0.0
         self._is_announced = False
         self._ask_at = 0.0
+        self._asked_at = 0.0
         self._settle_by = 0.0
         self._is_urgent = False
         self._failure: Exception | None = None
@@ -162,6 +166,11 @@ class Supervisor(Listener):
     @property
     def is_draining(self) -> bool:
         return self._draining_since is not None
+
+    @property
+    def in_hand(self) -> frozenset[Flight]:
+        """The jobs that were fetched and have no verdict yet."""
+        return frozenset(self._in_hand)
 
     @property
     def running(self) -> int:
@@ -237,6 +246,7 @@ class Supervisor(Listener):
             self._calls.popleft()()
         now = self.turned_at = time.monotonic()
         self._pool.tend(now, listens=not self._is_exchanging)
+        self._learn()
         self._fence(now)
         self._end_draining(now)
         self._dispatch(now)
@@ -259,9 +269,11 @@ class Supervisor(Listener):
     @property
     def _is_exchanging(self) -> bool:
         """Whether the exchanger is at work for us: its thread then gets this one's time, which SQLite needs in a
-        thousand small pieces; what lingering children have to say goes into the next batch anyway.
+        thousand small pieces; what lingering children have to say goes into the next batch anyway. An engine that does
+        not answer for long is not waited for.
         """
-        return self._asked is not None and not self._is_waiting
+        is_at_work = self._asked is not None and not self._is_waiting
+        return is_at_work and time.monotonic() < self._asked_at + LEAVE_IN_PEACE_S
 
     def _patience(self) -> float:
         """How long to wait for an event before the clock has something to say."""
@@ -292,7 +304,7 @@ class Supervisor(Listener):
 
     def _close(self) -> None:
         self._pool.close()
-        self._keeper.close()
+        self._keeper.close(FLUSH_S)
         self._exchanger.close(FLUSH_S)
         self._caretaker.close(FLUSH_S)
         self.unsettled += len(self._in_hand) + len(self._outgoing) + len(self._asked or ())
@@ -315,6 +327,7 @@ class Supervisor(Listener):
         if not limits and not self._is_urgent and time.monotonic() < self._settle_by:
             return  # verdicts on short jobs, and nothing to claim: more will come in a moment, for the same commit
         self._asked, self._outgoing, self._is_urgent = self._outgoing, Verdicts(), False
+        self._asked_at = time.monotonic()
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
         self._exchanger.ask(Request(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
@@ -340,27 +353,33 @@ class Supervisor(Listener):
         limits: dict[str, int] = {}
         for queue in self.options.queues:
             batch = self._pace.batch(queue, self._pool.slots)
-            room = sum(max(0, batch - len(child.held)) for child in children) - len(self._backlog)
+            room = sum(self._room(child, queue) for child in children) - len(self._backlog)
             # A claim for a few jobs costs as much as one for many: it waits until it is worth it, or urgent.
             if room > 0 and (has_free_slot or room >= batch * len(children) // 4):
                 limits[queue] = min(room, left)
         return {queue: limit for queue, limit in limits.items() if limit > 0}
+
+    def _room(self, child: ExecutorProcess, queue: str) -> int:
+        """How many jobs of this queue the child should be given now."""
+        only = len(self.options.queues) == 1
+        held = {queue: len(child.held)} if only else Counter(one.lease.queue for one in child.held.values())
+        return self._pace.room(held, queue, self._pool.slots)
 
     def _post_answer(self, answer: Answer) -> None:
         self._call(lambda: self._take(answer))
 
     def _take(self, answer: Answer) -> None:
         asked, self._asked, self._is_waiting = self._asked, None, False
-        if asked:
-            self._keeper.drop(asked.leases)
-            self.unsettled += asked.report(answer.held, self.reporter)
+        if answer.leases:
+            self._admit(answer.leases)
         if answer.problem is not None:
             self._failed_request(answer.problem)
         elif answer.request.limits:
             # What has ended since it was asked may be due again, or have enqueued others.
             self._is_dry = not answer.leases and not self._outgoing
-        if answer.leases:
-            self._admit(answer.leases)
+        if asked:
+            self._keeper.drop(asked.leases)
+            self.unsettled += asked.report(answer.held, self.reporter)
 
     def _failed_request(self, problem: Exception) -> None:
         """The engine answers with an error nobody foresaw: a burst ends with it, a worker goes on a little later."""
@@ -370,6 +389,8 @@ class Supervisor(Listener):
             self._drain()
 
     def _admit(self, leases: Sequence[JobLease]) -> None:
+        if not self.claimed:
+            self._caretaker.beat_now()  # people look at a worker when it begins
         self.claimed += len(leases)
         self._keeper.hold(leases, self)
         self.reporter.fetched(leases[0].queue, len(leases))
@@ -388,7 +409,7 @@ class Supervisor(Listener):
             flights.append(Flight(next(self._numbers), lease, message, now))
         self._in_hand.update(flights)
         for flight in flights:
-            (self._suspects if flight.lease.crashes else self._backlog).append(flight)
+            (self._suspects if flight.is_suspect else self._backlog).append(flight)
 
     def _settle(self, flight: Flight, settlement: Settlement) -> None:
         self._ended([flight])
@@ -408,8 +429,11 @@ class Supervisor(Listener):
 
     def _hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
         self._is_urgent = True
-        started = flight.started_at > 0
-        self._settle(flight, self._intake.handed_back(flight.lease, note, delay=delay, unstarted=not started))
+        if flight.started_at > 0:
+            record = self._failed(flight, Outcome.INTERRUPTED, note=note).record()
+            self._settle(flight, Release(lease=flight.lease, delay=delay, record=record))
+        else:
+            self._settle(flight, self._intake.handed_back(flight.lease, note, delay=delay, unstarted=True))
 
     # Giving work to the children.
 
@@ -433,15 +457,21 @@ class Supervisor(Listener):
         children = [child for child in self._pool.ready if not child.is_alone and not child.is_blocked(now)]
         children.sort(key=lambda child: len(child.held))
         for place, child in enumerate(children):
-            batch = self._pace.batch(self._backlog[0].lease.queue, self._pool.slots)
             part = -(-len(self._backlog) // (len(children) - place))
-            part = min(part, batch - len(child.held))
+            part = min(part, self._room(child, self._backlog[0].lease.queue))
             flights = [self._backlog.popleft() for _ in range(part)]
             flights = [flight for flight in flights if not (flight.is_cancelled and self._is_cancelled(flight))]
             if flights:
-                self._pool.give(child, flights)
+                self._give(child, flights)
             if not self._backlog:
                 return
+
+    def _give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
+        fences = [self._fence_of(flight) for flight in flights if flight.message.fence]
+        if fences:
+            # Before it can start: we may stand still a moment later.
+            child.fence(min([*fences, *map(self._fence_of, child.fenced.values())]))
+        self._pool.give(child, flights)
 
     def _hand_back_waiting(self, now: float) -> None:
         while self._backlog and self._backlog[0].waits_since < now - HAND_BACK_AFTER_S:
@@ -463,7 +493,7 @@ class Supervisor(Listener):
             self._suspects.popleft()
             if not self._is_cancelled(flight):
                 child.is_alone = True
-                self._pool.give(child, [flight])
+                self._give(child, [flight])
             return
         if child is not None:
             child.is_alone = True  # it is given nothing more until it has run the suspect
@@ -485,8 +515,14 @@ class Supervisor(Listener):
             self._took(queue, durations)
 
     def _took(self, queue: str, durations: Sequence[float]) -> None:
-        self._pace.saw(queue, sum(durations), len(durations))
+        self._lately.setdefault(queue, []).extend(durations)
         self._is_urgent = self._is_urgent or max(durations) > SHORT_S
+
+    def _learn(self) -> None:
+        """Whole turns are averaged."""
+        for queue, durations in self._lately.items():
+            self._pace.saw(queue, sum(durations), len(durations))
+        self._lately.clear()
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         message, lease = flight.message, flight.lease
@@ -546,7 +582,9 @@ class Supervisor(Listener):
                 case _:
                     self._hand_back(flight, why.value)
 
-    def _failed(self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None) -> ExecutionResult:
+    def _failed(
+        self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None, *, note: str = ""
+    ) -> ExecutionResult:
         """The result of an attempt that could not tell its own, from its start to now."""
         now_us = self._engine.clock.now_us()
         return ExecutionResult(
@@ -554,7 +592,9 @@ class Supervisor(Listener):
             outcome=outcome,
             started_us=now_us - int((time.monotonic() - flight.started_at) * 1e6),
             ended_us=now_us,
+            output=flight.printed,
             error=error,
+            note=note,
         )
 
     # What the keeper says, on its thread.
@@ -588,12 +628,17 @@ class Supervisor(Listener):
         return next((flight for flight in self._in_hand if flight.lease is lease), None)
 
     def _fence(self, now: float) -> None:
-        """Kill what asked for it before its lease can pass to somebody else."""
-        for flight in self._pool.flights():
-            if flight.message.fence:
-                margin = min(FENCE_MARGIN_S, flight.lease.ttl_s / 4)
-                if now > self._keeper.fence_at(flight.lease) - margin:
-                    self._pool.kill([flight], KillReason.FENCED)
+        """Kill what asked for it before its lease can pass to somebody else; or, if we should stand still, have it
+        killed then.
+        """
+        for child in self._pool.children:
+            until = min((self._fence_of(flight) for flight in child.fenced.values()), default=None)
+            child.fence(until)
+            if until is not None and now > until:
+                self._pool.kill([one for one in child.fenced.values() if now > self._fence_of(one)], KillReason.FENCED)
+
+    def _fence_of(self, flight: Flight) -> float:
+        return self._keeper.fence_at(flight.lease) - min(FENCE_MARGIN_S, flight.lease.ttl_s / 4)
 
     # Leaving.
 

@@ -48,15 +48,31 @@ class Pace:
     nothing about the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         self._seconds: dict[str, float] = {}
 
     def saw(self, queue: str, seconds: float, jobs: int = 1) -> None:
         """So many jobs took that long together."""
-        known, mean = self._seconds.get(queue, _UNKNOWN_S), seconds / jobs
+        known, mean = self._pace(queue), seconds / jobs
         self._seconds[queue] = max(mean, known + (mean - known) * (1 - _FORGETTING**jobs))
 
     def batch(self, queue: str, slots: int) -> int:
-        """How many jobs of this queue a child with so many slots should have at hand."""
-        pace = self._seconds.get(queue, _UNKNOWN_S)
-        return max(slots, min(LARGEST_BATCH, int(slots * BATCH_S / pace) if pace > 0 else LARGEST_BATCH))
+        """How many jobs of this queue alone a child with so many slots should have at hand."""
+        return self.room({}, queue, slots)
+
+    def room(self, held: Mapping[str, int], queue: str, slots: int) -> int:
+        """How many jobs of this queue such a child should be given beside those it has, by queue.
+
+        What counts is the time they will take, so that a queue of quick jobs leaves room for one of slow ones. Where
+        there are several queues, any room is a place for one job of each: whose turn it is decides.
+        """
+        number = sum(held.values())
+        left_s = slots * BATCH_S - sum(self._pace(name) * jobs for name, jobs in held.items())
+        pace = self._pace(queue)
+        fitting = int(left_s / pace) if pace > 0 else LARGEST_BATCH
+        least = 1 if left_s > 0 and self._is_shared else 0
+        return max(slots - number, min(LARGEST_BATCH - number, max(fitting, least)), 0)
+
+    def _pace(self, queue: str) -> float:
+        return self._seconds.get(queue, _UNKNOWN_S)

@@ -1,6 +1,7 @@
 """Interrupting a call: in time, again if need be, and never once it is over."""
 
 import gc
+import os
 import random
 import signal
 import threading
@@ -193,9 +194,9 @@ def test_a_call_interrupted_just_as_it_begins_is_interrupted(
 ) -> None:
     lend = timeout_module._lend_signals  # pyright: ignore[reportPrivateUsage]
 
-    def interrupted_meanwhile(timeout: Timeout, now: float) -> object:
+    def interrupted_meanwhile(timeout: Timeout) -> object:
         assert timeout.interrupt(JobCancelRequested("just now"))
-        return lend(timeout, now)
+        return lend(timeout)
 
     with keeping():
         monkeypatch.setattr(timeout_module, "_lend_signals", interrupted_meanwhile)
@@ -471,10 +472,9 @@ def test_kept_handlers_end_with_their_block() -> None:
     assert signal.getsignal(signal.SIGALRM) is before
 
 
-def test_a_handler_that_a_job_left_behind_is_replaced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_a_job_left_behind_is_replaced_again() -> None:
     with handlers_kept():
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
-        monkeypatch.setattr("holdfast.execution.timeout._ringing.look_again_at", 0.0)
         assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
 
 
@@ -538,6 +538,46 @@ def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: C
         assert isinstance(Timeout(0.1).run(lambda: time.sleep(30)).raised, JobTimeout)
         assert time.monotonic() - started < 4
         assert Timeout(30).run(lambda: 5) == Ended(value=5)
+
+
+def use_an_alarm() -> None:
+    """The usual recipe."""
+    was = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.alarm(5)
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, was)
+
+
+def leave_the_default_handler() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def leave_the_signal_ignored() -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("fiddle", [stop_the_timer, use_an_alarm, leave_the_default_handler, leave_the_signal_ignored])
+def test_with_kept_handlers_a_job_that_used_the_alarm_costs_the_next_one_nothing(fiddle: Callable[[], None]) -> None:
+    """Though both have the same limit, so that the timer of the first would have served the second."""
+    with handlers_kept():
+        Timeout(0.3).run(lambda: None)
+        Timeout(0.3).run(fiddle)
+        started = time.monotonic()
+        assert isinstance(Timeout(0.3).run(lambda: time.sleep(30)).raised, JobTimeout)
+        assert time.monotonic() - started < 4
+
+
+def test_with_kept_handlers_a_forked_process_has_its_timeouts() -> None:
+    """Timers are not inherited."""
+    with handlers_kept():
+        Timeout(0.3).run(lambda: None)
+        copy = os.fork()
+        if copy == 0:
+            is_raised = False
+            with suppress(BaseException):
+                is_raised = isinstance(Timeout(0.3).run(lambda: time.sleep(30)).raised, JobTimeout)
+            os._exit(0 if is_raised else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0
 
 
 def test_with_kept_handlers_an_idle_timer_neither_raises_nor_goes_on_ringing() -> None:

@@ -503,7 +503,8 @@ class MemoryBackend(Engine):
             if record is None:
                 return CancelAnswer.UNKNOWN
             if record.state is JobState.PROCESSING:
-                record.cancel_request = reason
+                # Asking again without a reason does not take the first one back.
+                record.cancel_request = reason or record.cancel_request or ""
                 return CancelAnswer.REQUESTED
             if record.state.is_final:
                 return CancelAnswer.TOO_LATE

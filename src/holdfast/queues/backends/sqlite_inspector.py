@@ -73,7 +73,10 @@ ATTEMPTS: Final = """
 CANCEL_WAITING: Final = """
     UPDATE holdfast_jobs SET state = 6, cancel_reason = :reason, finished_at = :now
     WHERE id = :id AND state IN (0, 1, 3)"""
-REQUEST_CANCEL: Final = "UPDATE holdfast_jobs SET cancel_request = :reason WHERE id = :id AND state = 2"
+# Asking again without a reason does not take the first one back.
+REQUEST_CANCEL: Final = """
+    UPDATE holdfast_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
+    WHERE id = :id AND state = 2"""
 
 MESSAGE_OF: Final = """
     SELECT m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq

@@ -55,6 +55,15 @@ class CancelLaws:
         assert lab.engine.settle([Cancel(lease=lease)]) == [True]
         assert lab.view("a").cancel_reason == "not today"
 
+    def test_asking_again_without_a_reason_keeps_the_first(self, lab: Lab) -> None:
+        lab.put("a", "b")
+        first, second = lab.claim()
+        for reasons in (["not today", ""], ["", ""]):
+            id = "a" if reasons[0] else "b"
+            assert [lab.engine.cancel(id, reason) for reason in reasons] == [CancelAnswer.REQUESTED] * 2
+        assert lab.engine.settle([Cancel(lease=first), Cancel(lease=second)]) == [True, True]
+        assert (lab.view("a").cancel_reason, lab.view("b").cancel_reason) == ("not today", "")
+
     def test_a_finished_job_cannot_be_cancelled(self, lab: Lab) -> None:
         lab.put("completed", "dead", "cancelled")
         assert lab.engine.ack(lab.take("completed"))

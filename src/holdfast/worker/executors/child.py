@@ -33,6 +33,7 @@ from holdfast.worker.executors.frames import (
     FrameBuffer,
     FromChild,
     Leave,
+    Printed,
     Progressed,
     Recall,
     Refused,
@@ -45,6 +46,7 @@ from holdfast.worker.executors.frames import (
 )
 
 PROGRESS_EVERY_S: Final = 0.2
+FORKED_COPY: Final = 70
 MEMORY_LOOK_S: Final = 0.05
 _CHUNK: Final = 64 * 1024
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -191,10 +193,11 @@ class Bench:
 
     def __init__(self, line: Line, registry: HandlerRegistry, limits: Limits) -> None:
         self.line = line
-        self.runtime = JobRuntime(registry, on_progress=self._on_progress)
+        self.runtime = JobRuntime(registry, on_output=self._on_output, on_progress=self._on_progress)
         self.limits = limits
         self._registry = registry
         self._ids: dict[int, str] = {}
+        self._pid = os.getpid()
         line.on_stop = self._on_stop
 
     def begin(self, delivery: Delivery) -> JobMessage:
@@ -209,12 +212,21 @@ class Bench:
             return problem
         except KeyboardInterrupt as problem:
             return _interrupted(message, problem)
+        finally:
+            self._end_if_forked()
 
     async def run_async(self, message: JobMessage, delivery: Delivery) -> Verdict:
         try:
             return await self.runtime.run_async(message, delivery)
         except HoldfastError as problem:
             return problem
+        finally:
+            self._end_if_forked()
+
+    def _end_if_forked(self) -> None:
+        """A copy of this process that a job has made and forgotten to end would run our jobs a second time."""
+        if os.getpid() != self._pid:
+            os._exit(FORKED_COPY)
 
     def is_async(self, message: JobMessage) -> bool:
         try:
@@ -236,11 +248,18 @@ class Bench:
         self._ids.pop(delivery.number, None)
 
     def _on_progress(self, job_id: str, progress: Progress) -> None:
+        number = self._number_of(job_id)
+        if number:
+            self.line.progressed(number, progress)
+
+    def _on_output(self, job_id: str, text: str) -> None:
+        number = self._number_of(job_id)
+        if number and os.getpid() == self._pid:
+            self.line.say(Printed(number, text))
+
+    def _number_of(self, job_id: str) -> int:
         # The latest, should the job have been delivered here twice.
-        for number, known_id in reversed(tuple(self._ids.items())):
-            if known_id == job_id:
-                self.line.progressed(number, progress)
-                return
+        return next((number for number, known in reversed(tuple(self._ids.items())) if known == job_id), 0)
 
     def _on_stop(self, frame: Stop) -> None:
         why = JobCancelRequested() if frame.cancelled else JobInterrupted("the worker had to leave")

@@ -11,6 +11,7 @@ from msgspec import Struct
 from holdfast.values import ExecutionResult, Progress
 
 _SIZE: Final = 4
+_LARGEST: Final = 64 * 1024 * 1024
 _ROOM: Final = 1024 * 1024
 _size_at: Final = struct.Struct("<I").unpack_from
 
@@ -102,12 +103,23 @@ class Progressed(Struct, frozen=True, array_like=True, tag=7):
     progress: Progress
 
 
+class Printed(Struct, frozen=True, array_like=True, tag=9):
+    """What a running job has printed or logged, as it comes; of a job that ends well, its verdict says it again."""
+
+    number: int
+    text: str
+
+
 ToChild: TypeAlias = Work | Recall | Stop | Leave
-FromChild: TypeAlias = Ready | Broken | Started | Done | Ended | Refused | Returned | Progressed
+FromChild: TypeAlias = Ready | Broken | Started | Done | Ended | Refused | Returned | Progressed | Printed
 
 encoder: Final = msgspec.msgpack.Encoder()
 _to_child: Final = msgspec.msgpack.Decoder(ToChild)
 _from_child: Final = msgspec.msgpack.Decoder(FromChild)
+
+
+class Garbled(Exception):
+    """What was read is no frame."""
 
 
 def packed(frame: ToChild | FromChild) -> bytes:
@@ -134,16 +146,22 @@ class FrameBuffer:
         """The frames from a worker that this chunk completes."""
         return map(_to_child.decode, self._bodies(chunk))
 
-    def from_child(self, chunk: bytes) -> Iterator[FromChild]:
-        """The frames from a child that this chunk completes."""
-        return map(_from_child.decode, self._bodies(chunk))
+    def from_child(self, chunk: bytes) -> list[FromChild]:
+        """The frames from a child that this chunk completes; its jobs may have written anything there."""
+        try:
+            return [_from_child.decode(body) for body in self._bodies(chunk)]
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            raise Garbled(str(problem)) from problem
 
     def _bodies(self, chunk: bytes) -> list[bytes]:
         data = self._bytes + chunk if self._bytes else chunk
         bodies: list[bytes] = []
         start, end = 0, len(data)
         while end - start >= _SIZE:
-            following = start + _SIZE + _size_at(data, start)[0]
+            size = _size_at(data, start)[0]
+            if size > _LARGEST:
+                raise Garbled(f"a frame of {size:,} bytes")
+            following = start + _SIZE + size
             if following > end:
                 break
             bodies.append(data[start + _SIZE : following])

@@ -5,6 +5,7 @@ Nothing of the program outlives this process, and when it is told how the progra
 
 import ctypes
 import errno
+import math
 import os
 import signal
 import socket
@@ -62,8 +63,10 @@ class Guarded:
     def __init__(
         self, argv: Sequence[str], *, environment: Mapping[str, str], inherited: Sequence[Inherited] = ()
     ) -> None:
-        _reap()
+        reap()
         self.pid: int | None = None
+        self.was_fenced = False
+        """Whether the guardian has killed it because its time was over."""
         self._heard = b""
         self._has_ended = False
         self._argv = tuple(argv)
@@ -100,6 +103,14 @@ class Guarded:
         with suppress(OSError):
             self._control.send(b"kill\n")
 
+    def fence(self, until: float | None) -> None:
+        """Have the program killed at that instant of the monotonic clock, unless another word comes before.
+
+        The guardian sees to it by itself: also if this process stands still then.
+        """
+        with suppress(OSError):
+            self._control.send(b"until %a\n" % (math.inf if until is None else until))
+
     def receive(self) -> Ended | None:
         """How the program ended, once, when nothing of it runs any more; until then, and afterwards, None."""
         if self._has_ended:
@@ -114,15 +125,18 @@ class Guarded:
         self._has_ended = ended is not None
         return ended
 
+    def let_go(self) -> None:
+        """Whatever still runs is killed. The guardian is reaped later, by `reap`."""
+        if self.fileno() != -1:
+            self._control.close()
+            _let_go.add(self._guardian.pid)
+
     def close(self) -> None:
-        """Let go: whatever still runs is killed. The guardian is reaped here or, should it take long, later."""
-        if self.fileno() == -1:
-            return
-        self._control.close()
-        _let_go.add(self._guardian.pid)
+        """Let go, and wait for the guardian; should it take long, it is reaped later."""
+        self.let_go()
         with suppress(subprocess.TimeoutExpired):
             self._guardian.wait(_GUARDIAN_LEAVES_WITHIN_S)
-        _reap()
+        reap()
 
     def _read(self) -> bool:
         """Take in what was said; whether that was all there will ever be."""
@@ -139,6 +153,9 @@ class Guarded:
         match words:
             case ["started", pid]:
                 self.pid = int(pid)
+                return None
+            case ["fenced"]:
+                self.was_fenced = True
                 return None
             case ["failed", number]:
                 return Ended(problem=f"could not be started: {_reason(int(number))}: {self._argv[0]!r}")
@@ -234,7 +251,7 @@ def _children_among(found: Mapping[int, guardian.Process]) -> list[int]:
     return [pid for pid, process in found.items() if process.parent == me and pid not in _guardians]
 
 
-def _reap() -> None:
+def reap() -> None:
     """Take leave of the guardians that were let go and have ended."""
     for pid in list(_let_go):
         if _guardians[pid].poll() is not None:

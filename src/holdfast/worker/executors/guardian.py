@@ -7,6 +7,7 @@ On the control socket it says `started PID` and, when nothing of the program run
 or `failed ERRNO` if the program could not be started. Whatever it hears there, and be it the end, means: kill.
 """
 
+import math
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ from contextlib import suppress
 PATIENCE_S = 5.0
 LOOK_EVERY_S = 0.01
 LOOK_ON_EVERY_S = 1.0
+LONGEST_WAIT_S = 3600.0
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
@@ -50,6 +52,8 @@ class Guardian:
         self._program = 0
         self._status: int | None = None
         self._max_rss_bytes = 0
+        self._heard = b""
+        self._fence_at = math.inf
         self._listen()
         if LINUX:
             # Orphans below it become its children instead of init's, so that each can be found and reaped.
@@ -67,10 +71,27 @@ class Guardian:
             return
         self._say(f"started {self._program}")
         while self._reap() and self._status is None and os.getppid() == self._asker:
-            if self._control in self._wait():
+            left_s = self._fence_at - time.monotonic()
+            if left_s <= 0:
+                self._say("fenced")
+                break
+            if self._control in self._wait(min(left_s, LONGEST_WAIT_S)) and not self._obeyed():
                 break
         self._events.unregister(self._control)
         self._leave_nothing()
+
+    def _obeyed(self) -> bool:
+        """Take in what the asker says: until when the program may run. Any other word, or none, is its end."""
+        said = b""
+        with suppress(OSError):  # it left without having read what we said
+            said = os.read(self._control, 4096)
+        *lines, self._heard = (self._heard + said).split(b"\n")
+        for line in lines:
+            word, _, until = line.partition(b" ")
+            if word != b"until":
+                return False
+            self._fence_at = float(until)
+        return bool(said)
 
     def _listen(self) -> None:
         """Ended children and words of the asker both wake it, at once."""

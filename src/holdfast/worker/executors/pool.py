@@ -6,7 +6,7 @@ import selectors
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias, assert_never
 
 from holdfast.values import ExecutionResult, Progress
 from holdfast.worker.executors import guarded
@@ -14,7 +14,8 @@ from holdfast.worker.executors.frames import (
     Broken,
     Done,
     Ended,
-    FromChild,
+    Garbled,
+    Printed,
     Progressed,
     Ready,
     Refused,
@@ -38,6 +39,7 @@ _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0
 
 
+_Other: TypeAlias = Ready | Broken | Started | Ended | Refused | Returned | Progressed | Printed
 _NEVER_READY: Final = (KillReason.DEAF, frozenset[int]())
 
 
@@ -120,7 +122,8 @@ class ProcessPool:
 
     def flights(self) -> list[Flight]:
         """What the children have started."""
-        return [flight for child in self.children for flight in child.running.values()]
+        # Copied in one step each: others ask too, from their threads, while this one changes them.
+        return [flight for child in tuple(self.children) for flight in list(child.running.values())]
 
     def tend(self, now: float, *, listens: bool) -> None:
         """Start what is missing, read whom nobody waits for (if it `listens`), and enforce every deadline."""
@@ -133,6 +136,7 @@ class ProcessPool:
                 child.pull()
             self._enforce(child, now)
             self._watch(child)
+        guarded.reap()
         if self._has_strays and now >= self._strays_look_at:
             self._strays_look_at = now + STRAYS_LOOK_S
             self._has_strays = guarded.kill_strays(self._not_ours) > 0
@@ -166,6 +170,8 @@ class ProcessPool:
         """Let go of every child; their guardians end what still runs."""
         for child in self.children:
             self._forget(child)
+            child.let_go()
+        for child in self.children:
             child.close()
         self.children.clear()
         if self._has_strays:
@@ -203,7 +209,7 @@ class ProcessPool:
         how = guarded.describe(ended)
         self.children.remove(child)
         self._forget(child)
-        child.close()
+        child.let_go()
         started = list(child.running.values())
         unstarted = child.returned([number for number in child.held if number not in child.running])
         child.returned(list(child.running))
@@ -228,14 +234,19 @@ class ProcessPool:
 
     def _listen(self, child: ExecutorProcess) -> bool:
         """Take in what the child has said; whether that was anything."""
-        frames = child.read()
+        try:
+            frames = child.read()
+        except Garbled as problem:
+            log.error("an executor is killed: it says what cannot be understood (%s)", problem)  # noqa: TRY400
+            child.distrust()
+            return False
         child.quiet_turns = 0 if frames else child.quiet_turns + 1
         now = time.monotonic()
         done: list[Done] = []
         flights: list[Flight] = []
         for frame in frames:
             # Nearly all are of this kind; they are settled together.
-            if type(frame) is Done:
+            if isinstance(frame, Done):
                 flight = child.ended(frame.number, frame.next, now)
                 if flight is not None:
                     flights.append(flight)
@@ -248,7 +259,7 @@ class ProcessPool:
             child.is_alone = False
         return bool(frames)
 
-    def _heard(self, child: ExecutorProcess, frame: FromChild, now: float) -> None:
+    def _heard(self, child: ExecutorProcess, frame: _Other, now: float) -> None:
         match frame:
             case Ready():
                 child.is_ready = True
@@ -273,13 +284,20 @@ class ProcessPool:
             case Progressed(number=number, progress=progress):
                 if number in child.running:
                     self._audience.on_progress(child.running[number], progress)
+            case Printed(number=number, text=text):
+                if number in child.running:
+                    child.running[number].printed += text
             case _:
-                pass
+                assert_never(frame)
 
     def _enforce(self, child: ExecutorProcess, now: float) -> None:
         if child.killed_for is not None:
             return
-        overdue = {flight.number: _why(flight) for flight in child.running.values() if now > self._kill_at(flight)}
+        overdue = self._overdue(child, now)
+        if overdue and child.is_lingering:
+            # What it has said is not read yet: they may have ended long ago.
+            self._listen(child)
+            overdue = self._overdue(child, now)
         if overdue:
             why = next(iter(overdue.values()))
             log.warning("killing an executor: job %s %s", _ids(child, overdue), why.value)
@@ -292,6 +310,9 @@ class ProcessPool:
             child.leave_by = child.leave_by or now + DEAF_AFTER_S
             if now > child.leave_by:
                 child.kill(KillReason.DEAF)
+
+    def _overdue(self, child: ExecutorProcess, now: float) -> dict[int, KillReason]:
+        return {flight.number: _why(flight) for flight in child.running.values() if now > self._kill_at(flight)}
 
     def _kill_at(self, flight: Flight) -> float:
         """When patience with a job ends: so long after it was to have stopped."""

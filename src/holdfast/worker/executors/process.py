@@ -28,8 +28,7 @@ from holdfast.worker.executors.guarded import Ended, Guarded
 
 # A job that takes longer than this keeps those behind it waiting: they are taken back.
 BLOCKED_AFTER_S: Final = 0.03
-# Everything that children say is read into this first: new room for each read would cost the kernel more than the read.
-_room: Final = memoryview(bytearray(256 * 1024))
+_ROOM: Final = 128 * 1024
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -60,6 +59,7 @@ class Flight(Struct, eq=False):
     started_at: float = 0.0
     is_cancelled: bool = False
     stop_sent_at: float = 0.0
+    printed: str = ""
 
     @property
     def is_suspect(self) -> bool:
@@ -82,10 +82,13 @@ class ExecutorProcess:
         widen(ours)
         self._socket = ours
         self._frames = FrameBuffer()
+        # New room for each read would cost the kernel more than the read.
+        self._room = memoryview(bytearray(_ROOM))
         self._unread: list[bytes] = []
         self._outbox = b""
         self._slots = slots
         self.held: dict[int, Flight] = {}
+        self.fenced: dict[int, Flight] = {}
         self.running: dict[int, Flight] = {}
         self.began_at = time.monotonic()
         self.is_ready = False
@@ -98,6 +101,7 @@ class ExecutorProcess:
         self.quiet_turns = 0
         self.heard_eof = False
         self.killed_for: tuple[KillReason, frozenset[int]] | None = None
+        self._fenced_until: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -134,6 +138,8 @@ class ExecutorProcess:
         for flight in flights:
             flight.child = self
             self.held[flight.number] = flight
+            if flight.message.fence:
+                self.fenced[flight.number] = flight
         self._say(Work(tuple(Delivery(one.number, one.lease.wire, one.lease.attempts) for one in flights)))
 
     def started(self, number: int, now: float) -> None:
@@ -154,6 +160,8 @@ class ExecutorProcess:
         flight = self.held.pop(number, None)
         if flight is not None:
             flight.child = None
+        if self.fenced:
+            self.fenced.pop(number, None)
         if following:
             self.started(following, now)
         return flight
@@ -188,7 +196,7 @@ class ExecutorProcess:
         """Take off the socket what has come, so that the child can go on writing; `read` makes frames of it."""
         while not self.heard_eof:
             try:
-                size = self._socket.recv_into(_room)
+                size = self._socket.recv_into(self._room)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -196,15 +204,26 @@ class ExecutorProcess:
             if not size:
                 self.heard_eof = True
                 return
-            self._unread.append(bytes(_room[:size]))
-            if size < len(_room):
+            self._unread.append(bytes(self._room[:size]))
+            if size < _ROOM:
                 return
 
     def read(self) -> list[FromChild]:
-        """The frames that have come."""
+        """The frames that have come; `Garbled` if they are none."""
         self.pull()
         chunks, self._unread = self._unread, []
-        return list(self._frames.from_child(b"".join(chunks))) if chunks else []
+        return self._frames.from_child(b"".join(chunks)) if chunks else []
+
+    def distrust(self) -> None:
+        """It says what cannot be understood: hear nothing more of it, and have it killed like one that crashed."""
+        self.heard_eof = True
+        self._guarded.kill()
+
+    def fence(self, until: float | None) -> None:
+        """Have it killed at that instant of the monotonic clock, should this process not say otherwise before."""
+        if until != self._fenced_until:
+            self._fenced_until = until
+            self._guarded.fence(until)
 
     def write(self) -> None:
         """Send as much as the child takes now."""
@@ -220,10 +239,19 @@ class ExecutorProcess:
 
     def end(self) -> Ended | None:
         """How it ended, once nothing of it runs any more."""
-        return self._guarded.receive()
+        ended = self._guarded.receive()
+        if ended is not None and self._guarded.was_fenced and self.killed_for is None:
+            self.killed_for = (KillReason.FENCED, frozenset(self.fenced))
+        return ended
+
+    def let_go(self) -> None:
+        """Whatever still runs is killed; nobody waits for that."""
+        self._socket.close()
+        self._guarded.let_go()
 
     def close(self) -> None:
-        self._socket.close()
+        """The same, and wait for it."""
+        self.let_go()
         self._guarded.close()
 
     def _say(self, frame: ToChild) -> None:
