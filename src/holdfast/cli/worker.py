@@ -232,7 +232,17 @@ def _say_now(sentence: str) -> None:
 
 
 def _lines(results: Sequence[WorkerResult]) -> None:
-    _print("\n".join(plain(_line(result)) for result in results))
+    _print("\n".join(plain(_line(result)) for result in results if not _was_only_held(result)))
+
+
+def _was_only_held(result: WorkerResult) -> bool:
+    """A job that was fetched and given back without being started: nothing has happened to it."""
+    return (
+        result.status is WorkerStatus.RELEASED
+        and result.error is None
+        and not result.duration_s
+        and not result.retry_in
+    )
 
 
 def _documents(results: Sequence[WorkerResult]) -> None:

@@ -20,6 +20,8 @@ from holdfast.worker.decision import status_of
 
 log = logging.getLogger("holdfast.worker")
 
+EXECUTOR_DIED: Final = "holdfast.ExecutorDied"
+
 # What is counted for each end; a rejected signature is counted besides.
 _COUNTED: Final = {
     WorkerStatus.ACKED: ("jobs_succeeded",),
@@ -138,7 +140,8 @@ def _log_end(result: WorkerResult, lease: JobLease) -> None:
             log.critical("job %s was rejected and is dead: %s", lease.id, error)
         case WorkerStatus.RELEASED:
             if result.error:
-                log.warning("job %s cannot run here yet, again in %g s: %s", lease.id, result.retry_in or 0, error)
+                why = "was in a process that died" if result.error.type == EXECUTOR_DIED else "cannot run here yet"
+                log.warning("job %s %s, again in %.1f s: %s", lease.id, why, result.retry_in or 0, error)
         case WorkerStatus.LOST_LEASE:
             log.warning("job %s was no longer ours when it ended; its verdict was refused", lease.id)
         case _:

@@ -46,7 +46,7 @@ from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReaso
 from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper, Listener
 from holdfast.worker.maintenance import Maintenance
-from holdfast.worker.reporting import Reporter
+from holdfast.worker.reporting import EXECUTOR_DIED, Reporter
 from holdfast.worker.systemd import Notifier
 from holdfast.worker.turns import Pace, Turns
 from holdfast.worker.verdicts import Verdicts
@@ -552,10 +552,10 @@ class Supervisor(Listener):
             self._on_killed(flights, *killed_for)
         elif len(flights) == 1:
             # It was alone in there, so it was this one's doing.
-            result = self._failed(flights[0], Outcome.CRASHED, ErrorInfo(type="holdfast.ExecutorDied", message=how))
+            result = self._failed(flights[0], Outcome.CRASHED, ErrorInfo(type=EXECUTOR_DIED, message=how))
             self.on_ended(flights[0], result)
         else:
-            error = ErrorInfo(type="holdfast.ExecutorDied", message=f"{how}, with {len(flights)} jobs started")
+            error = ErrorInfo(type=EXECUTOR_DIED, message=f"{how}, with {len(flights)} jobs started")
             for flight in flights:
                 record = self._failed(flight, Outcome.CRASHED, error).record()
                 policy = policy_of(flight.message, self._retry)
@@ -661,7 +661,7 @@ class Supervisor(Listener):
     def _end_draining(self, now: float) -> None:
         since, grace = self._draining_since, self.options.grace_s
         if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
-            log.warning("the grace of %g s is over: %d running jobs are handed back", grace, self.running)
+            log.warning("the grace of %g s is over; what is running (%d) is handed back", grace, self.running)
             self._hurry()
         if self._hurried_since is not None:
             self._pool.hurry(now)  # a job may have been started since

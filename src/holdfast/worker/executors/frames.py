@@ -118,10 +118,6 @@ _to_child: Final = msgspec.msgpack.Decoder(ToChild)
 _from_child: Final = msgspec.msgpack.Decoder(FromChild)
 
 
-class Garbled(Exception):
-    """What was read is no frame."""
-
-
 def packed(frame: ToChild | FromChild) -> bytes:
     """A frame as it travels."""
     body = encoder.encode(frame)
@@ -139,6 +135,9 @@ def widen(connection: socket.socket) -> None:
 class FrameBuffer:
     """Bytes as they come, frames as they are complete. Reads never wait for the rest of a frame."""
 
+    garbled = ""
+    """Why what has come last is no frame, if it is none."""
+
     def __init__(self) -> None:
         self._bytes = b""
 
@@ -147,11 +146,14 @@ class FrameBuffer:
         return map(_to_child.decode, self._bodies(chunk))
 
     def from_child(self, chunk: bytes) -> list[FromChild]:
-        """The frames from a child that this chunk completes; its jobs may have written anything there."""
+        """The frames from a child that this chunk completes, up to what is none: its jobs may write anything there."""
+        frames: list[FromChild] = []
         try:
-            return [_from_child.decode(body) for body in self._bodies(chunk)]
+            for body in self._bodies(chunk):
+                frames.append(_from_child.decode(body))  # noqa: PERF401 - those before what is garbled count
         except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-            raise Garbled(str(problem)) from problem
+            self.garbled = str(problem)
+        return frames
 
     def _bodies(self, chunk: bytes) -> list[bytes]:
         data = self._bytes + chunk if self._bytes else chunk
@@ -160,7 +162,8 @@ class FrameBuffer:
         while end - start >= _SIZE:
             size = _size_at(data, start)[0]
             if size > _LARGEST:
-                raise Garbled(f"a frame of {size:,} bytes")
+                self.garbled = f"a frame of {size:,} bytes"
+                break
             following = start + _SIZE + size
             if following > end:
                 break

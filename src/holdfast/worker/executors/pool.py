@@ -14,7 +14,6 @@ from holdfast.worker.executors.frames import (
     Broken,
     Done,
     Ended,
-    Garbled,
     Printed,
     Progressed,
     Ready,
@@ -217,7 +216,9 @@ class ProcessPool:
         if (died_of_itself and not child.has_worked) or child.killed_for == _NEVER_READY:
             self._could_not_start(how)
         elif died_of_itself:
-            log.error("an executor died (%s) with %d jobs started", how, len(started))
+            log.error(
+                "an executor died (%s), running %s", how, "1 job" if len(started) == 1 else f"{len(started)} jobs"
+            )
         # Whoever a killed guardian had to look after has become a child of this process.
         self._has_strays |= ended.problem == guarded.GUARDIAN_DIED
         self._audience.on_returned(unstarted)
@@ -234,12 +235,7 @@ class ProcessPool:
 
     def _listen(self, child: ExecutorProcess) -> bool:
         """Take in what the child has said; whether that was anything."""
-        try:
-            frames = child.read()
-        except Garbled as problem:
-            log.error("an executor is killed: it says what cannot be understood (%s)", problem)  # noqa: TRY400
-            child.distrust()
-            return False
+        frames = child.read()
         child.quiet_turns = 0 if frames else child.quiet_turns + 1
         now = time.monotonic()
         done: list[Done] = []
@@ -257,6 +253,9 @@ class ProcessPool:
             self._audience.on_done(flights, done)
         if not child.held:
             child.is_alone = False
+        if child.garbled and not child.heard_eof:
+            log.error("an executor is killed: it says what cannot be understood (%s)", child.garbled)
+            child.distrust()
         return bool(frames)
 
     def _heard(self, child: ExecutorProcess, frame: _Other, now: float) -> None:

@@ -209,10 +209,15 @@ class ExecutorProcess:
                 return
 
     def read(self) -> list[FromChild]:
-        """The frames that have come; `Garbled` if they are none."""
+        """The frames that have come."""
         self.pull()
         chunks, self._unread = self._unread, []
         return self._frames.from_child(b"".join(chunks)) if chunks else []
+
+    @property
+    def garbled(self) -> str:
+        """Why it cannot be understood, if that is so."""
+        return self._frames.garbled
 
     def distrust(self) -> None:
         """It says what cannot be understood: hear nothing more of it, and have it killed like one that crashed."""
