@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
@@ -15,7 +15,7 @@ from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
-SCHEMES: Final = ("sqlite", "memory", "sync")
+SCHEMES: Final = ("sqlite", "postgresql", "memory", "sync")
 
 
 class BackendFactory:
@@ -50,6 +50,8 @@ class BackendFactory:
         match scheme:
             case "sqlite":
                 return self._open_sqlite(url, may_share=may_share)
+            case "postgresql" | "postgres":
+                return self._open_postgres(url)
             case "memory":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
@@ -77,6 +79,26 @@ class BackendFactory:
                 _refuse_a_lost_key(keyless, path)
         signer = self._signer or keyring_beside(path)
         return opened(signer), signer
+
+    def _open_postgres(self, url: str) -> tuple[Engine, Signer]:
+        try:
+            from holdfast.queues.backends.postgres import PostgresBackend
+        except ModuleNotFoundError as problem:
+            raise _missing("PostgreSQL", "psycopg[binary,pool]", problem) from problem
+        signer = self._shared_signer(url)
+        bare, asked = _without_prefix(url)
+        prefix = self._prefix if asked is None else asked
+        envelopes = self._envelopes(signer)
+        return PostgresBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
+
+    def _shared_signer(self, url: str) -> Signer:
+        """The key of a networked engine, which all who use it must have: none is made here."""
+        if self._signer is None:
+            raise ConfigError(
+                f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: make one "
+                "with  python -c 'import secrets; print(secrets.token_hex(32))'  and set HOLDFAST_SIGNING_KEY everywhere"
+            )
+        return self._signer
 
     def _open_sync(self, signer: Signer) -> SyncBackend:
         return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
@@ -114,6 +136,19 @@ def sqlite_prefix(url: str) -> str | None:
         if option != "prefix":
             raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
     return options["prefix"][-1] if options else None
+
+
+def _without_prefix(url: str) -> tuple[str, str | None]:
+    """The URL as its driver is to have it, and the prefix it asks for; all other options are the driver's."""
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    asked = [value for name, value in options if name == "prefix"]
+    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
+    return urlunsplit(parts._replace(query=rest)), asked[-1] if asked else None
+
+
+def _missing(engine: str, package: str, problem: ModuleNotFoundError) -> ConfigError:
+    return ConfigError(f"{engine} needs the package {problem.name}: pip install '{package}'")
 
 
 def redacted(url: str) -> str:

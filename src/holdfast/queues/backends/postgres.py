@@ -1,0 +1,616 @@
+"""PostgreSQL: any number of machines on the server people already run.
+
+Every verb is one transaction and, whatever it has to say, one round trip or two; none is open while a handler runs. The
+clock is the server's. A claim locks what it takes and skips what others have locked, so workers never wait for each
+other. `postgres_connections.py` opens and repeats; `docs/schema.md` tells the tables.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+
+from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, span_us, to_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import IdConflict, NotSupported
+from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
+from holdfast.queues.backends.postgres_inspector import DELETE_JOB, NOW, NOW_IS, PostgresInspector, numbers
+from holdfast.queues.backends.postgres_workers import PostgresRegistry
+from holdfast.queues.backends.records import CODES, FORGOTTEN, Row, end_row, lease_state, leased
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    EFFECT_OF_ACK,
+    Capabilities,
+    Crashes,
+    Effect,
+    Engine,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+    kept_progress,
+)
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    Nack,
+    Outcome,
+    Progress,
+    Release,
+    Settlement,
+)
+
+# How soon a waiting worker looks by itself, ever more seldom: what it is told of is a hint, and may be lost.
+FIRST_LOOK_S: Final = 0.005
+LOOK_EVERY_S: Final = 0.5
+# A queue is announced once in this time: each announcement is a lock that all commits of the server take.
+ANNOUNCE_EVERY_S: Final = 0.02
+
+INSERT: Final = f"""
+    WITH {NOW_IS}, given AS MATERIALIZED (
+        SELECT * FROM unnest(:ids::text[], :queues::text[], :jobs::text[], :priorities::smallint[], :traces::text[],
+            :delays::bigint[], :instants::bigint[]) WITH ORDINALITY
+            AS g (id, queue, job, priority, trace_id, delay_us, run_at, place)
+    )
+    INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, accepted_at, due_at)
+    SELECT id, queue, job, priority, trace_id, {NOW},
+        CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at ELSE {NOW} - :number + place END
+    FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, id"""
+
+INSERT_MESSAGES: Final = (
+    "INSERT INTO holdfast.messages (seq, wire) SELECT * FROM unnest(:seqs::bigint[], :wires::bytea[])"
+)
+
+KNOWN: Final = f"""
+    WITH {NOW_IS}
+    SELECT j.seq, j.id, j.state, j.finished_at <= {NOW}, j.digest, m.wire
+    FROM holdfast.jobs AS j LEFT JOIN holdfast.messages AS m ON m.seq = j.seq
+    WHERE j.id = ANY (:ids::text[]) ORDER BY j.seq FOR UPDATE OF j"""
+
+LEASE_COLUMNS: Final = f"""
+    j.seq, j.id, coalesce((SELECT wire FROM holdfast.messages AS m WHERE m.seq = j.seq), ''), j.lease_us, j.claimed_at,
+    j.deliveries, j.attempts, j.crashes, j.ignore_expiry, least(j.lease_until - {NOW}, j.lease_us),
+    j.priority, j.due_at"""
+
+# One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
+# whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
+CLAIM: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs
+        WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
+    ), chosen AS MATERIALIZED (
+        SELECT best.seq, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
+            SELECT seq, crashes FROM holdfast.jobs
+            WHERE state <= 1 AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
+            ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
+        ) AS best
+        WHERE NOT EXISTS (SELECT 1 FROM held) AND NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)
+        LIMIT :limit
+    ), placed AS MATERIALIZED (
+        SELECT seq, crashes, row_number() OVER () AS place FROM chosen
+    ), picked AS MATERIALIZED (
+        SELECT seq FROM placed
+        WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
+    ), j AS (
+        UPDATE holdfast.jobs
+        SET state = 2, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW}, lease_us = :lease,
+            lease_until = {NOW} + :lease
+        WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
+    )
+    SELECT {LEASE_COLUMNS} FROM j
+    UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.jobs AS j WHERE j.seq = ANY (ARRAY(SELECT seq FROM held))"""
+
+IS_READY: Final = f"""
+    WITH {NOW_IS}
+    SELECT EXISTS (
+        SELECT 1 FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
+            SELECT 1 FROM holdfast.jobs
+            WHERE state <= 1 AND queue = :queue AND priority = rank.priority AND due_at <= {NOW} LIMIT 1
+        ) AS best WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)
+    ) OR EXISTS (
+        SELECT 1 FROM holdfast.jobs WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
+    )"""
+
+NEXT_DUE: Final = f"""
+    WITH {NOW_IS}
+    SELECT min(best.due_at) - {NOW}
+    FROM unnest(:queues::text[]) AS asked (queue) CROSS JOIN generate_series(9, 0, -1) AS rank (priority)
+    CROSS JOIN LATERAL (
+        SELECT due_at FROM holdfast.jobs AS j
+        WHERE state <= 1 AND j.queue = asked.queue AND j.priority = rank.priority ORDER BY due_at LIMIT 1
+    ) AS best
+    WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses AS p WHERE p.queue = asked.queue)"""
+
+ACK: Final = f"""
+    WITH {NOW_IS}, ended AS (
+        UPDATE holdfast.jobs
+        SET state = 4, crashes = 0, finished_at = {NOW}, cancel_request = NULL, last_error = NULL
+        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        RETURNING seq, deliveries
+    ), kept AS (
+        INSERT INTO holdfast.attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at)
+        SELECT ended.seq, ended.deliveries, :token, :verdict, :outcome, told.started_at, told.ended_at
+        FROM ended JOIN unnest(:seqs::bigint[], :starts::bigint[], :ends::bigint[]) AS told (seq, started_at, ended_at)
+            ON told.seq = ended.seq
+    )
+    SELECT seq FROM ended"""
+
+_KEEP_ATTEMPT: Final = """
+    kept AS (
+        INSERT INTO holdfast.attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
+            error_type, error_message, traceback, output, result, note)
+        SELECT seq, deliveries, :token, :verdict, :outcome, :started_at, :ended_at,
+            :error_type, :error_message, :traceback, :output, :result, :note
+        FROM ended
+    ) SELECT seq FROM ended"""
+
+END: Final = f"""
+    WITH {NOW_IS}, ended AS (
+        UPDATE holdfast.jobs
+        SET state = :state, attempts = attempts + :attempt, finished_at = {NOW}, cancel_request = NULL,
+            crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, last_error = coalesce(:error, last_error),
+            dead_reason = :dead_reason, expired = :expired,
+            cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        RETURNING seq, deliveries
+    ), {_KEEP_ATTEMPT}"""
+
+# Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+GIVE_BACK: Final = f"""
+    WITH {NOW_IS}, ended AS (
+        UPDATE holdfast.jobs
+        SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+                         ELSE :state END,
+            finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit)
+                               THEN {NOW} END,
+            dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit
+                               THEN 'crash-loop' END,
+            cancel_reason = cancel_request, cancel_request = NULL, expired = false,
+            attempts = attempts + :attempt, due_at = {NOW} + :delay,
+            crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+            last_error = coalesce(:error, last_error)
+        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        RETURNING seq, deliveries
+    ), {_KEEP_ATTEMPT}"""
+
+SETTLED_AS: Final = """
+    SELECT 1 FROM holdfast.attempts
+    WHERE seq = :seq AND delivery = :delivery AND owner_token = :token AND verdict = :verdict"""
+
+# In one order everywhere, so that nobody waits for somebody who waits for him.
+RENEW: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs
+        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        ORDER BY seq FOR UPDATE
+    )
+    UPDATE holdfast.jobs SET lease_until = {NOW} + lease_us
+    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, cancel_request IS NOT NULL"""
+
+REPORT_PROGRESS: Final = f"""
+    WITH {NOW_IS}
+    INSERT INTO holdfast.progress (seq, delivery, done, total, message, at)
+    SELECT seq, deliveries, :done, :total, :message, {NOW} FROM holdfast.jobs
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+    ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
+        message = excluded.message, at = excluded.at"""
+
+# The server's clock was set back: such a lease would outlive its worker by as much.
+CLAMP: Final = f"""
+    WITH {NOW_IS}, ahead AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs
+        WHERE state = 2 AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
+        ORDER BY seq FOR UPDATE SKIP LOCKED
+    )
+    UPDATE holdfast.jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
+
+REAP: Final = f"""
+    WITH {NOW_IS}, over AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs
+        WHERE state = 2 AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
+        ORDER BY seq FOR UPDATE SKIP LOCKED
+    ), reaped AS (
+        UPDATE holdfast.jobs
+        SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= :crash_limit THEN 5 ELSE 0 END,
+            finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN {NOW} END,
+            dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
+            cancel_reason = cancel_request, cancel_request = NULL, expired = false,
+            crashes = crashes + 1, owner_token = NULL, due_at = {NOW}, last_error = :error
+        WHERE seq = ANY (ARRAY(SELECT seq FROM over)) RETURNING seq, deliveries, claimed_at, queue
+    ), kept AS (
+        INSERT INTO holdfast.attempts
+            (seq, delivery, outcome, started_at, ended_at, error_type, error_message, traceback)
+        SELECT seq, deliveries, :outcome, claimed_at, greatest(claimed_at, {NOW}), :error_type, :error_message, ''
+        FROM reaped
+    )
+    SELECT queue, count(*) FROM reaped GROUP BY queue"""
+
+NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"
+
+
+class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
+    """Jobs in a PostgreSQL database, in a namespace of their own."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=False,
+        wakes_up=True,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        conninfo: str,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        self.connections = PostgresConnections(conninfo, prefix=prefix)
+        self._sql = self.connections.sql
+        self._channel = f"{self.connections.namespace}_work"
+        self._announced_at: dict[str, float] = {}
+        self._local = threading.local()
+        self._listeners: set[Connection] = set()
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if tx is not None:
+            raise NotSupported("enqueueing in your own PostgreSQL transaction is not built yet; leave tx out")
+        if not envelopes:
+            return []
+        created = self.connections.transact(lambda connection: self._insert(connection, envelopes))
+        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+
+    def _insert(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> list[bool]:
+        new = self._insert_new(connection, envelopes)
+        missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
+        while missing:
+            known = self._known(connection, envelopes)
+            # An id that became free, or whose job was forgotten meanwhile, is taken now; or by somebody else, just now.
+            missing = [one for one in missing if one.id not in known]
+            new |= self._insert_new(connection, missing) if missing else set()
+        queues = {one.queue for one in envelopes if one.id in new and one.delay <= 0 and one.run_at is None}
+        self._announce(connection, queues)
+        return [_take(new, one.id) for one in envelopes]
+
+    def _insert_new(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        """Insert those whose id is free: which ones that were."""
+        query = {
+            "ids": [one.id for one in envelopes],
+            "queues": [one.queue for one in envelopes],
+            "jobs": [one.job for one in envelopes],
+            "priorities": numbers(one.priority for one in envelopes),
+            "traces": [one.trace_id for one in envelopes],
+            "delays": numbers(span_us(one.delay) for one in envelopes),
+            "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
+            "number": len(envelopes),
+        }
+        seqs = {job_id: seq for seq, job_id in connection.execute(self._sql(INSERT), query, binary=True)}
+        wires = {one.id: one.wire for one in reversed(envelopes) if one.id in seqs}
+        rows = {"seqs": numbers(seqs[job_id] for job_id in wires), "wires": list(wires.values())}
+        connection.execute(self._sql(INSERT_MESSAGES), rows)
+        return set(seqs)
+
+    def _known(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
+        ids = list({one.id for one in envelopes})
+        digests: dict[str, bytes] = {}
+        for seq, job_id, state, is_over, digest, wire in connection.execute(self._sql(KNOWN), {"ids": ids}).fetchall():
+            if state == FORGOTTEN and is_over:
+                connection.execute(self._sql(DELETE_JOB), {"seqs": numbers([seq])})
+            else:
+                digests[job_id] = digest if state == FORGOTTEN else content_digest(wire)
+        known = set(digests)
+        for one in envelopes:
+            if digests.setdefault(one.id, content_digest(one.wire)) != content_digest(one.wire):
+                raise IdConflict(one.id)
+        return known
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self._claim_now(queue, limit, owner_token)
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """Look before writing: an idle worker costs the server no transaction that has to be logged."""
+        asked_at = self.clock.monotonic()
+        query = self._claim_query(queue, limit, owner_token)
+
+        def claim(connection: Connection) -> list[Row]:
+            ready = connection.execute(self._sql(IS_READY), query).fetchone()
+            if ready is None or not ready[0]:
+                return []
+            return connection.execute(self._sql(CLAIM), query, binary=True).fetchall()
+
+        return _leased(self.connections.run(claim), queue, owner_token, asked_at)
+
+    def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
+        lease_us = span_us(self.policy.lease_s)
+        return {"queue": queue, "limit": limit, "token": bytes.fromhex(owner_token), "lease": lease_us}
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        listening = self._listening()
+        look_s = FIRST_LOOK_S
+        while True:
+            row = self.connections.run(
+                lambda connection: connection.execute(self._sql(NEXT_DUE), {"queues": list(queues)}).fetchone()
+            )
+            due_s = None if row is None or row[0] is None else row[0] / MICROSECONDS
+            left = min(give_up_at - self.clock.monotonic(), look_s)
+            if due_s is not None:
+                left = min(left, due_s)
+            if left <= 0:
+                return
+            descriptors = [fd for fd in (listening.fileno(), wake) if fd is not None]
+            readable = self.clock.wait(left, descriptors)
+            if wake in readable or (readable and self._was_announced(listening, queues)):
+                return
+            look_s = min(look_s * 2, LOOK_EVERY_S)
+
+    def _listening(self) -> Connection:
+        """This thread's own connection on which the server announces work."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            connection = self.connections.open()
+            self._local.connection = connection
+            self._listeners.add(connection)
+            connection.execute(self._sql(f'LISTEN "{self._channel}"'))
+        return connection
+
+    def _was_announced(self, listening: Connection, queues: Sequence[str]) -> bool:
+        try:
+            return any(notify.payload in queues for notify in listening.notifies(timeout=0))
+        except psycopg.Error:
+            listening.close()  # it is gone; looking goes on without it, and the next wait opens another
+            self._listeners.discard(listening)
+            self._local.connection = None
+            return True
+
+    def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
+        now = time.monotonic()
+        news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
+        if news:
+            self._announced_at.update(dict.fromkeys(news, now))
+            connection.execute(self._sql(NOTIFY), {"channel": self._channel, "queues": news})
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return self._exchange(settlements, None)[0] if settlements else []
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        if not settlements:
+            return [], self._claim_now(queue, limit, owner_token) if limit > 0 else []
+        asked_at = self.clock.monotonic()
+        claim = self._claim_query(queue, limit, owner_token) if limit > 0 else None
+        answers, rows = self._exchange(settlements, claim)
+        return answers, _leased(rows, queue, owner_token, asked_at)
+
+    def _exchange(
+        self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
+    ) -> tuple[list[bool], list[Row]]:
+        """All of it is sent before the first answer is read."""
+
+        def both(connection: Connection) -> tuple[list[bool], list[Row]]:
+            with connection.pipeline(), connection.transaction():
+                asked = self._send(connection, settlements)
+                claimed = None if claim is None else connection.execute(self._sql(CLAIM), claim, binary=True)
+                self._announce(connection, {one.lease.queue for one in settlements if _is_due_again(one)})
+            answers = [answer for batch, cursor in asked for answer in _ended(batch, cursor.fetchall())]
+            if not all(answers):
+                answers = [
+                    is_new or self._settled_before(connection, one)
+                    for one, is_new in zip(settlements, answers, strict=True)
+                ]
+            return answers, [] if claimed is None else claimed.fetchall()
+
+        return self.connections.run(both)
+
+    def _send(
+        self, connection: Connection, settlements: Sequence[Settlement]
+    ) -> "list[tuple[list[Settlement], psycopg.Cursor[Row]]]":
+        """In order; plain acknowledgements of one claim, which are nearly all, go in one statement."""
+        sent: list[tuple[list[Settlement], psycopg.Cursor[Row]]] = []
+        for token, run in groupby(settlements, key=_plain_token):
+            batch = list(run)
+            if token is not None:
+                sent.append((batch, connection.execute(self._sql(ACK), _acks(batch, token), binary=True)))
+            else:
+                sent += [([one], self._send_one(connection, one)) for one in batch]
+        return sent
+
+    def _send_one(self, connection: Connection, settlement: Settlement) -> "psycopg.Cursor[Row]":
+        effect = effect_of(settlement)
+        record = settlement.record
+        (seq, _, token, verdict, *told) = end_row(settlement)
+        query: dict[str, Any] = {
+            "seq": seq,
+            "token": token,
+            "verdict": verdict,
+            **{name: _storable(name, value) for name, value in zip(_TOLD, told, strict=True)},
+            "attempt": int(effect.adds_attempt),
+            "error": _storable("error", record.error.line) if record and record.error else None,
+            "state": CODES[effect.state],
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            **(self._end(effect) if effect.state.is_final else self._give_back(effect)),
+        }
+        return connection.execute(self._sql(END if effect.state.is_final else GIVE_BACK), query)
+
+    def _end(self, effect: Effect) -> dict[str, Any]:
+        return {"dead_reason": effect.dead_reason, "cancel_reason": effect.cancel_reason, "expired": effect.expired}
+
+    def _give_back(self, effect: Effect) -> dict[str, Any]:
+        return {
+            "crash": effect.crashes is Crashes.ADD,
+            "crash_limit": self.policy.crash_limit,
+            "delay": span_us(effect.delay),
+        }
+
+    def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:
+        lease = settlement.lease
+        query = {
+            "seq": lease.token,
+            "delivery": lease.delivery,
+            "token": bytes.fromhex(lease.owner_token),
+            "verdict": effect_of(settlement).verdict,
+        }
+        return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if not leases:
+            return []
+
+        def renew(connection: Connection) -> dict[tuple[str, Any], bool]:
+            held: dict[tuple[str, Any], bool] = {}
+            by_token = sorted(leases, key=lambda lease: lease.owner_token)
+            for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
+                query = {"seqs": numbers(lease.token for lease in group), "token": bytes.fromhex(token)}
+                for seq, cancel in connection.execute(self._sql(RENEW), query):
+                    held[token, seq] = cancel
+            return held
+
+        held = self.connections.run(renew)
+        return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        if not reports:
+            return []
+
+        def keep(connection: Connection) -> list[bool]:
+            with connection.pipeline(), connection.transaction():
+                cursors = [connection.execute(self._sql(REPORT_PROGRESS), _report(*one)) for one in reports]
+            return [cursor.rowcount == 1 for cursor in cursors]
+
+        return self.connections.run(keep)
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        record = abandoned_run(0, 0)
+        assert record.error is not None  # noqa: S101 - for the type checkers: it always tells one
+        query = {
+            "queue": queue,
+            "crash_limit": self.policy.crash_limit,
+            "error": record.error.line,
+            "outcome": record.outcome,
+            "error_type": record.error.type,
+            "error_message": record.error.message,
+        }
+
+        def reap(connection: Connection) -> int:
+            connection.execute(self._sql(CLAMP), query)
+            reaped = connection.execute(self._sql(REAP), query).fetchall()
+            self._announce(connection, [name for name, _ in reaped])
+            return sum(number for _, number in reaped)
+
+        return self.connections.transact(reap)
+
+    def prune(self) -> int:
+        self._forget_lost()
+        return super().prune()
+
+    def check(self) -> None:
+        self.connections.check_schema()
+
+    def create_schema(self) -> None:
+        self.connections.create_schema()
+
+    def close(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+        self._local = threading.local()
+        self.connections.close()
+
+
+_TOLD: Final = (
+    "outcome",
+    "started_at",
+    "ended_at",
+    "error_type",
+    "error_message",
+    "traceback",
+    "output",
+    "result",
+    "note",
+)
+
+
+def _storable(name: str, value: object) -> object:
+    """What the server can hold: no NUL in a text; output is kept as bytes, and so to the letter."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace") if name == "output" else value.replace("\0", "\ufffd")
+
+
+def _plain_token(settlement: Settlement) -> str | None:
+    """The claim of an acknowledgement with nothing to tell but its times."""
+    record = settlement.record
+    is_plain = type(settlement) is Ack and record is not None and record.is_plain_success
+    return settlement.lease.owner_token if is_plain else None
+
+
+def _is_due_again(settlement: Settlement) -> bool:
+    return isinstance(settlement, Nack | Release) and settlement.delay <= 0
+
+
+def _acks(batch: Sequence[Settlement], token: str) -> dict[str, Any]:
+    # Each lease once: a second settlement of it is a repetition.
+    rows = {
+        one.lease.token: (one.record.started_us, one.record.ended_us)
+        for one in reversed(batch)
+        if one.record is not None
+    }
+    return {
+        "seqs": numbers(rows),
+        "starts": numbers(started for started, _ in rows.values()),
+        "ends": numbers(ended for _, ended in rows.values()),
+        "token": bytes.fromhex(token),
+        "verdict": EFFECT_OF_ACK.verdict,
+        "outcome": Outcome.SUCCEEDED.value,
+    }
+
+
+def _ended(batch: Sequence[Settlement], rows: Sequence[Row]) -> list[bool]:
+    """Which of these settlements the rows (numbers of jobs) answer; each of them only once."""
+    if len(rows) == len(batch):
+        return [True] * len(batch)
+    settled = {seq for (seq,) in rows}
+    return [_take(settled, one.lease.token) for one in batch]
+
+
+def _take(these: set[Any], one: object) -> bool:
+    if one in these:
+        these.remove(one)
+        return True
+    return False
+
+
+def _leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+    ordered = sorted(rows, key=lambda row: (-row[10], row[11], row[1]))
+    return leased([row[:10] for row in ordered], queue, owner_token, asked_at)
+
+
+def _report(lease: JobLease, progress: Progress) -> dict[str, Any]:
+    kept = kept_progress(progress, 0)
+    return {
+        "seq": lease.token,
+        "token": bytes.fromhex(lease.owner_token),
+        "done": kept.done,
+        "total": kept.total,
+        "message": kept.message,
+    }

@@ -1,0 +1,338 @@
+"""Reading and operating the PostgreSQL engine: what people and pruning ask of the tables that `postgres.py` writes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from holdfast.clock import from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
+from holdfast.queues.backends.records import (
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    DEAD,
+    NEVER,
+    PRUNE_BATCH,
+    STATES,
+    WAITING,
+    Row,
+    attempt,
+    view,
+)
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
+from holdfast.values import (
+    AttemptView,
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+# The server's clock, read once in a statement, when it begins to work.
+NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
+NOW: Final = "(SELECT now FROM clock)"
+
+FORGET: Final = """
+    UPDATE holdfast.jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
+
+DELETE_MESSAGE: Final = "DELETE FROM holdfast.messages WHERE seq = ANY (:seqs::bigint[])"
+DELETE_ATTEMPTS: Final = "DELETE FROM holdfast.attempts WHERE seq = ANY (:seqs::bigint[])"
+DELETE_PROGRESS: Final = "DELETE FROM holdfast.progress WHERE seq = ANY (:seqs::bigint[])"
+DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])"
+
+FINISHED_BEFORE: Final = f"""
+    WITH {NOW_IS}
+    SELECT seq, finished_at, {NOW} FROM holdfast.jobs
+    WHERE state >= 4 AND state = :state AND finished_at <= {NOW} - :age::bigint
+        AND (:queue::text IS NULL OR queue = :queue)
+    ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
+
+MESSAGE: Final = "SELECT wire FROM holdfast.messages WHERE seq = :seq"
+
+DELETE_TOMBSTONES: Final = f"""
+    WITH {NOW_IS}, old AS MATERIALIZED (
+        SELECT seq FROM holdfast.jobs WHERE state >= 4 AND state = 7 AND finished_at <= {NOW}
+        ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
+    )
+    DELETE FROM holdfast.jobs WHERE seq = ANY (ARRAY(SELECT seq FROM old))"""
+
+COUNT: Final = f"""
+    WITH {NOW_IS}
+    SELECT queue, state, state = 0 AND due_at > {NOW}, count(*) FROM holdfast.jobs
+    WHERE state < 7 AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2, 3"""
+
+VIEW_COLUMNS: Final = f"""
+    j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, ''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
+    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error,
+    p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.jobs AS j LEFT JOIN holdfast.messages AS m ON m.seq = j.seq
+    LEFT JOIN holdfast.progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+
+ATTEMPTS: Final = """
+    SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
+    FROM holdfast.attempts WHERE seq = :seq AND outcome IS NOT NULL ORDER BY delivery"""
+
+CANCEL_WAITING: Final = f"""
+    WITH {NOW_IS} UPDATE holdfast.jobs SET state = 6, cancel_reason = :reason, finished_at = {NOW}
+    WHERE id = :id AND state IN (0, 1, 3)"""
+# Asking again without a reason does not take the first one back.
+REQUEST_CANCEL: Final = """
+    UPDATE holdfast.jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
+    WHERE id = :id AND state = 2"""
+
+MESSAGE_OF: Final = f"""
+    WITH {NOW_IS}
+    SELECT m.wire, {NOW} FROM holdfast.jobs AS j JOIN holdfast.messages AS m ON m.seq = j.seq
+    WHERE j.id = :id AND j.state IN (5, 6) AND NOT j.ignore_expiry"""
+
+REPLAY: Final = f"""
+    WITH {NOW_IS} UPDATE holdfast.jobs
+    SET state = 0, attempts = 0, crashes = 0, due_at = {NOW}, dead_reason = NULL, cancel_reason = NULL,
+        finished_at = NULL, expired = false, ignore_expiry = ignore_expiry OR :ignore_expiry
+    WHERE id = :id AND state IN (5, 6) AND (NOT expired OR :ignore_expiry) RETURNING queue"""
+
+PAUSE: Final = f"""
+    WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
+    ON CONFLICT (queue) DO UPDATE SET reason = excluded.reason, since = excluded.since"""
+
+ADD_FACTS: Final = """
+    INSERT INTO holdfast.facts (kind, fact) SELECT :kind, fact FROM unnest(:facts::text[]) AS given (fact)
+    ON CONFLICT DO NOTHING"""
+
+
+def numbers(values: Iterable[object]) -> str:
+    """An array of integers as the server reads it; written here, since asking the driver for each costs more."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+class PostgresInspector(QueueInspector):
+    """The reading side of `PostgresBackend`."""
+
+    connections: PostgresConnections
+    policy: LeasePolicy
+    _sql: Callable[[str], bytes]
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        rows = self.connections.run(
+            lambda connection: connection.execute(self._sql(COUNT), {"queue": queue}).fetchall()
+        )
+        found: dict[str, dict[JobState, int]] = {}
+        for name, state, is_later, number in rows:
+            found.setdefault(name, {})[JobState.SCHEDULED if is_later else STATES[state]] = number
+        return found
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        conditions, query = _conditions(where)
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        if after is not None:
+            finished, seq = (int(part) for part in after.split("."))
+            conditions.append(
+                "(j.finished_at, j.seq) < (:after_finished, :after_seq)" if by_finish else "j.seq < :after_seq"
+            )
+            query |= {"after_finished": finished, "after_seq": seq}
+        newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
+        text = (
+            f"WITH {NOW_IS} SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
+        )
+        query["limit"] = limit + 1
+        rows = self.connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        page = rows[:limit]
+        last = page[-1] if len(rows) > limit and page else None
+        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
+        return Page(jobs=tuple(view(row[:-1], row[-1]) for row in page), next=cursor)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        text = f"WITH {NOW_IS} SELECT {VIEW_COLUMNS} WHERE j.id = :id AND j.state < 7"
+
+        def read(connection: Connection) -> JobHistory | None:
+            row = connection.execute(self._sql(text), {"id": job_id}).fetchone()
+            if row is None:
+                return None
+            attempts = connection.execute(self._sql(ATTEMPTS), {"seq": row[0]}).fetchall()
+            return JobHistory(job=view(row[:-1], row[-1]), attempts=tuple(map(_attempt, attempts)))
+
+        return self.connections.transact(read)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        def change(connection: Connection) -> CancelAnswer:
+            query = {"id": job_id, "reason": reason}
+            if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
+                return CancelAnswer.CANCELLED
+            if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
+
+        return self.connections.transact(change)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        def change(connection: Connection) -> ReplayAnswer:
+            message = connection.execute(self._sql(MESSAGE_OF), {"id": job_id}).fetchone()
+            if message is not None and not ignore_expiry and has_expired(*message):
+                return ReplayAnswer.EXPIRED
+            query = {"id": job_id, "ignore_expiry": ignore_expiry}
+            replayed = connection.execute(self._sql(REPLAY), query).fetchone()
+            if replayed is not None:
+                self._announce(connection, replayed)
+                return ReplayAnswer.REPLAYED
+            match self._state(connection, job_id):
+                case None:
+                    return ReplayAnswer.UNKNOWN
+                case JobState.DEAD | JobState.CANCELLED:
+                    return ReplayAnswer.EXPIRED
+                case _:
+                    return ReplayAnswer.NOT_FINAL
+
+        return self.connections.transact(change)
+
+    def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
+        raise NotImplementedError
+
+    def _state(self, connection: Connection, job_id: str) -> JobState | None:
+        query = self._sql("SELECT state FROM holdfast.jobs WHERE id = :id")
+        row = connection.execute(query, {"id": job_id}).fetchone()
+        return None if row is None else STATES.get(row[0])
+
+    def discard(self, job_id: str) -> bool:
+        dead = f"WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.jobs WHERE id = :id AND state = 5 FOR UPDATE"
+
+        def change(connection: Connection) -> bool:
+            row = connection.execute(self._sql(dead), {"id": job_id}).fetchone()
+            if row is None:
+                return False
+            self._forget(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
+            return True
+
+        return self.connections.transact(change)
+
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        return sum(
+            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
+            for state in sorted(check_purge(states))
+        )
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        query = {"queue": queue, "reason": reason}
+        self.connections.run(lambda connection: connection.execute(self._sql(PAUSE), query))
+
+    def resume(self, queue: str) -> bool:
+        statement = self._sql("DELETE FROM holdfast.pauses WHERE queue = :queue")
+
+        def change(connection: Connection) -> bool:
+            was_paused = connection.execute(statement, {"queue": queue}).rowcount == 1
+            self._announce(connection, [queue])
+            return was_paused
+
+        return self.connections.transact(change)
+
+    def pauses(self) -> Sequence[QueuePause]:
+        query = self._sql("SELECT queue, reason, since FROM holdfast.pauses ORDER BY queue")
+        rows = self.connections.run(lambda connection: connection.execute(query).fetchall())
+        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
+
+    def facts(self, kind: str) -> frozenset[str]:
+        query = self._sql("SELECT fact FROM holdfast.facts WHERE kind = :kind")
+        rows = self.connections.run(lambda connection: connection.execute(query, {"kind": kind}).fetchall())
+        return frozenset(fact for (fact,) in rows)
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        query = {"kind": kind, "facts": sorted(facts)}
+        self.connections.run(lambda connection: connection.execute(self._sql(ADD_FACTS), query))
+
+    def prune(self) -> int:
+        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
+        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
+        if self.policy.retain_dead_s is not None:
+            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
+        self._drop_tombstones()
+        return dropped
+
+    def _drop_old(self, state: int, kept_s: float) -> int:
+        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
+        kept = span_us(max(kept_s, TOMBSTONE_S))
+        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
+
+    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
+        """Forget finished jobs in batches, so that nobody waits long for a row.
+
+        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
+        """
+        query = {"state": state, "queue": queue, "age": -NEVER // 2 if age_us is None else age_us, "limit": PRUNE_BATCH}
+        total, batch = 0, PRUNE_BATCH
+        while batch == PRUNE_BATCH:
+            batch = self.connections.transact(lambda connection: self._forget_batch(connection, query, tombstone_us))
+            total += batch
+        return total
+
+    def _forget_batch(self, connection: Connection, query: dict[str, Any], tombstone_us: int | None) -> int:
+        old = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
+        keep: list[tuple[int, int]] = []
+        drop: list[int] = []
+        for seq, finished_at, now in old:
+            until = now + span_us(TOMBSTONE_S) if tombstone_us is None else finished_at + tombstone_us
+            if until > now:
+                keep.append((seq, until))
+            else:
+                drop.append(seq)
+        self._forget(connection, keep)
+        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+            connection.execute(self._sql(statement), {"seqs": numbers(drop)})
+        return len(old)
+
+    def _forget(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave only tombstones of these (number, until when). Messages are read one by one: they may be large."""
+        for seq, until in stones:
+            message = connection.execute(self._sql(MESSAGE), {"seq": seq}).fetchone()
+            digest = content_digest(message[0] if message else b"")
+            connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
+        seqs = numbers(seq for seq, _ in stones)
+        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+            connection.execute(self._sql(statement), {"seqs": seqs})
+
+    def _drop_tombstones(self) -> None:
+        statement, query = self._sql(DELETE_TOMBSTONES), {"limit": PRUNE_BATCH}
+        while self.connections.run(lambda connection: connection.execute(statement, query).rowcount) == PRUNE_BATCH:
+            pass
+
+
+def _attempt(row: Row) -> AttemptView:
+    *told, output, result, note = row
+    return attempt((*told, None if output is None else bytes(output).decode(errors="replace"), result, note))
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+    query: dict[str, Any] = {}
+    conditions = ["j.state < 7"]
+    if where.states:
+        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
+    if where.queue is not None:
+        conditions.append("j.queue = :queue")
+        query["queue"] = where.queue
+    if where.job is not None:
+        conditions.append("j.job = :job")
+        query["job"] = where.job
+    if where.ids:
+        conditions.append("j.id = ANY (:ids)")
+        query["ids"] = list(where.ids)
+    if where.dead_reason is not None:
+        conditions.append("j.dead_reason = :dead_reason")
+        query["dead_reason"] = where.dead_reason.value
+    if where.finished_before is not None:
+        conditions.append("j.finished_at < :finished_before")
+        query["finished_before"] = to_us(where.finished_before)
+    return conditions, query
+
+
+def _state_condition(state: JobState) -> str:
+    if state is JobState.SCHEDULED:
+        return f"(j.state = {WAITING} AND j.due_at > {NOW})"
+    if state is JobState.PENDING:
+        return f"(j.state = {WAITING} AND j.due_at <= {NOW})"
+    # The partial index of finished jobs is used only where its own condition is spelled out.
+    return f"(j.state = {CODES[state]}{' AND j.state >= 4' if state.is_final else ''})"

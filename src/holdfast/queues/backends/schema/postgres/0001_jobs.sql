@@ -1,0 +1,102 @@
+-- The record of every job, small and often updated. Times are microseconds since the epoch, UTC.
+-- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
+-- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
+CREATE TABLE holdfast.jobs (
+    seq            bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    accepted_at    bigint   NOT NULL,
+    due_at         bigint   NOT NULL,
+    claimed_at     bigint,
+    lease_us       bigint,
+    lease_until    bigint,
+    finished_at    bigint,
+    attempts       integer  NOT NULL DEFAULT 0,
+    crashes        integer  NOT NULL DEFAULT 0,
+    deliveries     integer  NOT NULL DEFAULT 0,
+    priority       smallint NOT NULL,
+    state          smallint NOT NULL DEFAULT 0,
+    expired        boolean  NOT NULL DEFAULT false,
+    ignore_expiry  boolean  NOT NULL DEFAULT false,
+    id             text     COLLATE "C" NOT NULL,
+    queue          text     COLLATE "C" NOT NULL,
+    job            text     COLLATE "C" NOT NULL,
+    trace_id       text,
+    owner_token    bytea,
+    cancel_request text,
+    cancel_reason  text,
+    dead_reason    text,
+    last_error     text,
+    digest         bytea
+) WITH (
+    -- Each job is rewritten twice: room for that in its own page, and vacuuming long before a fifth of a large table
+    -- is dead.
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
+
+-- What a claim looks at, and nothing else: finished and leased jobs are not in it.
+CREATE INDEX jobs_ready ON holdfast.jobs (queue, priority, due_at, id) WHERE state <= 1;
+
+-- Leases are few; one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
+CREATE INDEX jobs_leased ON holdfast.jobs (owner_token) WHERE state = 2;
+
+CREATE INDEX jobs_finished ON holdfast.jobs (state, finished_at, seq) WHERE state >= 4;
+
+-- The signed message, written once and never touched again: updating a job does not rewrite its payload.
+CREATE TABLE holdfast.messages (
+    seq  bigint PRIMARY KEY,
+    wire bytea  NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+
+-- How each delivery ended, written with the change it caused: by which claim and with which verdict (neither, if the
+-- reaper ended it), so that a repeated settlement is recognised, and what the attempt has to tell.
+CREATE TABLE holdfast.attempts (
+    seq           bigint  NOT NULL,
+    started_at    bigint,
+    ended_at      bigint,
+    delivery      integer NOT NULL,
+    owner_token   bytea,
+    verdict       text,
+    outcome       text,
+    error_type    text,
+    error_message text,
+    traceback     text,
+    output        bytea, -- UTF-8: a program may print a NUL, which text cannot hold
+    result        bytea,
+    note          text,
+    PRIMARY KEY (seq, delivery)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+
+-- How far a running job says it is: the latest report of its latest delivery that made one.
+CREATE TABLE holdfast.progress (
+    seq      bigint PRIMARY KEY,
+    delivery integer          NOT NULL,
+    done     double precision NOT NULL,
+    total    double precision,
+    message  text             NOT NULL,
+    at       bigint           NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+
+CREATE TABLE holdfast.pauses (
+    queue  text COLLATE "C" PRIMARY KEY,
+    reason text   NOT NULL,
+    since  bigint NOT NULL
+);
+
+CREATE TABLE holdfast.facts (
+    kind text COLLATE "C" NOT NULL,
+    fact text COLLATE "C" NOT NULL,
+    PRIMARY KEY (kind, fact)
+);
+
+-- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
+-- Holdfast writes it; from `lost_at` on the worker counts as lost, unless it is heard again.
+CREATE TABLE holdfast.workers (
+    id         text COLLATE "C" PRIMARY KEY,
+    heard_at   bigint NOT NULL,
+    lost_at    bigint NOT NULL,
+    stop_order text,
+    report     text   NOT NULL
+);

@@ -1,0 +1,211 @@
+"""What only the PostgreSQL engine has to show, on a real server: plans, migrations, lost connections, wake-ups."""
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from holdfast.definition import JobDefinition
+from holdfast.errors import BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.backends import postgres
+from holdfast.queues.backends.postgres import PostgresBackend
+from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
+from holdfast.queues.contract import new_owner_token
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.opening import BackendFactory
+from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.values import Ack, JobEnvelope, JobState
+
+from ..faults.processes import until
+from ..servers.postgres import PostgresServer
+from ..servers.running import free_port, started
+
+KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
+SWITCHES = (
+    *("bitmapscan", "hashagg", "hashjoin", "indexonlyscan", "indexscan", "material", "memoize", "mergejoin"),
+    *("nestloop", "seqscan", "sort", "tidscan"),
+)
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[PostgresServer]:
+    server = started(PostgresServer)
+    yield server
+    server.close()
+
+
+def connect(server: PostgresServer, prefix: str | None = None) -> PostgresBackend:
+    return PostgresBackend(server.url, EnvelopeFactory(KEYS), prefix=prefix or f"test{next(_numbers)}_")
+
+
+@pytest.fixture
+def engine(server: PostgresServer) -> Generator[PostgresBackend]:
+    with connect(server) as engine:
+        yield engine
+
+
+def envelopes(engine: PostgresBackend, number: int) -> list[JobEnvelope]:
+    return [engine.envelopes.make(JobDefinition(handler="send")) for _ in range(number)]
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(
+    engine: PostgresBackend, switch: str
+) -> None:
+    accepted = [one.id for one in engine.accept(envelopes(engine, 60))]
+
+    def claim(connection: Connection) -> list[str]:
+        connection.execute(f"SET LOCAL enable_{switch} = off".encode())
+        query = {"queue": "default", "limit": 7, "token": os.urandom(16), "lease": 60_000_000}
+        return [row[1] for row in connection.execute(engine.connections.sql(postgres.CLAIM), query).fetchall()]
+
+    taken = [engine.connections.transact(claim) for _ in range(3)]
+    assert [len(ids) for ids in taken] == [7, 7, 7]
+    assert {id for ids in taken for id in ids} == set(accepted[:21])
+
+
+def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> None:
+    prefix = f"test{next(_numbers)}_"
+    with connect(server, prefix) as first:
+        ids = {one.id for one in first.accept(envelopes(first, 400))}
+
+        def work(_: int) -> list[str]:
+            done: list[str] = []
+            with connect(server, prefix) as engine:
+                while leases := engine.claim("default", 5, owner_token=new_owner_token()):
+                    assert all(engine.settle([Ack(lease=lease) for lease in leases]))
+                    done += [lease.id for lease in leases]
+            return done
+
+        with ThreadPoolExecutor(8) as pool:
+            done = [id for part in pool.map(work, range(8)) for id in part]
+        assert (len(done), set(done)) == (400, ids)
+        assert first.counts() == {"default": {JobState.COMPLETED: 400}}
+
+
+def test_many_who_migrate_at_once_make_the_tables_once(server: PostgresServer) -> None:
+    prefix = f"test{next(_numbers)}_"
+    barrier = threading.Barrier(6)
+
+    def migrate(_: int) -> None:
+        with connect(server, prefix) as engine:
+            barrier.wait()
+            engine.create_schema()
+            engine.check()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(migrate, range(6)))
+
+
+def test_a_newer_schema_is_refused(engine: PostgresBackend) -> None:
+    engine.create_schema()
+    newer = engine.connections.sql("INSERT INTO holdfast.schema (version) VALUES (999)")
+    engine.connections.run(lambda connection: connection.execute(newer))
+    with pytest.raises(SchemaTooNew, match="has schema 999"):
+        engine.check()
+    fresh = PostgresConnections(engine.connections.conninfo, prefix=f"{engine.connections.namespace}_")
+    with closing(fresh), pytest.raises(SchemaTooNew, match="upgrade Holdfast here"):
+        fresh.run(lambda connection: connection.execute("SELECT 1"))
+
+
+def test_a_session_that_was_ended_is_replaced_and_the_caller_hears_nothing(engine: PostgresBackend) -> None:
+    assert engine.accept(envelopes(engine, 1))[0].created
+    end = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle'"
+    with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+        other.execute(end)
+    assert engine.accept(envelopes(engine, 1))[0].created
+    assert engine.counts() == {"default": {JobState.PENDING: 2}}
+
+
+def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() -> None:
+    server = started(PostgresServer)
+    try:
+        with connect(server) as engine:
+            ids = {one.id for one in engine.accept(envelopes(engine, 50))}
+            server.kill()
+            with pytest.raises(BackendUnavailable, match=f"PostgreSQL at 127.0.0.1:{server.port}"):
+                engine.counts()
+            server.start()
+            until(lambda: _answers(engine), "the server to answer")
+            assert {lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token())} == ids
+    finally:
+        server.close()
+
+
+def _answers(engine: PostgresBackend) -> bool:
+    try:
+        engine.check()
+    except BackendUnavailable:
+        return False
+    return True
+
+
+def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
+    url = f"postgresql://ada:hunter2@127.0.0.1:{free_port()}/shop"
+    engine = PostgresBackend(url, EnvelopeFactory(KEYS))
+    started_at = time.monotonic()
+    with pytest.raises(BackendUnavailable) as raised:
+        engine.counts()
+    assert time.monotonic() - started_at < 15
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "a b", "a;b", "A", "a" * 50])
+def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be a prefix"):
+        PostgresBackend("postgresql://127.0.0.1/x", EnvelopeFactory(KEYS), prefix=prefix)
+
+
+def test_two_installations_share_a_server(server: PostgresServer) -> None:
+    with connect(server) as one, connect(server) as other:
+        one.accept(envelopes(one, 1))
+        assert (one.counts(), other.counts()) == ({"default": {JobState.PENDING: 1}}, {})
+
+
+def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresBackend) -> None:
+    """By word of the server: looking by itself would come too late here."""
+    engine.create_schema()
+    woken = threading.Event()
+
+    def wait() -> None:
+        engine.wait_for_work(["default"], 60.0)
+        woken.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    listening = b"SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
+    with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+        until(lambda: other.execute(listening).fetchone(), "somebody to listen")
+    engine.accept(envelopes(engine, 1))
+    assert woken.wait(30)
+    waiting.join()
+
+
+def test_a_forked_process_opens_connections_of_its_own(engine: PostgresBackend) -> None:
+    engine.accept(envelopes(engine, 1))
+    copy = os.fork()
+    if copy == 0:
+        try:
+            engine.accept(envelopes(engine, 1))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]) == 0
+    engine.accept(envelopes(engine, 1))
+    assert engine.counts() == {"default": {JobState.PENDING: 3}}
+
+
+def test_it_is_opened_by_its_url_with_a_key_that_all_share(server: PostgresServer) -> None:
+    with pytest.raises(ConfigError, match="HOLDFAST_SIGNING_KEY"):
+        BackendFactory().open(server.url)
+    engine, signer = BackendFactory(KEYS).open(f"{server.url}?prefix=shop_&application_name=shop")
+    with engine:
+        assert isinstance(engine, PostgresBackend)
+        assert (engine.connections.namespace, signer) == ("shop", KEYS)
+        assert engine.counts() == {}
