@@ -53,7 +53,7 @@ def _shim() -> Path:
         made.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=made.parent) as workshop:
             draft = Path(workshop) / "shim.so"
-            subprocess.run([*_compiler(), "-shared", "-fPIC", "-O2", "-o", draft, _SOURCE], check=True)
+            subprocess.run([*_compiler(), "-shared", "-fPIC", "-O2", "-o", draft, _SOURCE, "-ldl"], check=True)
             os.replace(draft, made)
     return made
 

@@ -1,9 +1,13 @@
 /* A wall clock that obeys: preloaded into a server, it answers with the microseconds since the epoch that stand in the
    file $HOLDFAST_CLOCK, as long as there are any. Monotonic clocks are not touched: servers time their own waits. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -44,3 +48,17 @@ time_t time(time_t *now) {
     if (now) *now = spec.tv_sec;
     return spec.tv_sec;
 }
+
+/* A server that knows its processor may count that one's ticks between two looks at the clock (Valkey 9 does). */
+static FILE *open_by(const char *function, const char *path, const char *mode) {
+    FILE *(*theirs)(const char *, const char *) = dlsym(RTLD_NEXT, function);
+    if (told && !strcmp(path, "/proc/cpuinfo")) {
+        errno = ENOENT;
+        return NULL;
+    }
+    return theirs(path, mode);
+}
+
+FILE *fopen(const char *path, const char *mode) { return open_by("fopen", path, mode); }
+
+FILE *fopen64(const char *path, const char *mode) { return open_by("fopen64", path, mode); }

@@ -15,7 +15,7 @@ from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
-SCHEMES: Final = ("sqlite", "postgresql", "memory", "sync")
+SCHEMES: Final = ("sqlite", "postgresql", "redis", "memory", "sync")
 
 
 class BackendFactory:
@@ -52,6 +52,8 @@ class BackendFactory:
                 return self._open_sqlite(url, may_share=may_share)
             case "postgresql" | "postgres":
                 return self._open_postgres(url)
+            case "redis" | "rediss" | "unix":
+                return self._open_redis(url)
             case "memory":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
@@ -91,12 +93,24 @@ class BackendFactory:
         envelopes = self._envelopes(signer)
         return PostgresBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
 
+    def _open_redis(self, url: str) -> tuple[Engine, Signer]:
+        try:
+            from holdfast.queues.backends.redis import RedisBackend
+        except ModuleNotFoundError as problem:
+            raise _missing("Redis", "redis[hiredis]", problem) from problem
+        signer = self._shared_signer(url)
+        bare, asked = _without_prefix(url)
+        prefix = self._prefix if asked is None else asked
+        envelopes = self._envelopes(signer)
+        return RedisBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
+
     def _shared_signer(self, url: str) -> Signer:
         """The key of a networked engine, which all who use it must have: none is made here."""
         if self._signer is None:
             raise ConfigError(
-                f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: make one "
-                "with  python -c 'import secrets; print(secrets.token_hex(32))'  and set HOLDFAST_SIGNING_KEY everywhere"
+                f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: set "
+                "HOLDFAST_SIGNING_KEY everywhere; make one with  "
+                "python -c 'import secrets; print(secrets.token_hex(32))'"
             )
         return self._signer
 

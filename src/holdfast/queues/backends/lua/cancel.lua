@@ -1,0 +1,18 @@
+-- ARGV: id, reason.
+local id, reason = ARGV[1], ARGV[2]
+local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'priority')
+local state, queue, priority = record[1], record[2], record[3]
+if not state or state == FORGOTTEN then
+  return 'unknown'
+elseif FINISHED[state] then
+  return 'too-late'
+elseif state == PROCESSING then
+  -- Asking again without a reason does not take the first one back.
+  call(reason == '' and 'HSETNX' or 'HSET', base .. 'job:' .. id, 'cancel_request', reason)
+  return 'requested'
+end
+call('ZREM', base .. 'ready:' .. queue .. ':' .. priority, id)
+call('ZREM', base .. 'failed:' .. queue, id)
+call('SREM', base .. 'again:' .. queue, id)
+move(id, queue, priority, CANCELLED, now, { 'cancel_reason', reason })
+return 'cancelled'

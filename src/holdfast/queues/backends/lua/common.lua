@@ -1,0 +1,59 @@
+-- What every script begins with: the time, the states and the names of the keys. All keys of an installation carry the
+-- same hash tag, KEYS[1] begins with it, so in a cluster they live on one node. Times are microseconds since the epoch.
+--
+--   job:<id>                    hash: the record; its field `state` is the truth
+--   wire:<id>                   string: the signed message, written once
+--   told:<id>                   hash: what attempts have to tell (by delivery), and the latest progress
+--
+-- The others are indexes of it. A score is kept nowhere else, but for the due time, which outlives its index:
+--
+--   jobs                        zset by number: every record that is not forgotten
+--   ready:<queue>:<priority>    zset by due time: jobs that wait, due or not
+--   failed:<queue>              zset by due time: those of them that wait for a retry
+--   again:<queue>               set: those of them that were delivered before
+--   leased:<queue>              zset by the end of the lease: jobs that are held
+--   completed: dead: cancelled: zsets by the time of finishing, per queue
+--   stones                      zset: ids of forgotten jobs, by when they become free
+--   claim:<token>               set: what a claim holds
+--   wake:<queue>                list: a hint that the queue has work, never more than one, and never the work itself
+local base = KEYS[1]
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- A number as the server shall read it. Given as a number it would be written anew for each command.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local at_once = digits(now)
+local WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN =
+  '0', '1', '2', '3', '4', '5', '6', '7'
+local FINISHED = { [COMPLETED] = 'completed:', [DEAD] = 'dead:', [CANCELLED] = 'cancelled:' }
+
+-- One command for many values, in portions that fit Lua's stack; pairs are never torn.
+local function many(command, key, values)
+  for first = 1, #values, 1000 do
+    call(command, key, unpack(values, first, math.min(first + 999, #values)))
+  end
+end
+
+-- What a command that takes many members answers, in their order.
+local function each(command, key, members)
+  local answers = {}
+  for first = 1, #members, 1000 do
+    for _, answer in ipairs(call(command, key, unpack(members, first, math.min(first + 999, #members)))) do
+      answers[#answers + 1] = answer
+    end
+  end
+  return answers
+end
+
+-- One hint is enough: whoever takes it and leaves work behind gives the next one.
+local function wake(queue)
+  local key = base .. 'wake:' .. queue
+  if call('EXISTS', key) == 0 then
+    call('LPUSH', key, '')
+  end
+end
+

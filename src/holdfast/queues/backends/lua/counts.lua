@@ -1,0 +1,20 @@
+-- ARGV: the queue, if not all. Answers for each queue its name and how many jobs are pending, scheduled, failed,
+-- processing, completed, dead, cancelled.
+local answer = {}
+local after = '(' .. at_once
+for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queues')) do
+  local failed = base .. 'failed:' .. queue
+  -- Failed jobs wait among the others, due or not, and are failed all the same.
+  local pending, scheduled = -call('ZCOUNT', failed, '-inf', now), -call('ZCOUNT', failed, after, '+inf')
+  for priority = 0, 9 do
+    local ready = base .. 'ready:' .. queue .. ':' .. priority
+    pending = pending + call('ZCOUNT', ready, '-inf', now)
+    scheduled = scheduled + call('ZCOUNT', ready, after, '+inf')
+  end
+  answer[#answer + 1] = {
+    queue, pending, scheduled, call('ZCARD', failed), call('ZCARD', base .. 'leased:' .. queue),
+    call('ZCARD', base .. 'completed:' .. queue), call('ZCARD', base .. 'dead:' .. queue),
+    call('ZCARD', base .. 'cancelled:' .. queue),
+  }
+end
+return answer

@@ -1,0 +1,6 @@
+-- Settle, then claim. ARGV: queue, limit, claim, length of the lease, limit of crashes, settlements.
+local answers = ''
+if #ARGV > 5 then
+  answers = settle(6, ARGV[5])
+end
+return { answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])) }

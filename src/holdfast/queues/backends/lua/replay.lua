@@ -1,0 +1,23 @@
+-- ARGV: id, the number of the record whose message was read, when that message expires (or nothing), and whether that
+-- is to be ignored.
+local id, number, expires_at, ignore_expiry = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
+local job = base .. 'job:' .. id
+local record = call('HMGET', job, 'state', 'number', 'queue', 'priority', 'expired', 'ignore_expiry')
+local state, queue, priority = record[1], record[3], record[4]
+if not state or state == FORGOTTEN or record[2] ~= number then
+  return 'unknown'
+elseif state ~= DEAD and state ~= CANCELLED then
+  return 'not-final'
+end
+local is_too_late = record[5] == '1' or (record[6] ~= '1' and expires_at and expires_at <= now)
+if is_too_late and not ignore_expiry then
+  return 'expired'
+end
+call('ZREM', base .. FINISHED[state] .. queue, id)
+call('HDEL', job, 'dead_reason', 'cancel_reason', 'expired')
+local changes = { 'attempts', 0, 'crashes', 0 }
+if ignore_expiry then
+  changes[5], changes[6] = 'ignore_expiry', 1
+end
+move(id, queue, priority, WAITING, now, changes)
+return 'replayed'

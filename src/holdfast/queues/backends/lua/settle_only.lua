@@ -1,0 +1,2 @@
+-- ARGV: limit of crashes, settlements.
+return settle(2, ARGV[1])

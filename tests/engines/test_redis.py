@@ -1,0 +1,442 @@
+"""What only the Redis engine must show: what the server may do to it, and what it leaves on the server."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator
+
+import pytest
+
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.backends import redis as engine_module
+from holdfast.queues.backends.redis import RedisBackend
+from holdfast.queues.contract import new_owner_token
+from holdfast.values import Ack, DeadReason, JobFilter, JobLease, JobState, LeaseState, Nack, Progress
+
+from ..faults.processes import until
+from ..servers.redis import RedisServer
+from ..servers.running import free_port, started
+from .redis_site import PREFIX, check_indexes, job, opened
+
+BASE = f"{{{PREFIX}}}:"
+PATIENCE_S = 20.0
+SECRET = "hunter2"
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Generator[RedisServer]:
+    server = _started(lambda: RedisServer())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def server(one_server: RedisServer) -> RedisServer:
+    """The server that most tests share, emptied."""
+    with one_server.client() as client:
+        client.flushall()
+    return one_server
+
+
+@pytest.fixture
+def engine(server: RedisServer) -> Generator[RedisBackend]:
+    with opened(server.url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
+    """A server with settings of its own, given as the parameter."""
+    server = _started(lambda: RedisServer(settings=getattr(request, "param", {})))
+    yield server
+    server.close()
+
+
+def _started(make: Callable[[], RedisServer]) -> RedisServer:
+    server = started(make)
+    assert isinstance(server, RedisServer)
+    return server
+
+
+def taken(engine: RedisBackend, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
+    return engine.claim(queue, limit, owner_token=new_owner_token())
+
+
+def live(engine: RedisBackend) -> None:
+    """Whatever can happen to jobs, once."""
+    engine.accept([job(id) for id in ("done", "failed", "dead", "held")])
+    done, failed, dead, _ = taken(engine)
+    engine.report_progress([(failed, Progress(done=1, message="half"))])
+    assert engine.renew_many([done]) == [LeaseState.HELD]
+    assert engine.settle([Ack(lease=done), Nack(lease=failed, delay=60)]) == [True, True]
+    assert engine.abandon(dead, DeadReason.FAILED)
+    engine.accept([job("late", delay=60), job("gone", delay=60)])
+    engine.cancel("gone")
+    engine.pause("slow", "for a while")
+    engine.add_facts("keys", ["one"])
+    assert engine.purge([JobState.CANCELLED]) == 1
+    engine.reap_expired()
+    engine.prune()
+
+
+# What is on the server.
+
+
+def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisServer, engine: RedisBackend) -> None:
+    live(engine)
+    with server.client() as client:
+        keys = list(client.scan_iter())
+        assert len(keys) > 15
+        assert [key for key in keys if not key.startswith(BASE.encode())] == []
+        assert [key for key in keys if client.pttl(key) != -1] == []
+        check_indexes(client)
+
+
+def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServer, engine: RedisBackend) -> None:
+    engine.accept([job("a", size=2000)])
+    [lease] = taken(engine)
+    with server.client() as client:
+        assert client.hget(f"{BASE}job:a", "state") == b"2"
+        assert engine.ack(lease)
+        assert client.hget(f"{BASE}job:a", "state") == b"4"
+        # The compact encoding, which a value of more than 64 bytes would end.
+        assert client.object("encoding", f"{BASE}job:a") in (b"listpack", b"ziplist")
+
+
+def test_two_installations_share_a_server(server: RedisServer, engine: RedisBackend) -> None:
+    with opened(server.url, prefix="other_") as other:
+        engine.accept([job("a")])
+        other.accept([job("a", queue="mail"), job("b", queue="mail")])
+        assert engine.counts() == {"default": {JobState.PENDING: 1}}
+        assert other.counts() == {"mail": {JobState.PENDING: 2}}
+        assert taken(engine, queue="mail") == []
+
+
+@pytest.mark.parametrize("prefix", ["", "a-b", "{a}", "a:b", "1a", "x" * 41, "a\n"])
+def test_a_prefix_that_could_leave_its_hash_tag_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="prefix"):
+        opened("redis://localhost", prefix=prefix)
+
+
+def test_a_newer_layout_is_refused(server: RedisServer) -> None:
+    with server.client() as client:
+        client.set(f"{BASE}schema", 99)
+    with opened(server.url) as engine:
+        for verb in (engine.check, engine.create_schema, lambda: engine.accept([job("a")])):
+            with pytest.raises(SchemaTooNew, match="99"):
+                verb()
+    with server.client() as client:
+        assert client.keys() == [f"{BASE}schema".encode()]
+
+
+def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisBackend) -> None:
+    """More than Lua's stack holds, in each verb that passes a batch on to one command."""
+    jobs = [job() for _ in range(12_000)]
+    assert all(answer.created for answer in engine.accept(jobs))
+    leases = taken(engine, len(jobs))
+    assert [lease.id for lease in leases] == [one.id for one in jobs]
+    assert all(engine.settle([Ack(lease=lease) for lease in leases]))
+    assert engine.purge([JobState.COMPLETED]) == len(jobs)
+    with server.client() as client:
+        check_indexes(client)
+
+
+def test_a_search_looks_further_than_one_call_does(engine: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.queues.backends.redis_inspector.LOOK_AT", 7)
+    engine.accept([job(f"job{number:02}", queue="rare" if number % 20 == 3 else "default") for number in range(60)])
+    first = engine.find(JobFilter(queue="rare"), limit=2)
+    assert [view.id for view in first.jobs] == ["job43", "job23"]
+    second = engine.find(JobFilter(queue="rare"), limit=2, after=first.next)
+    assert [view.id for view in second.jobs] == ["job03"]
+    assert second.next is None
+
+
+def test_of_many_jobs_finished_in_one_moment_each_is_shown_once(engine: RedisBackend) -> None:
+    ids = {f"job{number:03}" for number in range(500)}
+    engine.accept([job(id) for id in sorted(ids)])
+    engine.settle([Ack(lease=lease) for lease in taken(engine, 500)])
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = engine.find(JobFilter(states=(JobState.COMPLETED,)), limit=70, after=after)
+        found += [view.id for view in page.jobs]
+        after = page.next
+        if after is None:
+            break
+    assert len(found) == len(ids)
+    assert set(found) == ids
+
+
+# A server that must not keep jobs, or would rather not.
+
+
+@pytest.mark.parametrize("own_server", [{"maxmemory-policy": "allkeys-lru"}], indirect=True)
+def test_a_server_that_could_evict_jobs_is_refused(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine, pytest.raises(BackendError, match=r"allkeys-lru.*noeviction"):
+        engine.accept([job("a")])
+    with own_server.client() as client:
+        assert client.dbsize() == 0
+
+
+@pytest.mark.parametrize("own_server", [{"maxmemory-policy": "volatile-lru"}], indirect=True)
+def test_a_server_that_evicts_only_what_expires_is_not(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine:
+        engine.accept([job("a")])
+
+
+@pytest.mark.parametrize("own_server", [{"appendonly": "no"}], indirect=True)
+def test_a_server_without_a_file_is_used_with_a_warning(
+    own_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(own_server.url) as engine, caplog.at_level(logging.WARNING, "holdfast.redis"):
+        engine.accept([job("a")])
+    assert "appendonly no" in caplog.text
+
+
+def test_a_server_with_a_file_is_used_without_a_warning(engine: RedisBackend, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "holdfast.redis"):
+        engine.accept([job("a")])
+    assert caplog.text == ""
+
+
+def test_a_full_server_takes_no_jobs_and_lets_the_old_ones_finish(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine, own_server.client() as client:
+        engine.accept([job(f"job{number}") for number in range(6)])
+        first, second, third = taken(engine, 3)
+        client.config_set("maxmemory", "1")
+        with pytest.raises(BackendUnavailable, match="memory"):
+            engine.accept([job("new")])
+        with opened(own_server.url) as late:
+            assert late.renew_many([first]) == [LeaseState.HELD]
+        assert engine.ack(first)
+        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token())
+        assert (answers, len(leases)) == ([True], 1)
+        assert engine.nack(third, delay=60)
+        assert len(taken(engine)) == 2
+        engine.reap_expired()
+        assert engine.purge([JobState.COMPLETED]) == 2
+        client.config_set("maxmemory", "0")
+        assert engine.accept([job("new")])[0].created
+        check_indexes(client)
+
+
+# A server that goes away, comes back, or is another one now.
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engine: RedisBackend) -> None:
+    engine.accept([job("a"), job("b")])
+    with server.client() as client:
+        client.script_flush()
+        [lease, _] = taken(engine)
+        client.script_flush()
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == ([True], [])
+
+
+@pytest.mark.parametrize("own_server", [{"appendfsync": "always"}], indirect=True)
+def test_a_killed_server_comes_back_with_everything_that_was_answered(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine:
+        engine.accept([job("a"), job("b"), job("c")])
+        first, second = taken(engine, 2)
+        assert engine.ack(first)
+        own_server.kill()
+        with pytest.raises(BackendUnavailable):
+            engine.ack(second)
+        own_server.start()
+        assert engine.ack(second)
+        assert [lease.id for lease in taken(engine)] == ["c"]
+        with own_server.client() as client:
+            check_indexes(client)
+
+
+def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: RedisServer, engine: RedisBackend) -> None:
+    engine.accept([job("a")])
+    with server.client() as client:
+        for other in client.client_list(_type="normal"):
+            if int(other["id"]) != client.client_id():
+                client.client_kill_filter(_id=other["id"])
+    assert [lease.id for lease in taken(engine)] == ["a"]
+
+
+def test_nobody_listening_is_unavailable() -> None:
+    url = f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0"
+    with opened(url) as engine:
+        for verb in (engine.check, lambda: taken(engine), lambda: engine.wait_for_work(["default"], 1)):
+            with pytest.raises(BackendUnavailable, match=r"127\.0\.0\.1") as refusal:
+                verb()
+            assert SECRET not in str(refusal.value)
+
+
+def test_a_server_that_does_not_answer_is_unavailable(own_server: RedisServer) -> None:
+    with opened(f"{own_server.url}?socket_timeout=0.2") as engine, own_server.client() as client:
+        engine.check()
+        client.client_pause(1000)
+        with pytest.raises(BackendUnavailable):
+            taken(engine)
+
+
+def test_a_replica_is_unavailable_and_never_an_empty_queue(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine, own_server.client() as client:
+        engine.check()
+        client.replicaof("127.0.0.1", free_port())
+        for verb in (lambda: taken(engine), lambda: engine.accept([job("a")]), engine.reap_expired):
+            with pytest.raises(BackendUnavailable, match="replica"):
+                verb()
+        client.replicaof("NO", "ONE")
+        assert engine.accept([job("a")])[0].created
+
+
+@pytest.mark.parametrize("own_server", [{"requirepass": SECRET}], indirect=True)
+def test_a_wrong_password_is_told_and_never_shown(own_server: RedisServer) -> None:
+    wrong = f"redis://:{SECRET}-not@127.0.0.1:{own_server.port}/0"
+    with opened(wrong) as engine, pytest.raises(BackendError) as refusal:
+        engine.check()
+    assert not isinstance(refusal.value, BackendUnavailable)
+    assert SECRET not in str(refusal.value)
+    with opened(f"redis://:{SECRET}@127.0.0.1:{own_server.port}/0") as engine:
+        assert engine.accept([job("a")])[0].created
+
+
+@pytest.mark.parametrize("url", [f"redis://user:{SECRET}/0@host:port", "http://host", f"redis://:{SECRET}@host:x/0"])
+def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        opened(url)
+    assert SECRET not in str(refusal.value)
+
+
+@pytest.mark.parametrize("own_server", [{"cluster-enabled": "yes"}], indirect=True)
+def test_all_verbs_work_on_a_node_of_a_cluster(own_server: RedisServer) -> None:
+    with own_server.client() as client, opened(own_server.url) as engine:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
+        live(engine)
+        check_indexes(client)
+
+
+# Waiting: hints are never jobs.
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits is woken, or sleeps on: it does not look by itself."""
+    monkeypatch.setattr(engine_module, "LOOK_EVERY_S", 10 * PATIENCE_S)
+
+
+def waiting(engine: RedisBackend, queues: list[str], wake: int | None = None) -> threading.Thread:
+    """A thread that waits for work."""
+    thread = threading.Thread(
+        target=engine.wait_for_work, args=(queues, 10 * PATIENCE_S), kwargs={"wake": wake}, daemon=True
+    )
+    thread.start()
+    return thread
+
+
+def blocked(server: RedisServer) -> int:
+    with server.client() as client:
+        return int(client.info("clients")["blocked_clients"])
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_hint_wakes_who_waits_and_the_job_is_still_to_be_had(server: RedisServer, engine: RedisBackend) -> None:
+    thread = waiting(engine, ["mail", "default"])
+    until(lambda: blocked(server) == 1, "somebody waits")
+    with opened(server.url) as other:
+        other.accept([job("a")])
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        assert [lease.id for lease in taken(other)] == ["a"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_batch_wakes_one_worker_after_the_other(server: RedisServer, engine: RedisBackend) -> None:
+    got: list[str] = []
+
+    def work() -> None:
+        engine.wait_for_work(["default"], 10 * PATIENCE_S)
+        got.extend(lease.id for lease in taken(engine, 1))
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: blocked(server) == 3, "all wait")
+    with opened(server.url) as other:
+        other.accept([job("a"), job("b"), job("c")])
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert sorted(got) == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_called_away_waits_no_more_on_the_server(server: RedisServer, engine: RedisBackend) -> None:
+    read, write = os.pipe()
+    thread = waiting(engine, ["default"], read)
+    until(lambda: blocked(server) == 1, "somebody waits")
+    os.write(write, b"!")
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    assert blocked(server) == 0
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_resumed_queue_wakes_who_waits_for_it(server: RedisServer, engine: RedisBackend) -> None:
+    engine.accept([job("a")])
+    engine.pause("default")
+    thread = waiting(engine, ["default"])
+    until(lambda: blocked(server) == 1, "somebody waits")
+    assert engine.resume("default")
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer, engine: RedisBackend) -> None:
+    engine.accept([job("a"), job("b")])
+    with server.client() as client:
+        taken(engine, 1)
+        assert client.llen(f"{BASE}wake:default") == 1
+        engine.accept([job("c")])
+        assert client.llen(f"{BASE}wake:default") == 1
+        taken(engine)
+        assert client.exists(f"{BASE}wake:default") == 0
+
+
+# Processes.
+
+
+def test_a_forked_child_has_connections_of_its_own(engine: RedisBackend) -> None:
+    mine = engine.connections.call("CLIENT", "ID")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            engine.accept([job("by-the-child")])
+            os.write(write, b"%d" % engine.connections.call("CLIENT", "ID"))
+        finally:
+            os._exit(0)
+    os.close(write)
+    said = os.read(read, 100)
+    os.waitpid(child, 0)
+    os.close(read)
+    assert said
+    assert int(said) != mine
+    assert engine.connections.call("CLIENT", "ID") == mine
+    assert [lease.id for lease in taken(engine)] == ["by-the-child"]
+
+
+def test_a_forked_child_may_begin_with_a_look_at_the_server(engine: RedisBackend) -> None:
+    mine = engine.connections.call("CLIENT", "ID")
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            engine.check()
+            os._exit(engine.connections.call("CLIENT", "ID") == mine)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_is_closed_opens_again_when_it_is_used(engine: RedisBackend) -> None:
+    engine.accept([job("a")])
+    engine.close()
+    assert [lease.id for lease in taken(engine)] == ["a"]
