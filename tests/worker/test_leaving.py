@@ -102,10 +102,30 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
 
 def test_a_worker_whose_terminal_is_closed_finishes_what_it_runs(floor: Floor) -> None:
     id = floor.put("gated")
-    worker = floor.process()
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, and so would the worker
+    try:
+        worker = floor.process()
+    finally:
+        signal.signal(signal.SIGHUP, ours)
     floor.noted("start", id)
     worker.send(signal.SIGHUP)
     worker.wait_for("draining")
     floor.open_gate(id)
     assert worker.ended() == 0
     assert (floor.state(id), floor.starts()[id]) == (JobState.COMPLETED, 1)
+
+
+def test_a_worker_that_was_started_to_outlive_its_terminal_does(floor: Floor) -> None:
+    id = floor.put("gated")
+    ours = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        worker = floor.process()
+    finally:
+        signal.signal(signal.SIGHUP, ours)
+    floor.noted("start", id)
+    worker.send(signal.SIGHUP)
+    floor.open_gate(id)
+    floor.reached(id, JobState.COMPLETED)
+    floor.reached(floor.put("brief"), JobState.COMPLETED)
+    worker.send(signal.SIGTERM)
+    assert worker.ended() == 0

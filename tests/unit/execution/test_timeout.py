@@ -542,7 +542,7 @@ def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: C
 
 def use_an_alarm() -> None:
     """The usual recipe."""
-    was = signal.signal(signal.SIGALRM, lambda *_: None)
+    was = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.alarm(5)
     signal.alarm(0)
     signal.signal(signal.SIGALRM, was)
