@@ -3,6 +3,7 @@
 Started as `python -m holdfast.executor SETUP SOCKET`; `SETUP` is JSON, `SOCKET` the number of an inherited descriptor.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -49,6 +50,7 @@ def main() -> int:
         connection.sendall(packed(Broken(str(problem))))
         return 1
     log_to_stderr()
+    gc.freeze()  # what was imported stays: the collector need not walk through it
     connection.sendall(packed(Ready(hf.registry.keys())))
     serve(connection, hf.registry, slots=setup.slots, limits=Limits(setup.max_jobs, setup.max_memory_bytes))
     return 0

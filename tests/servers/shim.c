@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,6 +48,22 @@ time_t time(time_t *now) {
     if (clock_gettime(CLOCK_REALTIME, &spec)) return -1;
     if (now) *now = spec.tv_sec;
     return spec.tv_sec;
+}
+
+/* Threads that wait until an instant of the wall clock (MariaDB's do) wait as long as it is until then by the clock they
+   were told; the kernel would compare it with its own, and end at once every wait by a clock that is behind. */
+int pthread_cond_timedwait(pthread_cond_t *restrict signal, pthread_mutex_t *restrict lock,
+                           const struct timespec *restrict until) {
+    struct timespec now, end;
+    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    int64_t left = (int64_t)(until->tv_sec - now.tv_sec) * 1000000000 + until->tv_nsec - now.tv_nsec;
+    if (left > 0) {
+        end.tv_sec += left / 1000000000;
+        end.tv_nsec += left % 1000000000;
+        if (end.tv_nsec >= 1000000000) end.tv_sec++, end.tv_nsec -= 1000000000;
+    }
+    return pthread_cond_clockwait(signal, lock, CLOCK_MONOTONIC, &end);
 }
 
 /* A server that knows its processor may count that one's ticks between two looks at the clock (Valkey 9 does). */

@@ -5,10 +5,10 @@ where there is no such signal, nothing can be raised: the attempt is told throug
 Code that stays inside C for long is not reached either; killing the process is left to the worker.
 """
 
-import inspect
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -279,8 +279,8 @@ class _Ringing:
 
 
 _ringing = _Ringing()
-# Without making an enum of what it finds, which would cost more than all the rest of guarding a call.
-_handler_of: Final[Callable[[int], object]] = inspect.unwrap(signal.getsignal)
+# What `signal.getsignal` asks, before it tries to make an enum of the answer: that costs more than running a short job.
+_handler_of: Final[Callable[[int], object]] = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
 
 
 def _on_alarm(_number: int, _frame: FrameType | None) -> None:

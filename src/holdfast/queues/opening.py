@@ -15,7 +15,7 @@ from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
-SCHEMES: Final = ("sqlite", "postgresql", "redis", "memory", "sync")
+SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
 
 
 class BackendFactory:
@@ -52,6 +52,8 @@ class BackendFactory:
                 return self._open_sqlite(url, may_share=may_share)
             case "postgresql" | "postgres":
                 return self._open_postgres(url)
+            case "mysql" | "mariadb":
+                return self._open_mysql(url)
             case "redis" | "rediss" | "unix":
                 return self._open_redis(url)
             case "memory":
@@ -92,6 +94,17 @@ class BackendFactory:
         prefix = self._prefix if asked is None else asked
         envelopes = self._envelopes(signer)
         return PostgresBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
+
+    def _open_mysql(self, url: str) -> tuple[Engine, Signer]:
+        try:
+            from holdfast.queues.backends.mysql import MysqlBackend
+        except ModuleNotFoundError as problem:
+            raise _missing("MySQL", "PyMySQL", problem) from problem
+        signer = self._shared_signer(url)
+        bare, asked = _without_prefix(url)
+        prefix = self._prefix if asked is None else asked
+        envelopes = self._envelopes(signer)
+        return MysqlBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
 
     def _open_redis(self, url: str) -> tuple[Engine, Signer]:
         try:

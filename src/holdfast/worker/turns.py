@@ -8,7 +8,7 @@ BATCH_S: Final = 0.04
 LARGEST_BATCH: Final = 1000
 # A pace nobody has measured yet: as slow as a batch, so that a worker begins with one job for each slot.
 _UNKNOWN_S: Final = BATCH_S
-_FORGETTING: Final = 0.8
+_FORGETTING: Final = 0.6
 
 
 class Turns:

@@ -57,7 +57,8 @@ def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: s
 @pytest.mark.parametrize("url", ["", "jobs.db", "/var/jobs.db", "mongodb://host/db", "sqllite:///x.db"])
 def test_a_url_of_no_engine_names_the_known_ones(url: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"names no engine: .*sqlite:, postgresql:, redis:, memory:, sync:.* sqlite:///jobs\.db"
+        ConfigError,
+        match=r"names no engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:.* sqlite:///jobs\.db",
     ):
         BackendFactory(RING).open(url)
 

@@ -1,0 +1,103 @@
+"""Where a MySQL or MariaDB server is, as its URL says it."""
+
+import ssl
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from msgspec import Struct
+
+from holdfast.errors import ConfigError
+
+DEFAULT_PORT: Final = 3306
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 10.0
+MOST_SECONDS: Final = 3600.0
+_options: Final = ("connect_timeout", "timeout", "socket", "skip_locked", "tls", "tls_ca", "tls_cert", "tls_key")
+
+
+class MysqlAddress(Struct, frozen=True, kw_only=True):
+    """Where the server is and who asks; its text leaves the password out."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    database: str
+    socket: str | None = None
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    timeout_s: float = ANSWER_TIMEOUT_S
+    may_skip_locked: bool = True
+    tls: str = "off"
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def __str__(self) -> str:
+        return f"MySQL at {self.socket or f'{self.host}:{self.port}'}"
+
+    def __repr__(self) -> str:
+        return f"<{self}/{self.database}>"
+
+    @classmethod
+    def of(cls, url: str) -> "MysqlAddress":
+        """The address in a URL: mysql://user:password@host:port/database?option=value"""
+        try:
+            parts = urlsplit(url)
+            port = parts.port or DEFAULT_PORT
+        except ValueError as problem:
+            raise ConfigError(f"the address of MySQL cannot be read: {problem}") from None
+        database = unquote(parts.path.removeprefix("/"))
+        if not database or "/" in database:
+            raise ConfigError("a mysql URL names one database: mysql://user:password@host/database")
+        given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in given:
+            if name not in _options:
+                raise ConfigError(f"{name!r} is no option of mysql URLs; known: {', '.join(_options)}")
+        tls = given.get("tls", "verify" if "tls_ca" in given else "off")
+        return cls(
+            host=parts.hostname or "localhost",
+            port=port,
+            user=unquote(parts.username or "root"),
+            password=unquote(parts.password or ""),
+            database=database,
+            socket=given.get("socket"),
+            connect_timeout_s=_seconds(given, "connect_timeout", CONNECT_TIMEOUT_S),
+            timeout_s=_seconds(given, "timeout", ANSWER_TIMEOUT_S),
+            may_skip_locked=_one_of("skip_locked", given.get("skip_locked", "on"), ("on", "off")) == "on",
+            tls=_one_of("tls", tls, ("off", "encrypt", "verify")),
+            tls_ca=given.get("tls_ca"),
+            tls_cert=given.get("tls_cert"),
+            tls_key=given.get("tls_key"),
+        )
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """How to encrypt: `verify` believes the certificate only of the host it is for, `encrypt` believes any."""
+        if self.tls == "off":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_cert is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+        except OSError as problem:
+            raise ConfigError(f"the certificates for {self} cannot be used: {problem}") from problem
+        if self.tls == "encrypt":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _seconds(given: dict[str, str], name: str, default: float) -> float:
+    try:
+        seconds = float(given.get(name, default))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ConfigError(f"{name}={given[name]!r} is not a number of seconds")
+    return seconds
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ConfigError(f"{name}={value!r} is none of {', '.join(known)}")
+    return value

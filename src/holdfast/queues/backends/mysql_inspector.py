@@ -1,0 +1,324 @@
+"""Reading and operating the engine in MySQL: what people and pruning ask of the tables that `mysql.py` writes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from holdfast.clock import from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.queues.backends.mysql_connections import CLOCK, PLACE, MysqlConnections, Session, chunks
+from holdfast.queues.backends.records import (
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    DEAD,
+    FORGOTTEN,
+    NEVER,
+    PRUNE_BATCH,
+    STATES,
+    WAITING,
+    Row,
+    attempt,
+    view,
+)
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+# How many messages are in memory at a time, which may be large.
+MESSAGES_AT_ONCE: Final = 50
+_LANE_OF_STATE: Final = 8
+
+FORGET: Final = f"""
+    UPDATE holdfast_jobs SET state = 7, finished_at = %s, digest = %s, last_error = NULL, wire = '',{PLACE}
+    WHERE seq = %s"""
+
+DELETE_JOBS: Final = "DELETE FROM holdfast_jobs WHERE seq IN %s"
+DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN %s"
+DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN %s"
+
+LOCK_FINISHED: Final = """
+    SELECT seq, finished_at FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = %(lane)s AND mark = %(mark)s AND since <= %(before)s AND (%(queue)s IS NULL OR queue = %(queue)s)
+    ORDER BY since LIMIT %(limit)s FOR UPDATE"""
+
+MESSAGES: Final = "SELECT seq, wire FROM holdfast_jobs WHERE seq IN %s"
+
+COUNT: Final = f"""
+    SELECT CONVERT(queue USING utf8mb4), state, state = 0 AND since > {CLOCK}, COUNT(*)
+    FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane < 15 AND (%(queue)s IS NULL OR queue = %(queue)s) GROUP BY 1, 2, 3"""
+
+VIEW_COLUMNS: Final = """
+    j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
+    j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= 4 THEN j.finished_at END, j.lease_until, j.dead_reason,
+    j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at
+    FROM holdfast_jobs AS j
+    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+
+ATTEMPTS: Final = """
+    SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
+    FROM holdfast_attempts WHERE seq = %s AND outcome IS NOT NULL ORDER BY delivery"""
+
+CANCEL_WAITING: Final = f"""
+    UPDATE holdfast_jobs SET state = 6, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
+    WHERE id = %(id)s AND state IN (0, 1, 3)"""
+# Asking again without a reason does not take the first one back.
+REQUEST_CANCEL: Final = """
+    UPDATE holdfast_jobs SET cancel_request = COALESCE(NULLIF(%(reason)s, ''), cancel_request, '')
+    WHERE id = %(id)s AND state = 2"""
+
+MESSAGE_OF: Final = "SELECT wire FROM holdfast_jobs WHERE id = %s AND state IN (5, 6) AND NOT ignore_expiry FOR UPDATE"
+
+REPLAY: Final = f"""
+    UPDATE holdfast_jobs
+    SET state = 0, attempts = 0, crashes = 0, due_at = %(now)s, dead_reason = NULL, cancel_reason = NULL,
+        finished_at = 0, expired = 0, ignore_expiry = ignore_expiry OR %(ignore_expiry)s,{PLACE}
+    WHERE id = %(id)s AND state IN (5, 6) AND (NOT expired OR %(ignore_expiry)s)"""
+
+
+class MysqlInspector(QueueInspector):
+    """The reading side of `MysqlBackend`."""
+
+    connections: MysqlConnections
+    policy: LeasePolicy
+    _sql: Callable[[str], str]
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        numbers: dict[str, dict[JobState, int]] = {}
+        rows = self.connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
+        for name, code, is_later, number in rows:
+            states = numbers.setdefault(name, {})
+            state = JobState.SCHEDULED if code == WAITING and is_later else STATES[code]
+            states[state] = states.get(state, 0) + number
+        return numbers
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        conditions, query = _conditions(where)
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        if after is not None:
+            finished, seq = (int(part) for part in after.split("."))
+            conditions.append(
+                "(j.finished_at < %(after_finished)s OR j.finished_at = %(after_finished)s AND j.seq < %(after_seq)s)"
+                if by_finish
+                else "j.seq < %(after_seq)s"
+            )
+            query |= {"after_finished": finished, "after_seq": seq}
+        newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
+        text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT %(limit)s"
+
+        def read(session: Session) -> tuple[Sequence[Row], int]:
+            now = session.now()
+            return session.rows(self._sql(text), query | {"now": now, "limit": limit + 1}), now
+
+        rows, now = self.connections.run(read)
+        page = rows[:limit]
+        last = page[-1] if len(rows) > limit and page else None
+        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
+        return Page(jobs=tuple(view(row, now) for row in page), next=cursor)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < 7"
+
+        def read(session: Session) -> JobHistory | None:
+            row = session.row(self._sql(text), (job_id,))
+            if row is None:
+                return None
+            attempts = session.rows(self._sql(ATTEMPTS), (row[0],))
+            return JobHistory(job=view(row, session.now()), attempts=tuple(attempt(past) for past in attempts))
+
+        return self.connections.run(read)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        def change(session: Session) -> CancelAnswer:
+            query = {"id": job_id, "reason": reason, "now": session.now()}
+            # Locked first: a job that is claimed or given back between the two statements is not missed.
+            state = self._locked_state(session, job_id)
+            if session.run(self._sql(CANCEL_WAITING), query):
+                return CancelAnswer.CANCELLED
+            if session.run(self._sql(REQUEST_CANCEL), query):
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.UNKNOWN if state is None else CancelAnswer.TOO_LATE
+
+        return self.connections.transact(change)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        def change(session: Session) -> ReplayAnswer:
+            state, now = self._locked_state(session, job_id), session.now()
+            wire = session.row(self._sql(MESSAGE_OF), (job_id,))
+            if wire is not None and not ignore_expiry and has_expired(wire[0], now):
+                return ReplayAnswer.EXPIRED
+            query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
+            if session.run(self._sql(REPLAY), query):
+                return ReplayAnswer.REPLAYED
+            match state:
+                case None:
+                    return ReplayAnswer.UNKNOWN
+                case JobState.DEAD | JobState.CANCELLED:
+                    return ReplayAnswer.EXPIRED
+                case _:
+                    return ReplayAnswer.NOT_FINAL
+
+        return self.connections.transact(change)
+
+    def _locked_state(self, session: Session, job_id: str) -> JobState | None:
+        row = session.row(self._sql("SELECT state FROM holdfast_jobs WHERE id = %s FOR UPDATE"), (job_id,))
+        return None if row is None else STATES.get(row[0])
+
+    def discard(self, job_id: str) -> bool:
+        dead = "SELECT seq FROM holdfast_jobs WHERE id = %s AND state = 5 FOR UPDATE"
+
+        def change(session: Session) -> bool:
+            row = session.row(self._sql(dead), (job_id,))
+            if row is None:
+                return False
+            self._forget(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
+            return True
+
+        return self.connections.transact(change)
+
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        return sum(
+            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
+            for state in sorted(check_purge(states))
+        )
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        statement = self._sql(f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})")
+        self.connections.run(lambda session: session.run(statement, (queue, reason)))
+
+    def resume(self, queue: str) -> bool:
+        statement = self._sql("DELETE FROM holdfast_pauses WHERE queue = %s")
+        return self.connections.run(lambda session: session.run(statement, (queue,))) == 1
+
+    def pauses(self) -> Sequence[QueuePause]:
+        query = self._sql("SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue")
+        rows = self.connections.run(lambda session: session.rows(query))
+        return tuple(
+            QueuePause(queue=queue.decode(), reason=reason, since=from_us(since)) for queue, reason, since in rows
+        )
+
+    def facts(self, kind: str) -> frozenset[str]:
+        query = self._sql("SELECT fact FROM holdfast_facts WHERE kind = %s")
+        return frozenset(
+            fact.decode() for (fact,) in self.connections.run(lambda session: session.rows(query, (kind,)))
+        )
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        rows = [(kind, fact) for fact in sorted(facts)]
+        statement = (
+            "INSERT INTO holdfast_facts (kind, fact) VALUES (%s, %s) ON DUPLICATE KEY UPDATE fact = VALUES(fact)"
+        )
+        self.connections.transact(lambda session: session.insert(self._sql(statement), rows))
+
+    def prune(self) -> int:
+        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
+        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
+        if self.policy.retain_dead_s is not None:
+            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
+        self._drop_tombstones()
+        return dropped
+
+    def _drop_old(self, state: int, kept_s: float) -> int:
+        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
+        kept = span_us(max(kept_s, TOMBSTONE_S))
+        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
+
+    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
+        """Forget finished jobs in batches, so that nobody waits long for a lock.
+
+        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
+        """
+
+        def forget(session: Session) -> int:
+            now = session.now()
+            old = self._lock_finished(session, state, queue, NEVER if age_us is None else now - age_us)
+            hour = now + span_us(TOMBSTONE_S)
+            stones = [(seq, hour if tombstone_us is None else finished_at + tombstone_us) for seq, finished_at in old]
+            self._forget(session, [stone for stone in stones if stone[1] > now])
+            self._delete(session, [seq for seq, until in stones if until <= now])
+            return len(old)
+
+        return self._in_batches(forget)
+
+    def _drop_tombstones(self) -> None:
+        def drop(session: Session) -> int:
+            old = self._lock_finished(session, FORGOTTEN, None, session.now())
+            for seqs in chunks(seq for seq, _ in old):
+                session.run(self._sql(DELETE_JOBS), (seqs,))
+            return len(old)
+
+        self._in_batches(drop)
+
+    def _in_batches(self, work: Callable[[Session], int]) -> int:
+        total, batch = 0, PRUNE_BATCH
+        while batch == PRUNE_BATCH:
+            batch = self.connections.transact(work)
+            total += batch
+        return total
+
+    def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
+        """The oldest of a state (number, when it finished); what another has locked is being forgotten or replayed."""
+        lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self.connections.skips_locked else "")
+        lane = state + _LANE_OF_STATE
+        return session.rows(
+            lock, {"lane": lane, "mark": bytes(16), "before": before, "queue": queue, "limit": PRUNE_BATCH}
+        )
+
+    def _forget(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave only tombstones of these (number, until when)."""
+        until = dict(stones)
+        seqs = sorted(until)
+        for start in range(0, len(seqs), MESSAGES_AT_ONCE):
+            for seq, wire in session.rows(self._sql(MESSAGES), (seqs[start : start + MESSAGES_AT_ONCE],)):
+                session.run(self._sql(FORGET), (until[seq], content_digest(wire), seq))
+        for some in chunks(seqs):
+            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS):
+                session.run(self._sql(statement), (some,))
+
+    def _delete(self, session: Session, seqs: Sequence[int]) -> None:
+        for some in chunks(seqs):
+            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS):
+                session.run(self._sql(statement), (some,))
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+    query: dict[str, Any] = {}
+    conditions = ["j.state < 7"]
+    if where.states:
+        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
+    if where.queue is not None:
+        conditions.append("j.queue = %(queue)s")
+        query["queue"] = where.queue
+    if where.job is not None:
+        conditions.append("j.job = %(job)s")
+        query["job"] = where.job
+    if where.ids:
+        conditions.append("j.id IN %(ids)s")
+        query["ids"] = list(where.ids)
+    if where.dead_reason is not None:
+        conditions.append("j.dead_reason = %(dead_reason)s")
+        query["dead_reason"] = where.dead_reason
+    if where.finished_before is not None:
+        conditions.append("j.state >= 4 AND j.finished_at < %(finished_before)s")
+        query["finished_before"] = to_us(where.finished_before)
+    return conditions, query
+
+
+def _state_condition(state: JobState) -> str:
+    if state is JobState.SCHEDULED:
+        return "(j.state = 0 AND j.due_at > %(now)s)"
+    if state is JobState.PENDING:
+        return "(j.state = 0 AND j.due_at <= %(now)s)"
+    # By its lane, which the index begins with.
+    return f"j.lane = {CODES[state] + _LANE_OF_STATE}" if CODES[state] >= 2 else f"j.state = {CODES[state]}"

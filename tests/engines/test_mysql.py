@@ -1,0 +1,614 @@
+"""The engine in MySQL on a real MariaDB: what its connections are like, who waits for whom, and what it survives."""
+
+import json
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
+
+import pytest
+from pymysql.cursors import Cursor
+
+from holdfast.clock import ManualClock, SystemClock
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.backends import mysql, mysql_claims, mysql_connections
+from holdfast.queues.backends.mysql import MysqlBackend
+from holdfast.queues.backends.mysql_address import MysqlAddress
+from holdfast.queues.backends.mysql_connections import Session, mark_of
+from holdfast.queues.contract import new_owner_token
+from holdfast.values import Ack, AttemptRecord, JobFilter, JobLease, JobState, Nack, Outcome, Progress, Settlement
+
+from ..faults.processes import Programs, stopped, until
+from ..servers.mysql import MariadbServer
+from ..servers.running import free_port, started
+from .mysql_actors import connection_id, opened
+from .sqlite_site import job
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariadbServer]:
+    server = started(MariadbServer)
+    assert isinstance(server, MariadbServer)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"test{next(_numbers)}_"
+
+
+@pytest.fixture
+def backend(server: MariadbServer, prefix: str) -> Iterator[MysqlBackend]:
+    with opened(server.url, prefix) as backend:
+        yield backend
+
+
+@contextmanager
+def stranger(server: MariadbServer) -> Generator[Cursor]:
+    """Somebody else in the same database."""
+    with server.connect("holdfast") as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def claim(backend: MysqlBackend, limit: int = 10) -> list[JobLease]:
+    return backend.claim("default", limit, owner_token=new_owner_token())
+
+
+class Aside(threading.Thread):
+    """A call in a thread of its own, and what came of it."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._answers: list[object] = []
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._answers.append(self._call())
+        except BaseException as problem:
+            self._answers.append(problem)
+
+    def answer(self) -> object:
+        self.join(60)
+        [answer] = self._answers
+        return answer
+
+
+def waiting_for_locks(cursor: Cursor) -> int:
+    """How many wait for a row that another has locked."""
+    return status(cursor, "Innodb_row_lock_current_waits")
+
+
+def status(cursor: Cursor, name: str) -> int:
+    """A number that the server keeps of itself."""
+    cursor.execute("SHOW GLOBAL STATUS LIKE %s", (name,))
+    [(_, number)] = cursor.fetchall()
+    return int(number)
+
+
+# What a connection is like.
+
+
+def test_a_connection_reads_what_is_committed_in_utc_and_counts_what_it_finds(backend: MysqlBackend) -> None:
+    asked = "SELECT @@tx_isolation, @@time_zone, @@autocommit, @@character_set_connection, @@wait_timeout"
+    assert backend.connections.run(lambda session: session.one(asked)) == ("READ-COMMITTED", "+00:00", 1, "utf8mb4", 60)
+    backend.pause("mail", "why")
+    unchanged = backend.connections.sql("UPDATE holdfast_pauses SET reason = 'why'")
+    assert backend.connections.run(lambda session: session.run(unchanged)) == 1
+
+
+class BlindClock(SystemClock):
+    """Measures spans, and does not know what time it is."""
+
+    def now_us(self) -> int:
+        raise AssertionError("somebody asked this process what time it is")
+
+
+def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> None:
+    with opened(server.url, prefix, clock=BlindClock()) as backend:
+        backend.accept([job("a"), job("b"), job("c", delay=60)])
+        first, second = claim(backend)
+        assert backend.renew(first) is not None
+        assert backend.report_progress([(first, Progress(done=1))]) == [True]
+        assert backend.settle([Ack(lease=first), Nack(lease=second, delay=60)]) == [True, True]
+        backend.wait_for_work(["default"], 0)
+        backend.cancel("c")
+        backend.replay("c")
+        backend.pause("mail")
+        assert len(backend.find(JobFilter()).jobs) == 3
+        assert (backend.get("a") is None, backend.reap_expired(), backend.prune()) == (False, 0, 0)
+        assert backend.counts() == {"default": {JobState.COMPLETED: 1, JobState.FAILED: 1, JobState.PENDING: 1}}
+
+
+# What a verb looks at.
+
+
+def test_no_verb_walks_through_what_it_does_not_want(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    for start in range(0, 3000, 1000):
+        backend.accept([job(f"job-{number}", delay=number % 2 * 60) for number in range(start, start + 1000)])
+    backend.settle([Ack(lease=lease) for lease in claim(backend, 500)])
+    seqs = list(range(1, 101))
+    token = bytes(16)
+    queries: list[tuple[str, tuple[object, ...] | dict[str, object], str]] = [
+        (mysql_claims.LOOK, {"mark": mark_of("default"), "queue": "default", "token": token}, "by_turn"),
+        (
+            mysql_claims.NEXT_DUE,
+            {"marks": [mark_of("default"), mark_of("mail")], "queues": ["default", "mail"]},
+            "by_turn",
+        ),
+        (mysql_claims.LOCK_DUE, (4, mark_of("default"), 0, 2**62, 100), "by_turn"),
+        (mysql_claims.CLAIM, {"token": token, "now": 1, "lease": 1, "seqs": seqs}, "PRIMARY"),
+        (mysql.ACK, {"token": token, "now": 1, "seqs": seqs}, "PRIMARY"),
+        (mysql.RENEW, {"seqs": seqs, "pairs": [(seq, token) for seq in seqs]}, "PRIMARY"),
+    ]
+    with stranger(server) as cursor:
+        cursor.execute(f"ANALYZE TABLE {prefix}jobs")
+        for statement, values, index in queries:
+            cursor.execute("EXPLAIN " + backend.connections.sql(statement), values)
+            plan = [row for row in cursor.fetchall() if row[2] == f"{prefix}jobs"]
+            assert {row[5] for row in plan} == {index}, plan
+            assert not any("filesort" in row[9] or "temporary" in row[9] for row in plan), plan
+            if statement is mysql_claims.LOOK:
+                assert "Using index for group-by" in plan[0][9], plan
+
+
+# Who waits for whom.
+
+
+def test_a_claim_passes_over_what_another_has_locked(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.accept([job("a"), job("b")])
+    with stranger(server) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}jobs WHERE id = 'a' FOR UPDATE")
+        assert [lease.id for lease in claim(backend)] == ["b"]
+        cursor.execute("ROLLBACK")
+    assert [lease.id for lease in claim(backend)] == ["a"]
+
+
+def test_where_nobody_can_be_passed_over_a_claim_waits_and_takes_what_is_left(
+    server: MariadbServer, prefix: str
+) -> None:
+    with opened(f"{server.url}?skip_locked=off", prefix) as backend, stranger(server) as cursor:
+        backend.accept([job("a"), job("b"), job("c")])
+        cursor.execute("BEGIN")
+        cursor.execute(f"UPDATE {prefix}jobs SET state = 6, lane = 14, mark = '' WHERE id IN ('a', 'b')")
+        waiting = Aside(lambda: [lease.id for lease in claim(backend, 2)])
+        until(lambda: waiting_for_locks(cursor), "the claim to wait")
+        cursor.execute("COMMIT")
+        assert waiting.answer() == ["c"]
+        assert not backend.connections.skips_locked
+
+
+def test_a_server_that_does_not_know_skip_locked_is_found_out(backend: MysqlBackend) -> None:
+    sql = backend.connections.sql
+    backend.connections.sql = lambda statement: sql(statement).replace("SKIP LOCKED", "SKIP WHAT")
+    backend.create_schema()
+    assert not backend.connections.skips_locked
+    backend.accept([job("a")])
+    assert [lease.id for lease in claim(backend)] == ["a"]
+
+
+def test_a_verdict_that_waited_until_its_lease_had_ended_is_refused(server: MariadbServer, prefix: str) -> None:
+    with opened(server.url, prefix, lease_s=0.5) as backend, stranger(server) as cursor:
+        backend.accept([job("acked"), job("failed")])
+        acked, failed = claim(backend)
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT lease_until FROM {prefix}jobs FOR UPDATE")
+        verdicts: list[Settlement] = [Ack(lease=acked), Nack(lease=failed)]
+        waiting = [Aside(partial(backend.settle, [one])) for one in verdicts]
+        until(lambda: waiting_for_locks(cursor) == 2, "both to wait")
+        cursor.execute("SET time_zone = '+00:00'")
+        held = f"SELECT 1 FROM {prefix}jobs WHERE lease_until > {mysql_connections.CLOCK}"
+        until(lambda: cursor.execute(held) == 0, "the leases to end")
+        cursor.execute("ROLLBACK")
+        assert [one.answer() for one in waiting] == [[False], [False]]
+        assert backend.counts() == {"default": {JobState.PROCESSING: 2}}
+
+
+def test_a_deadlock_is_not_the_callers_problem(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.accept([job("a"), job("b")])
+    a, b = claim(backend)
+    with stranger(server) as cursor, stranger(server) as watcher:
+        cursor.execute(f"CREATE TABLE {prefix}ballast (n INT PRIMARY KEY) ENGINE = InnoDB")
+        cursor.execute("BEGIN")
+        # Of two in a deadlock the one that has written less is rolled back.
+        cursor.execute(f"INSERT INTO {prefix}ballast SELECT seq FROM seq_1_to_1000")
+        cursor.execute(f"SELECT 1 FROM {prefix}jobs WHERE id = 'a' FOR UPDATE")
+        settling = Aside(lambda: backend.settle([Nack(lease=b), Nack(lease=a)]))
+        until(lambda: waiting_for_locks(watcher), "the settlement to wait")
+        cursor.execute(f"SELECT 1 FROM {prefix}jobs WHERE id = 'b' FOR UPDATE")
+        cursor.execute("COMMIT")
+        assert settling.answer() == [True, True]
+    assert backend.counts() == {"default": {JobState.FAILED: 2}}
+
+
+def test_a_lock_that_takes_too_long_is_tried_again(
+    backend: MysqlBackend, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = re.sub(r"innodb_lock_wait_timeout = \d+", "innodb_lock_wait_timeout = 0", mysql_connections.PREPARE[1])
+    monkeypatch.setattr(mysql_connections, "PREPARE", (mysql_connections.PREPARE[0], impatient))
+    backend.accept([job("a")])
+    [lease] = claim(backend)
+    with stranger(server) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}jobs FOR UPDATE")
+        before = status(cursor, "Com_rollback")
+        settling = Aside(lambda: backend.ack(lease))
+        until(lambda: status(cursor, "Com_rollback") > before + 3, "some attempts")
+        cursor.execute("COMMIT")
+        assert settling.answer() is True
+
+
+def test_a_lock_that_is_never_let_go_of_is_an_engine_that_is_not_available(
+    backend: MysqlBackend, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = re.sub(r"innodb_lock_wait_timeout = \d+", "innodb_lock_wait_timeout = 0", mysql_connections.PREPARE[1])
+    monkeypatch.setattr(mysql_connections, "PREPARE", (mysql_connections.PREPARE[0], impatient))
+    monkeypatch.setattr(mysql_connections, "BUSY_LIMIT_S", 0.05)
+    backend.accept([job("a")])
+    [lease] = claim(backend)
+    with stranger(server) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}jobs FOR UPDATE")
+        with pytest.raises(BackendUnavailable, match="stayed busy"):
+            backend.ack(lease)
+    assert backend.ack(lease)
+
+
+def test_many_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_twice(
+    server: MariadbServer, prefix: str, programs: Programs
+) -> None:
+    hammers = [
+        programs.module("tests.engines.mysql_actors", "hammer", server.url, prefix, f"p{number}", "60")
+        for number in range(4)
+    ]
+    for hammer in hammers:
+        hammer.wait_for("ready")
+    for hammer in hammers:
+        hammer.tell()
+    said = [json.loads(hammer.succeeded().partition("\n")[2]) for hammer in hammers]
+    accepted = [id for one in said for id in one["accepted"]]
+    acked = [id for one in said for id in one["acked"]]
+    assert len(accepted) > 4 * 60
+
+    with opened(server.url, prefix) as backend:
+
+        def is_drained() -> bool:
+            backend.reap_expired()
+            leases = claim(backend, 500)
+            acked.extend(lease.id for lease in leases if backend.ack(lease))
+            return set(backend.counts()["default"]) == {JobState.COMPLETED}
+
+        until(is_drained, "every job to be completed")
+        assert backend.counts() == {"default": {JobState.COMPLETED: len(accepted)}}
+    assert Counter(acked) == Counter(set(accepted))
+
+
+# How much fits.
+
+
+@contextmanager
+def packets_of(server: MariadbServer, size: int) -> Generator[None]:
+    with stranger(server) as cursor:
+        cursor.execute("SELECT @@global.max_allowed_packet")
+        [(before,)] = cursor.fetchall()
+        cursor.execute("SET GLOBAL max_allowed_packet = %s", (size,))
+        try:
+            yield
+        finally:
+            cursor.execute("SET GLOBAL max_allowed_packet = %s", (before,))
+
+
+def test_a_batch_is_cut_into_what_the_server_takes(backend: MysqlBackend, server: MariadbServer) -> None:
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=1, ended_us=2)
+    backend.create_schema()
+    backend.close()
+    with packets_of(server, 64 * 1024):
+        batch = [job(size=900) for _ in range(900)]
+        assert all(answer.created for answer in backend.accept(batch))
+        leases = claim(backend, 900)
+        assert [lease.wire for lease in leases] == [envelope.wire for envelope in batch]
+        assert all(backend.settle([Ack(lease=lease, record=record) for lease in leases]))
+        with pytest.raises(BackendError, match="max_allowed_packet") as refusal:
+            backend.accept([job("small"), job("large", size=100_000)])
+        assert not isinstance(refusal.value, BackendUnavailable)
+        assert backend.get("small") is None
+        backend.close()
+
+
+def test_many_verdicts_with_much_to_tell_fit(backend: MysqlBackend) -> None:
+    numbers = [f"job{number:04}" for number in range(1200)]
+    backend.accept([job(id) for id in numbers])
+    leases = claim(backend, 1200)
+    assert [lease.id for lease in leases] == numbers
+    assert backend.renew_many(leases) == ["held"] * 1200
+    assert backend.settle([Ack(lease=lease) for lease in leases]) == [True] * 1200
+
+
+# What it survives.
+
+
+def test_connections_that_were_killed_are_opened_again(backend: MysqlBackend, server: MariadbServer) -> None:
+    backend.accept([job("a")])
+    for verb in (lambda: claim(backend), lambda: backend.counts()):
+        with stranger(server) as cursor:
+            cursor.execute("KILL %s", (connection_id(backend),))
+        assert verb()
+
+
+def test_a_connection_the_server_closed_for_being_idle_is_opened_again(
+    backend: MysqlBackend, server: MariadbServer
+) -> None:
+    backend.accept([job("a")])
+    idle = connection_id(backend)
+    backend.connections.run(lambda session: session.run("SET SESSION wait_timeout = 1"))
+    assert connection_id(backend) == idle
+    with stranger(server) as cursor:
+        lives = "SELECT 1 FROM information_schema.PROCESSLIST WHERE ID = %s"
+        until(lambda: cursor.execute(lives, (idle,)) == 0, "the server to hang up")
+    assert [lease.id for lease in claim(backend)] == ["a"]
+
+
+def test_a_transaction_whose_connection_dies_is_repeated_as_a_whole(
+    backend: MysqlBackend, server: MariadbServer, prefix: str
+) -> None:
+    backend.create_schema()
+    runs: list[int] = []
+
+    def work(session: Session) -> None:
+        session.run(f"INSERT INTO {prefix}gates VALUES ({1000 + len(runs)})")
+        runs.append(session.one("SELECT CONNECTION_ID()")[0])
+        if len(runs) == 1:
+            with stranger(server) as cursor:
+                cursor.execute("KILL %s", (runs[0],))
+
+    backend.connections.transact(work)
+    assert len(set(runs)) == 2
+    with stranger(server) as cursor:
+        cursor.execute(f"SELECT gate FROM {prefix}gates WHERE gate >= 1000")
+        assert cursor.fetchall() == ((1001,),)
+
+
+def test_a_server_that_was_killed_and_started_again_has_every_job(prefix: str) -> None:
+    server = started(MariadbServer)
+    assert isinstance(server, MariadbServer)
+    try:
+        with opened(server.url, prefix) as backend:
+            backend.accept([job("a"), job("b")])
+            [lease] = claim(backend, 1)
+            server.kill()
+            with pytest.raises(BackendUnavailable):
+                backend.accept([job("c")])
+            server.start()
+            assert backend.ack(lease)
+            assert [lease.id for lease in claim(backend)] == ["b"]
+    finally:
+        server.close()
+
+
+def test_a_server_that_cannot_be_reached_is_not_available(prefix: str) -> None:
+    with opened(f"mysql://root:s3cret@127.0.0.1:{free_port()}/holdfast", prefix) as backend:
+        for verb in (backend.check, backend.create_schema, lambda: claim(backend), lambda: backend.accept([job()])):
+            with pytest.raises(BackendUnavailable) as refusal:
+                verb()
+            assert "s3cret" not in f"{refusal.value} {refusal.value.__cause__!r}"
+
+
+def test_a_server_that_takes_calls_and_never_answers_is_not_available(prefix: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        url = f"mysql://root@127.0.0.1:{deaf.getsockname()[1]}/holdfast?timeout=0.05"
+        with opened(url, prefix) as backend, pytest.raises(BackendUnavailable):
+            backend.check()
+
+
+def test_a_server_that_stands_still_is_not_available_until_it_goes_on(server: MariadbServer, prefix: str) -> None:
+    with opened(f"{server.url}?timeout=0.3", prefix) as backend:
+        backend.accept([job("a")])
+        with stopped(server.pid), pytest.raises(BackendUnavailable):
+            claim(backend)
+
+        def is_claimed() -> bool:
+            return bool(claim(backend)) or backend.counts() == {"default": {JobState.PROCESSING: 1}}
+
+        until(is_claimed, "the server to serve again")
+
+
+def test_a_server_that_only_reads_is_not_available(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.accept([job("a")])
+    with stranger(server) as cursor:
+        cursor.execute("CREATE USER IF NOT EXISTS clerk@'%' IDENTIFIED BY 's3cret'")
+        cursor.execute("GRANT ALL ON holdfast.* TO clerk@'%'")
+        cursor.execute("SET GLOBAL read_only = 1")
+        try:
+            with opened(server.url.replace("root@", "clerk:s3cret@"), prefix) as clerk:
+                with pytest.raises(BackendUnavailable, match="read-only"):
+                    clerk.accept([job("b")])
+                cursor.execute("SET GLOBAL read_only = 0")
+                assert clerk.accept([job("b")])[0].created
+        finally:
+            cursor.execute("SET GLOBAL read_only = 0")
+
+
+def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: MariadbServer, prefix: str) -> None:
+    with opened(server.url.replace("root@", "nobody:s3cret@"), prefix) as backend:
+        with pytest.raises(BackendError, match="'nobody'") as refusal:
+            backend.check()
+        assert not isinstance(refusal.value, BackendUnavailable)
+        assert "s3cret" not in str(refusal.value)
+    with opened(server.url.replace("/holdfast", "/nowhere"), prefix) as backend, pytest.raises(BackendError):
+        backend.check()
+
+
+def test_encryption_that_was_asked_for_is_not_left_out(server: MariadbServer, prefix: str) -> None:
+    with stranger(server) as cursor:
+        cursor.execute("SELECT @@have_ssl")
+        assert cursor.fetchall() == (("DISABLED",),)
+    with opened(f"{server.url}?tls=encrypt", prefix) as backend, pytest.raises(BackendError):
+        backend.check()
+
+
+def test_parent_and_child_of_a_fork_have_connections_of_their_own(
+    server: MariadbServer, prefix: str, programs: Programs
+) -> None:
+    programs.module("tests.engines.mysql_actors", "fork", server.url, prefix).succeeded()
+    with opened(server.url, prefix) as backend:
+        assert backend.counts() == {"default": {JobState.PENDING: 42}}
+
+
+class JobTimeout(BaseException):
+    """What may be raised anywhere."""
+
+
+def test_a_call_cut_off_in_the_middle_leaves_nothing_behind(
+    backend: MysqlBackend, server: MariadbServer, prefix: str
+) -> None:
+    backend.create_schema()
+
+    def cut_off(session: Session) -> None:
+        session.run(f"INSERT INTO {prefix}gates VALUES (2000)")
+        raise JobTimeout
+
+    with pytest.raises(JobTimeout):
+        backend.connections.transact(cut_off)
+    with stranger(server) as cursor:
+        assert cursor.execute(f"SELECT 1 FROM {prefix}gates WHERE gate = 2000 FOR UPDATE") == 0
+    backend.accept([job("a")])
+    assert len(claim(backend)) == 1
+
+
+def test_threads_share_one_engine(backend: MysqlBackend) -> None:
+    backend.accept([job() for _ in range(60)])
+
+    def drain() -> int:
+        done = 0
+        while leases := claim(backend, 2):
+            done += sum(backend.settle([Ack(lease=lease) for lease in leases]))
+        return done
+
+    assert sum(int(str(one.answer())) for one in [Aside(drain) for _ in range(6)]) == 60
+
+
+# The tables.
+
+
+def test_many_who_create_the_tables_at_once_create_them_once(server: MariadbServer, prefix: str) -> None:
+    backends = [opened(server.url, prefix) for _ in range(6)]
+    makers = [Aside(one.create_schema) for one in backends]
+    assert [maker.answer() for maker in makers] == [None] * 6
+    with stranger(server) as cursor:
+        cursor.execute(f"SELECT version FROM {prefix}schema")
+        assert cursor.fetchall() == tuple((number,) for number, _ in sorted(mysql_connections.migrations()))
+        assert cursor.execute(f"SELECT gate FROM {prefix}gates") == 256
+    for one in backends:
+        one.close()
+
+
+def test_a_migration_that_was_cut_off_is_completed(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.accept([job("a")])
+    with stranger(server) as cursor:
+        cursor.execute(f"DELETE FROM {prefix}schema")
+        cursor.execute(f"DROP TABLE {prefix}workers")
+        cursor.execute(f"DELETE FROM {prefix}gates WHERE gate > 7")
+    with pytest.raises(BackendError, match="has schema 0"):
+        backend.check()
+    backend.create_schema()
+    backend.check()
+    assert [lease.id for lease in claim(backend)] == ["a"]
+    assert list(backend.workers()) == []
+
+
+def test_a_newer_schema_is_refused(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.create_schema()
+    with stranger(server) as cursor:
+        cursor.execute(f"INSERT INTO {prefix}schema VALUES (999, 0)")
+    with opened(server.url, prefix) as newcomer:
+        for verb in (newcomer.check, newcomer.create_schema, newcomer.counts):
+            with pytest.raises(SchemaTooNew, match="999"):
+                verb()
+
+
+def test_two_installations_share_a_database(server: MariadbServer, prefix: str) -> None:
+    with opened(server.url, prefix) as one, opened(server.url, f"{prefix}more_") as other:
+        one.accept([job("a", queue="one")])
+        other.accept([job("a", queue="other")])
+        assert [set(backend.counts()) for backend in (one, other)] == [{"one"}, {"other"}]
+
+
+@pytest.mark.parametrize("wrong", ["", "1st_", "a b", "a`; DROP TABLE x; --", "x" * 41, "ä_"])
+def test_a_prefix_that_is_no_name_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="prefix"):
+        opened("mysql://localhost/jobs", wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "mysql://localhost",
+        "mysql://localhost/a/b",
+        "mysql://localhost:port/jobs",
+        "mysql://localhost/jobs?colour=red",
+        "mysql://localhost/jobs?timeout=soon",
+        "mysql://localhost/jobs?timeout=0",
+        "mysql://localhost/jobs?tls=maybe",
+        "mysql://localhost/jobs?skip_locked=perhaps",
+    ],
+)
+def test_an_address_that_cannot_be_meant_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError):
+        MysqlAddress.of(wrong)
+
+
+def test_an_address_says_everything_but_the_password() -> None:
+    address = MysqlAddress.of("mysql://ada:p%40ss@db.example:3307/jobs?timeout=2.5&tls=verify&tls_ca=/ca.pem")
+    assert (address.host, address.port, address.user, address.password) == ("db.example", 3307, "ada", "p@ss")
+    assert (address.database, address.timeout_s, address.tls, address.tls_ca) == ("jobs", 2.5, "verify", "/ca.pem")
+    assert "p@ss" not in f"{address} {address!r}"
+    assert MysqlAddress.of("mysql://localhost/jobs?tls_ca=/ca.pem").tls == "verify"
+
+
+# Waiting.
+
+
+class PatientClock(ManualClock):
+    """Remembers how long it was asked to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float, descriptors: object) -> frozenset[int]:
+        self.waits.append(seconds)
+        self.advance(seconds)
+        return frozenset()
+
+
+def test_who_waits_looks_often_only_where_there_was_work_of_late(server: MariadbServer, prefix: str) -> None:
+    clock = PatientClock()
+    with opened(server.url, prefix, clock=clock) as backend:
+        backend.accept([job("a")])
+        backend.wait_for_work(["default"], 60)
+        assert clock.waits == []
+        [lease] = claim(backend)
+        assert backend.ack(lease)
+        backend.wait_for_work(["default"], 2.0)
+        assert clock.waits[0] == mysql.LOOK_FIRST_S
+        assert clock.waits[:-1] == sorted(clock.waits[:-1])
+        assert clock.waits[-2] == mysql.LOOK_LAST_S
+        assert len(clock.waits) < 80
+
+
+def test_a_job_of_another_process_ends_the_wait(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+    backend.create_schema()
+    waiting = Aside(lambda: backend.wait_for_work(["mail", "default"], 60))
+    with opened(server.url, prefix) as other:
+        other.accept([job("a")])
+    assert waiting.answer() is None
+    assert len(claim(backend)) == 1
