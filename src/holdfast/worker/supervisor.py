@@ -53,8 +53,10 @@ from holdfast.worker.verdicts import Verdicts
 
 log = logging.getLogger("holdfast.worker")
 
-# A claimed job that no slot takes for this long is handed back: another worker may have one.
+# A claimed job that no slot takes for this long is handed back, since another worker may have one: the first if every
+# slot is at a long job, the second in any case.
 HAND_BACK_AFTER_S: Final = 0.05
+HAND_BACK_ANYWAY_S: Final = 0.5
 # How long a job that must run alone waits for that before another worker may try, and how long it is left to them.
 SUSPECT_S: Final = 1.0
 ISOLATION_S: Final = 60.0
@@ -474,7 +476,10 @@ class Supervisor(Listener):
         self._pool.give(child, flights)
 
     def _hand_back_waiting(self, now: float) -> None:
-        while self._backlog and self._backlog[0].waits_since < now - HAND_BACK_AFTER_S:
+        # A child that gets on will have room in a moment.
+        gets_on = any(not child.is_alone and not child.is_blocked(now) for child in self._pool.ready)
+        patience_s = HAND_BACK_ANYWAY_S if gets_on else HAND_BACK_AFTER_S
+        while self._backlog and self._backlog[0].waits_since < now - patience_s:
             self._hand_back(self._backlog.popleft(), "no slot was free")
 
     def _dispatch_suspect(self, now: float) -> None:
