@@ -106,6 +106,9 @@ CLAIM: Final = f"""
     SELECT {LEASE_COLUMNS} FROM j
     UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.jobs AS j WHERE j.seq = ANY (ARRAY(SELECT seq FROM held))"""
 
+# The same claim, sent again while the first is under way, waits for it here, and then sees what it has stamped.
+GATE: Final = "SELECT pg_advisory_xact_lock(:gate)"
+
 IS_READY: Final = f"""
     WITH {NOW_IS}
     SELECT EXISTS (
@@ -336,13 +339,20 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             ready = connection.execute(self._sql(IS_READY), query).fetchone()
             if ready is None or not ready[0]:
                 return []
-            return connection.execute(self._sql(CLAIM), query, binary=True).fetchall()
+            with connection.pipeline(), connection.transaction():
+                claimed = self._send_claim(connection, query)
+            return claimed.fetchall()
 
         return _leased(self.connections.run(claim), queue, owner_token, asked_at)
 
     def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
-        lease_us = span_us(self.policy.lease_s)
-        return {"queue": queue, "limit": limit, "token": bytes.fromhex(owner_token), "lease": lease_us}
+        lease_us, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        gate = int.from_bytes(token[:8], "big", signed=True)
+        return {"queue": queue, "limit": limit, "token": token, "lease": lease_us, "gate": gate}
+
+    def _send_claim(self, connection: Connection, query: dict[str, Any]) -> "psycopg.Cursor[Row]":
+        connection.execute(self._sql(GATE), query)
+        return connection.execute(self._sql(CLAIM), query, binary=True)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -411,7 +421,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         def both(connection: Connection) -> tuple[list[bool], list[Row]]:
             with connection.pipeline(), connection.transaction():
                 asked = self._send(connection, settlements)
-                claimed = None if claim is None else connection.execute(self._sql(CLAIM), claim, binary=True)
+                claimed = None if claim is None else self._send_claim(connection, claim)
                 self._announce(connection, {one.lease.queue for one in settlements if _is_due_again(one)})
             answers = [answer for batch, cursor in asked for answer in _ended(batch, cursor.fetchall())]
             if not all(answers):
