@@ -1,5 +1,6 @@
 """Reading and operating the PostgreSQL engine: what people and pruning ask of the tables that `postgres.py` writes."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -188,8 +189,9 @@ class PostgresInspector(QueueInspector):
 
         return self.connections.transact(change)
 
+    @abstractmethod
     def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
-        raise NotImplementedError
+        """Tell workers that wait for these queues to look."""
 
     def _state(self, connection: Connection, job_id: str) -> JobState | None:
         query = self._sql("SELECT state FROM holdfast.jobs WHERE id = :id")
