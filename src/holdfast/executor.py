@@ -7,6 +7,8 @@ import gc
 import os
 import socket
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +30,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     slots: int = 1
     max_jobs: int = 0
     max_memory_bytes: int = 0
+    nice: int = 0
 
     def application(self) -> Holdfast:
         """The application as this process is to see it."""
@@ -39,8 +42,27 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hf
 
 
+def step_back(nice: int) -> None:
+    """Leave the processor to the worker when it wants it: it renews leases and feeds the others, and needs little.
+
+    So jobs that are busy cannot keep it from that. What the priority means is asked within the group of processes
+    that the kernel shares the processor with: in a container or under systemd, only there.
+    """
+    if not nice:
+        return
+    os.nice(nice)
+    # Where the kernel makes a group of every session, as it does on desktops, the priority of the group counts.
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(nice))
+    # The same share, but no haste: given work, they wait for the end of the worker's turn.
+    if hasattr(os, "SCHED_BATCH"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
+    step_back(setup.nice)
     connection = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(connection.fileno(), False)
     os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program

@@ -1,4 +1,7 @@
-"""The nouns every layer shares: states, reasons, leases, attempts, settlements, what people read. All frozen."""
+"""The nouns every layer shares: states, reasons, leases, attempts, settlements, what people read. All frozen.
+
+Those that come in crowds are hidden from the garbage collector (`gc=False`): plain data cannot make a cycle.
+"""
 
 from datetime import datetime
 from enum import StrEnum
@@ -90,7 +93,7 @@ class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     delays: tuple[float, ...] = ()
 
 
-class ErrorInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorInfo(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """An exception as text; it is never turned back into an object."""
 
     type: str
@@ -104,7 +107,7 @@ class ErrorInfo(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.type}: {head}{' …' if rest else ''}" if head else self.type
 
 
-class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What one attempt did, stored in the same write as the settlement it belongs to.
 
     Its time is counted as engines count it, in microseconds since the epoch; `result` is the returned value as JSON.
@@ -142,7 +145,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class JobEnvelope(Struct, frozen=True, kw_only=True):
+class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
     """One job on its way into a queue: its id, what engines index, and the signed bytes, made once."""
 
     id: str
@@ -156,14 +159,14 @@ class JobEnvelope(Struct, frozen=True, kw_only=True):
     run_at: datetime | None = None
 
 
-class Accepted(Struct, frozen=True, kw_only=True):
+class Accepted(Struct, frozen=True, kw_only=True, gc=False):
     """The engine's answer to one envelope: `created` is False if this very job was accepted before."""
 
     id: str
     created: bool
 
 
-class JobLease(Struct, frozen=True, kw_only=True):
+class JobLease(Struct, frozen=True, kw_only=True, gc=False):
     """A reservation. Its bytes are as fetched, unverified: only the worker's verification makes a message of them.
 
     `token` is the engine's handle, `owner_token` the 128 random bits of this claim; `claimed_at` is the engine's
@@ -192,7 +195,7 @@ class LeaseState(StrEnum):
     CANCEL_REQUESTED = "cancel-requested"
 
 
-class Ack(Struct, frozen=True, kw_only=True, tag=True):
+class Ack(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """The handler returned."""
 
     lease: JobLease

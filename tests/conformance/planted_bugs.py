@@ -600,7 +600,7 @@ SQL_BUGS: dict[str, list[Edit]] = {
         (sqlite.CANDIDATES, "ORDER BY due_at, id", "ORDER BY id"),
         (sqlite.CHOSEN, "ORDER BY due_at, id", "ORDER BY id"),
     ],
-    "repeated claim stamps new jobs": [(sqlite.STAMPED, "state = 2", "state = 9")],
+    "repeated claim stamps new jobs": [(sqlite.LEASED_BEFORE, "state = 2", "state = 9")],
     "pause ignored": [(sqlite.IS_PAUSED, "queue = ?", "queue = ? AND 0")],
     "delivery not counted": [(sqlite.CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)")],
     "attempt lost on nack": [(sqlite.GIVE_BACK, "attempts + :attempt", "attempts")],

@@ -32,6 +32,8 @@ DAY_US = 86_400_000_000
         pytest.param(sqlite.CANDIDATES, "ready (queue=? AND priority=? AND due_at<?)", id="CANDIDATES"),
         pytest.param(sqlite.NEXT_DUE, "ready (queue=? AND priority=?)", id="NEXT_DUE"),
         pytest.param(sqlite.STAMPED, "leased (owner_token=? AND queue=? AND lease_until>?)", id="STAMPED"),
+        pytest.param(sqlite.LEASES, "leased (owner_token=? AND queue=?)", id="LEASES"),
+        pytest.param(sqlite.LEASED_BEFORE, "leased (owner_token=? AND queue=? AND lease_until>?)", id="LEASED_BEFORE"),
         pytest.param(sqlite.HAS_EXPIRED, "leased", id="HAS_EXPIRED"),
         pytest.param(sqlite.CLAMP, "leased", id="CLAMP"),
         pytest.param(sqlite.REAP, "leased", id="REAP"),
@@ -56,9 +58,7 @@ def test_rows_come_from_the_index_in_order_and_are_never_sorted(path: Path, stat
     assert not [step for step in plan_of(path, statement) if "TEMP B-TREE" in step]
 
 
-@pytest.mark.parametrize(
-    "statement", [sqlite.CLAIM, sqlite.LEASES, sqlite.END, sqlite.GIVE_BACK, sqlite.REPORT_PROGRESS]
-)
+@pytest.mark.parametrize("statement", [sqlite.CLAIM, sqlite.END, sqlite.GIVE_BACK, sqlite.REPORT_PROGRESS])
 def test_a_job_is_changed_by_its_number(path: Path, statement: str) -> None:
     on_tables = [step for step in plan_of(path, statement) if re.match(r"(SEARCH|SCAN) (holdfast_|j |m )", step)]
     assert on_tables

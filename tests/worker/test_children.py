@@ -36,6 +36,19 @@ def test_a_child_is_replaced_after_so_many_jobs_and_nothing_is_lost_or_repeated(
     assert worker.tally[WorkerStatus.ACKED] == 12
 
 
+@pytest.mark.parametrize(
+    ("options", "nicer", "policy"),
+    [((), 5, os.SCHED_BATCH), (("--nice", "9"), 9, os.SCHED_BATCH), (("--nice", "0"), 0, os.SCHED_OTHER)],
+    ids=["by default", "as told", "not at all"],
+)
+def test_jobs_step_back_behind_their_worker(floor: Floor, options: tuple[str, ...], nicer: int, policy: int) -> None:
+    worker = floor.process(*options)
+    child = floor.noted("start", floor.put("gated")).pid
+    ours, its = os.getpriority(os.PRIO_PROCESS, worker.pid), os.getpriority(os.PRIO_PROCESS, child)
+    assert its - ours == nicer
+    assert os.sched_getscheduler(child) == policy
+
+
 def test_a_child_with_several_slots_is_replaced_too_after_what_it_is_running(floor: Floor) -> None:
     slow = floor.put("gated")
     worker = floor.start(concurrency=2, max_jobs_per_child=3)
@@ -47,7 +60,7 @@ def test_a_child_with_several_slots_is_replaced_too_after_what_it_is_running(flo
     floor.open_gate(slow)
     floor.reached(slow, JobState.COMPLETED)
     until(lambda: not runs(pid), "the child to leave")
-    assert worker.tally[WorkerStatus.ACKED] == 7
+    until(lambda: worker.tally[WorkerStatus.ACKED] == 7, "the worker to have counted them")
 
 
 def test_a_child_that_has_grown_too_large_is_replaced_between_jobs(floor: Floor) -> None:

@@ -185,7 +185,7 @@ def test_of_several_jobs_in_a_process_that_died_none_is_blamed_and_each_waits(fl
         assert floor.outcomes(id) == [Outcome.CRASHED]
         assert "killed by SIGKILL, with 2 jobs started" in (view.last_error or "")
         assert view.due_at > from_us(floor.engine.clock.now_us()) + timedelta(seconds=100)
-    assert worker.tally == {WorkerStatus.RELEASED: 2}
+    until(lambda: worker.tally == {WorkerStatus.RELEASED: 2}, "the worker to have counted them")
 
 
 def test_suspects_run_alone_and_only_the_guilty_one_dies(floor: Floor) -> None:

@@ -69,6 +69,13 @@ def worker() -> None:
 )
 @click.option("--max-memory", type=Size(), default=0, metavar="SIZE", help="Replace a process that has grown past it.")
 @click.option(
+    "--nice",
+    type=click.IntRange(0, 19),
+    default=5,
+    metavar="N",
+    help="How far jobs step back behind the worker when the processor is wanted by both; 0 = not.",
+)
+@click.option(
     "--grace",
     type=Span(),
     default=30.0,
@@ -98,6 +105,7 @@ def start(
     max_jobs: int,
     max_jobs_per_child: int,
     max_memory: int,
+    nice: int,
     grace: float,
     kill_after: float,
     probe_port: int | None,
@@ -131,6 +139,7 @@ def start(
         slots=concurrency,
         max_jobs=max_jobs_per_child,
         max_memory_bytes=max_memory,
+        nice=nice,
     )
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_NAMES}
     program = python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)

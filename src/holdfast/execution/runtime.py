@@ -305,53 +305,42 @@ class _Attempt:
         )
 
 
-class _Host(Host):
-    """What a context may ask of its attempt, and nothing else of it. Every job makes one: it has slots."""
+class _Host(Host, msgspec.Struct):
+    """What a context may ask of its attempt, and nothing else of it. Every job makes one, so it is a cheap struct."""
 
-    __slots__ = ("_has_failed", "_is_cancelled", "_job_id", "_on_progress", "_output", "_started_us", "_timeout")
-
-    def __init__(
-        self,
-        timeout: Timeout,
-        output: Output,
-        job_id: str,
-        started_us: int,
-        is_cancelled: Callable[[], bool] | None,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self._timeout = timeout
-        self._output = output
-        self._job_id = job_id
-        self._started_us = started_us
-        self._is_cancelled = is_cancelled
-        self._on_progress = on_progress
-        self._has_failed = False
+    timeout: Timeout
+    output: Output
+    job_id: str
+    started_us: int
+    is_cancelled: Callable[[], bool] | None
+    on_progress: OnProgress | None
+    has_failed: bool = False
 
     @property
     def deadline(self) -> datetime | None:
-        limit_s = self._timeout.limit_s
-        return from_us(self._started_us + span_us(limit_s)) if limit_s else None
+        limit_s = self.timeout.limit_s
+        return from_us(self.started_us + span_us(limit_s)) if limit_s else None
 
     def stop_asked(self) -> bool:
-        return self._timeout.stop_asked() or (self._is_cancelled is not None and self._is_cancelled())
+        return self.timeout.stop_asked() or (self.is_cancelled is not None and self.is_cancelled())
 
     def write(self, text: str) -> None:
-        self._output.write(text)
+        self.output.write(text)
 
     def held_back(self) -> AbstractContextManager[None]:
-        return self._timeout.held_back()
+        return self.timeout.held_back()
 
     def report(self, progress: Progress) -> None:
-        if self._on_progress is None:
+        if self.on_progress is None:
             return
         # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
-        with self._timeout.held_back(), outside_the_job():
+        with self.timeout.held_back(), outside_the_job():
             try:
-                self._on_progress(self._job_id, progress)
+                self.on_progress(self.job_id, progress)
             except Exception:
-                if not self._has_failed:
-                    _log.warning("the progress of job '%s' is lost; the job goes on", self._job_id, exc_info=True)
-                self._has_failed = True
+                if not self.has_failed:
+                    _log.warning("the progress of job '%s' is lost; the job goes on", self.job_id, exc_info=True)
+                self.has_failed = True
 
 
 def _timeout_for(handler: Handler, limit_s: float) -> Timeout:

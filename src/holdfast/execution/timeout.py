@@ -58,6 +58,9 @@ class Ended(Struct, frozen=True, kw_only=True):
     was_raised: bool = False
 
 
+_WENT_WELL: Final = Ended()
+
+
 class Timeout:
     """Guards one call. `limit_s` 0 is no limit; `grace_s` is how much later the signal comes, where something gentler
     (cancelling a coroutine) is to have the first try.
@@ -141,6 +144,8 @@ class Timeout:
     def _ended(self, value: object, raised: BaseException | None) -> Ended:
         if self.stopped_by is None and self.is_overdue():
             self.stopped_by = self._timed_out()
+        if value is None and raised is None and self.stopped_by is None and not self._was_raised:
+            return _WENT_WELL
         return Ended(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
 
     def soften(self, gently: Callable[[], object] | None) -> None:

@@ -151,15 +151,15 @@ class Exchanger:
         A settlement whose outcome is unknown is repeated, with the same tokens, until it is answered or its lease
         can no longer hold.
         """
-        settlements = list(request.settlements)
-        answers: dict[int, bool | None] = {}
-        open_ = list(range(len(settlements)))
+        settlements = request.settlements
+        answers: list[bool | None] = [None] * len(settlements)
+        open_: Sequence[int] = range(len(settlements))
         queue, limit = self._first(request.limits)
         token = new_owner_token()
         leases: list[JobLease] = []
         failures = 0
         while open_:
-            batch = [settlements[at] for at in open_]
+            batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
                 if limit:
                     held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
@@ -175,11 +175,12 @@ class Exchanger:
                 return [self._settle_alone(one) for one in settlements], []
             else:
                 self._answered()
-                answers.update(zip(open_, held, strict=True))
+                for at, answer in zip(open_, held, strict=True):
+                    answers[at] = answer
                 break
             now = math.inf if self._is_hurried.is_set() else time.monotonic()
             open_ = [at for at in open_ if self._fence_at(settlements[at].lease) > now]
-        return [answers.get(at) for at in range(len(settlements))], leases
+        return answers, leases
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         failures = 0

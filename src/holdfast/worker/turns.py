@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 # A child should have work for about this long: enough to never wait for the next batch, too little to hoard.
-BATCH_S: Final = 0.04
-LARGEST_BATCH: Final = 1000
+BATCH_S: Final = 0.08
+LARGEST_BATCH: Final = 2000
 # A pace nobody has measured yet: as slow as a batch, so that a worker begins with one job for each slot.
 _UNKNOWN_S: Final = BATCH_S
 _FORGETTING: Final = 0.6

@@ -106,7 +106,8 @@ NEXT_DUE: Final = " UNION ALL ".join(
 )
 
 STAMPED: Final = """
-    SELECT seq FROM holdfast_jobs WHERE state = 2 AND owner_token = ? AND queue = ? AND lease_until > ? ORDER BY seq"""
+    SELECT 1 FROM holdfast_jobs
+    WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > :now LIMIT 1"""
 
 IS_PAUSED: Final = "SELECT 1 FROM holdfast_pauses WHERE queue = ?"
 
@@ -119,11 +120,20 @@ CLAIM: Final = """
 # The same as one row: what a claim needs is the list of them, and whether a suspect is among them.
 CHOSEN: Final = f"SELECT json_group_array(seq), coalesce(max(crashes), 0), count(*) FROM ({CANDIDATES})"
 
-LEASES: Final = """
+_LEASED: Final = """
+    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
+    WHERE j.state = 2 AND j.owner_token = :token AND j.queue = :queue"""
+
+# What all jobs of a fresh claim have in common is not read from each of them.
+LEASES: Final = f"""
+    SELECT j.seq, j.id, coalesce(m.wire, x''), :lease, :now, j.deliveries, j.attempts, j.crashes, j.ignore_expiry,
+           :lease
+    {_LEASED}"""
+
+LEASED_BEFORE: Final = f"""
     SELECT j.seq, j.id, coalesce(m.wire, x''), j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes,
            j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
-    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
-    WHERE j.seq IN (SELECT value FROM json_each(:seqs))"""
+    {_LEASED} AND j.lease_until > :now ORDER BY j.seq"""
 
 ACK: Final = """
     UPDATE holdfast_jobs
@@ -303,11 +313,11 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         now = self.clock.now_us()
 
         def look(connection: sqlite3.Connection) -> bool:
-            query = {"queue": queue, "now": now, "limit": 1}
+            query = {"queue": queue, "token": token, "now": now, "limit": 1}
             return (
                 connection.execute(self._sql(CANDIDATES), query).fetchone() is not None
                 and connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
-            ) or connection.execute(self._sql(STAMPED), (token, queue, now)).fetchone() is not None
+            ) or connection.execute(self._sql(STAMPED), query).fetchone() is not None
 
         if not self.file.read(look):
             return []
@@ -317,24 +327,18 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
         sql = self._sql
-        stamped = connection.execute(sql(STAMPED), (token, queue, now)).fetchall()
-        if stamped:
-            return self._leases(connection, json.dumps([seq for (seq,) in stamped]), now)
-        if limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
-            return []
-        query = {"queue": queue, "now": now, "limit": limit}
+        lease = span_us(self.policy.lease_s)
+        query = {"queue": queue, "token": token, "now": now, "lease": lease, "limit": limit}
+        stamped = connection.execute(sql(LEASED_BEFORE), query).fetchall()
+        if stamped or limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
+            return stamped
         seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
         if crashes:
             seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
         if not number:
             return []
-        connection.execute(
-            sql(CLAIM), {"token": token, "now": now, "lease": span_us(self.policy.lease_s), "seqs": seqs}
-        )
-        return self._leases(connection, seqs, now)
-
-    def _leases(self, connection: sqlite3.Connection, seqs: str, now: int) -> list[Row]:
-        rows = {row[0]: row for row in connection.execute(self._sql(LEASES), {"seqs": seqs, "now": now})}
+        connection.execute(sql(CLAIM), {**query, "seqs": seqs})
+        rows = {row[0]: row for row in connection.execute(sql(LEASES), query)}
         return [rows[seq] for seq in json.loads(seqs)]
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:

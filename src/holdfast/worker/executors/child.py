@@ -197,7 +197,8 @@ class Bench:
         self.limits = limits
         self._registry = registry
         self._ids: dict[int, str] = {}
-        self._pid = os.getpid()
+        self._is_copy = False
+        os.register_at_fork(after_in_child=self._on_fork)
         line.on_stop = self._on_stop
 
     def begin(self, delivery: Delivery) -> JobMessage:
@@ -223,9 +224,12 @@ class Bench:
         finally:
             self._end_if_forked()
 
+    def _on_fork(self) -> None:
+        self._is_copy = True
+
     def _end_if_forked(self) -> None:
         """A copy of this process that a job has made and forgotten to end would run our jobs a second time."""
-        if os.getpid() != self._pid:
+        if self._is_copy:
             os._exit(FORKED_COPY)
 
     def is_async(self, message: JobMessage) -> bool:
@@ -254,7 +258,7 @@ class Bench:
 
     def _on_output(self, job_id: str, text: str) -> None:
         number = self._number_of(job_id)
-        if number and os.getpid() == self._pid:
+        if number and not self._is_copy:
             self.line.say(Printed(number, text))
 
     def _number_of(self, job_id: str) -> int:

@@ -14,6 +14,7 @@ CREATE TABLE holdfast_jobs (
     attempts       INTEGER NOT NULL DEFAULT 0,
     crashes        INTEGER NOT NULL DEFAULT 0,
     deliveries     INTEGER NOT NULL DEFAULT 0,
+    ignore_expiry  INTEGER NOT NULL DEFAULT 0,
     owner_token    BLOB,
     claimed_at     INTEGER,
     lease_us       INTEGER,
@@ -22,7 +23,6 @@ CREATE TABLE holdfast_jobs (
     cancel_reason  TEXT,
     dead_reason    TEXT,
     expired        INTEGER NOT NULL DEFAULT 0,
-    ignore_expiry  INTEGER NOT NULL DEFAULT 0,
     finished_at    INTEGER,
     last_error     TEXT,
     digest         BLOB

@@ -1,7 +1,7 @@
 """Where the microseconds of a job go: a worker and one of its children, sampled by py-spy while they drain. Linux only.
 
     .venv/bin/pip install 'py-spy>=0.4,<1'      # the group 'bench' of pyproject.toml
-    .venv/bin/python benchmarks/profile.py [--jobs 400000] [--seconds 6]
+    .venv/bin/python benchmarks/profiling.py [--jobs 400000] [--seconds 6]
 
 What a process costs a job is its processor time, by the kernel's account, over the jobs that were settled meanwhile;
 the samples only share it out. Sampling slows both down, so the sum is above what `drain.py` says.
