@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -102,9 +102,19 @@ class Job(Generic[P, R]):
         """The definition of this call; an invalid argument is an error here, not in the worker."""
         return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
-        """Keep this call for a worker."""
-        job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"))
+    # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
+    # `tx` it checks nothing, and the arguments are checked when the call is made.
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle: ...
+    @overload
+    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
+        """Keep this call for a worker; with `tx=connection`, if and when that transaction of yours is committed.
+
+        A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
+        """
+        tx = None if self._handler.takes("tx") else kwargs.pop("tx", None)
+        job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"), tx=tx)
         return self._app.handle(job_id)
 
 
@@ -189,9 +199,11 @@ class Holdfast:
 
     def create_schema(self) -> None:
         """Prepare the engine or bring its schema up to date."""
-        engine, _ = self._factory().open(self.url, may_share=True)
+        engine, signer = self._factory().open(self.url, may_share=True)
         with engine:
             engine.create_schema()
+            if isinstance(signer, Keyring):
+                _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
 
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
@@ -238,17 +250,21 @@ class Holdfast:
         """Describe a job step by step; `dispatch()` enqueues it."""
         return JobBuilder(handler, payload, dispatcher=self)
 
-    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
-        """Keep one job of this definition and return its id."""
-        self.check(definition)
-        return self.backend().enqueue(definition, id=id)
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
+        """Keep one job of this definition and return its id.
 
-    def enqueue_many(self, definitions: Iterable[JobDefinition]) -> list[str]:
-        """Keep one job of each definition, all or none, in one round trip."""
+        `tx` is a connection to the engine's own database, which must be SQLite, PostgreSQL or MySQL: the driver's, a
+        SQLAlchemy connection or session, or Django's. The job is kept if its transaction is.
+        """
+        self.check(definition)
+        return self.backend().enqueue(definition, id=id, tx=tx)
+
+    def enqueue_many(self, definitions: Iterable[JobDefinition], *, tx: object | None = None) -> list[str]:
+        """Keep one job of each definition, all or none, in one round trip; in your own transaction, if `tx` is one."""
         engine, definitions = self.backend(), list(definitions)
         for definition in definitions:
             self.check(definition)
-        return [one.id for one in engine.accept(engine.envelopes.make_many(definitions))]
+        return [one.id for one in engine.accept(engine.envelopes.make_many(definitions), tx)]
 
     def check(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
@@ -286,7 +302,9 @@ class Holdfast:
     ) -> QueueWorker:
         return QueueWorker(
             engine,
-            JobRuntime(self.registry, clock=engine.clock, tee=tee, on_progress=on_progress),
+            JobRuntime(
+                self.registry, clock=engine.clock, tee=tee, on_progress=on_progress, transactions=engine.transaction
+            ),
             signer,
             retry=self._retry_policy or BackoffPolicy(self.backoff),
             metrics=self.metrics,

@@ -17,6 +17,8 @@ HoldfastError
 │   ├── BackendUnavailable      the engine cannot be reached or stays busy; nothing is known to have changed
 │   ├── IdConflict              the id is taken by a job with other content
 │   ├── NotSupported            the engine declares that it cannot do this
+│   ├── TransactionRefused      what was given as tx cannot carry the job
+│   ├── LeaseLost               the run is no longer its worker's to complete
 │   ├── ForeignDatabase         the file or schema is not ours to write
 │   └── SchemaTooNew            the schema was written by a newer Holdfast
 └── JobError                    what a caller learns of a job that did not complete
@@ -109,6 +111,18 @@ class IdConflict(BackendError):
 
 class NotSupported(BackendError):
     """The engine declares in its capabilities that it cannot do this."""
+
+
+class TransactionRefused(BackendError):
+    """What was given as the caller's transaction cannot carry the job; the message says what could."""
+
+
+class LeaseLost(BackendError):
+    """This run no longer holds its job: somebody else may, or an operator has taken it away."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job '{job_id}' is no longer this run's: nothing of its transaction was kept")
+        self.job_id = job_id
 
 
 class ForeignDatabase(BackendError):

@@ -74,7 +74,14 @@ def main() -> int:
     log_to_stderr()
     gc.freeze()  # what was imported stays: the collector need not walk through it
     connection.sendall(packed(Ready(hf.registry.keys())))
-    serve(connection, hf.registry, slots=setup.slots, limits=Limits(setup.max_jobs, setup.max_memory_bytes))
+    serve(
+        connection,
+        hf.registry,
+        slots=setup.slots,
+        limits=Limits(setup.max_jobs, setup.max_memory_bytes),
+        # A child opens the engine only for a handler that asks for a transaction.
+        transactions=lambda job_id, delivery: hf.backend().transaction(job_id, delivery),
+    )
     return 0
 
 

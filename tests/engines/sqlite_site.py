@@ -11,6 +11,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock, SystemClock
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.backends import sqlite_file
+from holdfast.queues.backends.migrations import Migration
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
@@ -68,7 +69,11 @@ def opened(
 def with_old_schema(newest: int) -> Generator[None]:
     """Inside, files are made as a version of Holdfast made them that knew the schema only up to this number."""
     every = sqlite_file.migrations
-    sqlite_file.__dict__["migrations"] = lambda: (pair for pair in every() if pair[0] <= newest)
+
+    def older(prefix: str) -> Sequence[Migration]:
+        return [step for step in every(prefix) if step.number <= newest]
+
+    sqlite_file.__dict__["migrations"] = older
     try:
         yield
     finally:

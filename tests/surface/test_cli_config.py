@@ -122,6 +122,7 @@ COMMANDS = [
     ["run", "--", "true"],
     ["worker", "start", "--burst"],
     ["dlq", "list"],
+    ["backend", "info"],
     ["migrate"],
     ["config", "get"],
 ]

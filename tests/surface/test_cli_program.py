@@ -41,6 +41,7 @@ LEAVES = [
     "dlq discard",
     "config get",
     "config set",
+    "backend info",
     "migrate",
     "version",
 ]
@@ -357,7 +358,9 @@ def test_as_json_every_error_is_one_document_on_stderr(terminal: Terminal, words
         ["config", "get"],
         ["config", "get", "lease"],
         ["config", "set", "lease", "5"],
+        ["backend", "info"],
         ["migrate"],
+        ["migrate", "--sql"],
         ["version"],
         ["enqueue", '{"job": "x"}'],
     ],

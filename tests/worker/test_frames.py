@@ -30,7 +30,7 @@ RESULT = ExecutionResult(
     handler="job", outcome=Outcome.SNOOZED, started_us=NOW, ended_us=NOW, result=b"[1]", output="é", snooze_s=1.5
 )
 TO_CHILD: Sequence[ToChild] = (
-    Work((Delivery(1, b"\0\xff" * 300, 0), Delivery(2, b"", 3))),
+    Work((Delivery(1, b"\0\xff" * 300, 0, 1), Delivery(2, b"", 3, 4))),
     Work(()),
     Recall(),
     Stop(7, True),

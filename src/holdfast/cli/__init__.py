@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
     "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
     "config": ("holdfast.cli.config:config", "Read and change settings."),
+    "backend": ("holdfast.cli.backend:backend", "Show what an engine is and can do."),
     "migrate": ("holdfast.cli.migrate:migrate", "Create the schema or bring it up to date."),
     "version": ("holdfast.cli.version:version", "Show the version."),
 }

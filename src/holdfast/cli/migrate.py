@@ -1,24 +1,45 @@
-"""`holdfast migrate`: create the schema or bring it up to date."""
+"""`holdfast migrate`: create the schema or bring it up to date; or print what would do so."""
 
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.options import json_option, url_option
+from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json
+from holdfast.queues.opening import engine_of
 
 
 @click.command()
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that makes the schema, and execute nothing.")
 @url_option
 @json_option
-def migrate(url: str | None, as_json: bool) -> None:
+def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
     """Create the schema or bring it up to date; safe to run from many places at once.
 
-    The embedded engine does this by itself, except in a database that other programs use.
+    The engines do this by themselves, except in an SQLite database that other programs use.
+
+    \b
+    Examples:
+      holdfast migrate
+      holdfast migrate --sql --url postgresql://db/shop > holdfast.sql
     """
-    with Holdfast(url) as hf:
+    hf = Holdfast(url)
+    if as_sql:
+        _print_sql(hf, as_json=as_json)
+        return
+    with hf:
         hf.create_schema()
-        location = hf.location
     if as_json:
-        print_json({"location": location, "schema": "current"})
+        print_json({"location": hf.location, "schema": "current"})
     else:
-        click.echo(f"{glyph('✓', '*')} {location} is up to date")
+        click.echo(f"{glyph('✓', '*')} {hf.location} is up to date")
+
+
+def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
+    migrations = onlooker(hf).migrations(hf.url)
+    if as_json:
+        print_json({"location": hf.location, "migrations": migrations})
+        return
+    for migration in migrations:
+        step = f"{engine_of(hf.url)}/{migration.number:04}_{migration.name}"
+        click.echo(f"-- Holdfast's schema, {step}: to be run once, in one transaction.\n")
+        click.echo(migration.sql)

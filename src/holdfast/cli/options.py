@@ -11,7 +11,8 @@ from holdfast.app import Holdfast
 from holdfast.config import parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
-from holdfast.queues.opening import sqlite_path, sqlite_prefix
+from holdfast.queues.opening import BackendFactory, sqlite_path, sqlite_prefix
+from holdfast.queues.signing import Unsigned
 from holdfast.values import DEFAULT_QUEUE, JobState
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -139,6 +140,11 @@ class States(click.ParamType[tuple[JobState, ...]]):
             return tuple(JobState(name.strip().lower()) for name in str(value).split(","))
         except ValueError:
             self.fail(f"{value!r} is no state; choose from {', '.join(JobState)}", param, ctx)
+
+
+def onlooker(hf: Holdfast) -> BackendFactory:
+    """Opens the engines of an application only to be looked at: no key is needed for that, and none is made."""
+    return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
 
 
 def existing(url: str | None) -> Holdfast:

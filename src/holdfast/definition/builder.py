@@ -15,7 +15,7 @@ BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
 class Dispatcher(Protocol):
     """Whoever can enqueue what a builder has built."""
 
-    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str: ...
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str: ...
 
 
 class JobBuilder:
@@ -83,11 +83,11 @@ class JobBuilder:
     def definition(self) -> JobDefinition:
         return self._definition
 
-    def dispatch(self) -> str:
-        """Enqueue the job and return its id."""
+    def dispatch(self, *, tx: object | None = None) -> str:
+        """Enqueue the job and return its id; with `tx`, in that transaction of yours."""
         if self._dispatcher is None:
             raise RuntimeError("this builder belongs to no application; pass definition() to Holdfast.enqueue()")
-        return self._dispatcher.enqueue(self._definition, id=self._id)
+        return self._dispatcher.enqueue(self._definition, id=self._id, tx=tx)
 
     def _set(self, definition: JobDefinition) -> "JobBuilder":
         self._definition = definition

@@ -22,10 +22,12 @@ from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
 from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
+from holdfast.queues.contract import EngineTransaction
 from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, str], None]
+Transactions: TypeAlias = Callable[[str, int], EngineTransaction]
 AFTER_RUN_S: Final = 5.0
 _SUCCEEDED: Final = Outcome.SUCCEEDED
 _NO_META: Final = MappingProxyType[str, Any]({})
@@ -34,10 +36,13 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Claimed(Protocol):
-    """What a run has to know of the lease it is made under: how many runs have failed before it."""
+    """What a run has to know of the lease it is made under: which delivery it is, and how many runs failed before."""
 
     @property
     def attempts(self) -> int: ...
+
+    @property
+    def delivery(self) -> int: ...
 
 
 class JobRuntime:
@@ -49,7 +54,8 @@ class JobRuntime:
     time, since they share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
 
     `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
-    `on_progress` how far each says it is; that they fail hurts no job.
+    `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
+    with `context.transaction()`: it is completed after a run that went well, before its verdict.
     """
 
     def __init__(
@@ -60,12 +66,14 @@ class JobRuntime:
         tee: Tee | None = None,
         on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         self.registry = registry
         self.clock = clock
         self.tee = tee
         self.on_output = on_output
         self.on_progress = on_progress
+        self.transactions = transactions
         self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
         self._kept = ExitStack()
@@ -79,8 +87,8 @@ class JobRuntime:
         Raised are `UnknownHandler`, `HandlerForbidden` and `CommandForbidden`, before anything has run, and
         KeyboardInterrupt for a real Ctrl-C; one that the handler itself raises is a failed run.
         """
-        attempt = _Attempt(self, message, is_cancelled)
-        refusal = attempt.prepare(lease)
+        attempt = _Attempt(self, message, lease, is_cancelled)
+        refusal = attempt.prepare()
         if refusal is not None:
             return refusal
         try:
@@ -100,10 +108,10 @@ class JobRuntime:
         A task that outlasts its timeout or an `interrupt` is cancelled, and again every second if it will not hear.
         Should the caller itself be cancelled, so is the handler; then there is no result, and CancelledError is raised.
         """
-        attempt = _Attempt(self, message, is_cancelled)
+        attempt = _Attempt(self, message, lease, is_cancelled)
         if not attempt.handler.is_async:
             raise TypeError(f"handler '{message.job}' is no coroutine function and would block the loop; use run()")
-        refusal = attempt.prepare(lease)
+        refusal = attempt.prepare()
         if refusal is not None:
             return refusal
         try:
@@ -139,6 +147,8 @@ class JobRuntime:
         handler = attempt.handler
         with attempt:
             result = attempt.judged(self._call(handler, attempt.timeout, attempt.body))
+            if attempt.has_transaction:
+                result = attempt.committed(result)
             if not attempt.wants_after_run:
                 return result
             body = partial(handler.after_run, attempt.context, result)
@@ -149,6 +159,8 @@ class JobRuntime:
         handler = attempt.handler
         with attempt:
             result = attempt.judged(await run_here(partial(_awaited, attempt.body), attempt.timeout))
+            if attempt.has_transaction:
+                result = attempt.committed(result)
             if not attempt.wants_after_run:
                 return result
             body = partial(handler.after_run, attempt.context, result)
@@ -183,8 +195,11 @@ class _Attempt:
     _passed_on = 0
     _caught: Token[Any]
 
-    def __init__(self, runtime: JobRuntime, message: JobMessage, is_cancelled: Callable[[], bool] | None) -> None:
+    def __init__(
+        self, runtime: JobRuntime, message: JobMessage, lease: Claimed, is_cancelled: Callable[[], bool] | None
+    ) -> None:
         self.message = message
+        self._lease = lease
         self.handler = handler = runtime.registry.resolve_for(message.job, message.queue)
         limit_s = message.timeout
         self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
@@ -192,13 +207,13 @@ class _Attempt:
         self.output = output = Output(tee=runtime.tee)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
-        self._host = _Host(timeout, output, message.identifier, started_us, is_cancelled, runtime.on_progress)
+        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us, is_cancelled)
         self._started = runtime.clock.monotonic()
 
-    def prepare(self, lease: Claimed) -> ExecutionResult | None:
+    def prepare(self) -> ExecutionResult | None:
         """Make the context; or say how the run failed, if the payload is not fit to run."""
         try:
-            context = self._context(lease)
+            context = self._context()
             self.handler.check(context.payload)
             self.context = context
         except (HandlerError, CommandForbidden, KeyboardInterrupt):
@@ -207,7 +222,7 @@ class _Attempt:
             return self._refused(problem)
         return None
 
-    def _context(self, lease: Claimed) -> JobContext:
+    def _context(self) -> JobContext:
         message = self.message
         try:
             payload = self.handler.decode(bytes(message.payload))
@@ -218,7 +233,7 @@ class _Attempt:
             id=message.identifier,
             job=message.job,
             queue=message.queue,
-            attempt=lease.attempts + 1,
+            attempt=self._lease.attempts + 1,
             payload=payload,
             name=message.name,
             meta=meta,
@@ -238,6 +253,8 @@ class _Attempt:
         running = self._runtime.running
         if running.get(self.message.identifier) is self.timeout:
             del running[self.message.identifier]
+        if self.has_transaction:
+            self._host.roll_back()
         self.output.let_go(self._caught)
         self.output.tee = None  # it knows us: left together, we would wait for the garbage collector
 
@@ -279,6 +296,20 @@ class _Attempt:
     def judged(self, ended: Ended) -> ExecutionResult:
         return judge(ended, self._returned(), self.handler.no_retry)
 
+    @property
+    def has_transaction(self) -> bool:
+        """Whether the handler has asked for one that is not ended yet."""
+        return self._host.opened is not None
+
+    def committed(self, result: ExecutionResult) -> ExecutionResult:
+        """The result, after the transaction was ended accordingly; that it could not be is a failed run."""
+        try:
+            if result.success:
+                self._host.complete(result)
+        except Exception as problem:
+            return failed(problem, msgspec.structs.replace(result, result=None, note=""), no_retry=False)
+        return result
+
     def with_all_output(self, result: ExecutionResult) -> ExecutionResult:
         """The result with what `after_run` has added."""
         return msgspec.structs.replace(result, output=self.output.text())
@@ -308,12 +339,14 @@ class _Attempt:
 class _Host(Host, msgspec.Struct):
     """What a context may ask of its attempt, and nothing else of it. Every job makes one, so it is a cheap struct."""
 
+    runtime: JobRuntime
     timeout: Timeout
     output: Output
     job_id: str
+    delivery: int
     started_us: int
     is_cancelled: Callable[[], bool] | None
-    on_progress: OnProgress | None
+    opened: EngineTransaction | None = None
     has_failed: bool = False
 
     @property
@@ -330,13 +363,32 @@ class _Host(Host, msgspec.Struct):
     def held_back(self) -> AbstractContextManager[None]:
         return self.timeout.held_back()
 
+    def transaction(self) -> Any:
+        if self.opened is None:
+            if self.runtime.transactions is None:
+                return super().transaction()
+            with self.timeout.held_back():  # an interrupt in the middle would leave it open, and others waiting for it
+                self.opened = self.runtime.transactions(self.job_id, self.delivery)
+        return self.opened.connection
+
+    def complete(self, result: ExecutionResult) -> None:
+        """End the transaction with the run."""
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            opened.complete(result.record())
+
+    def roll_back(self) -> None:
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            opened.roll_back()
+
     def report(self, progress: Progress) -> None:
-        if self.on_progress is None:
+        if self.runtime.on_progress is None:
             return
         # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
         with self.timeout.held_back(), outside_the_job():
             try:
-                self.on_progress(self.job_id, progress)
+                self.runtime.on_progress(self.job_id, progress)
             except Exception:
                 if not self.has_failed:
                     _log.warning("the progress of job '%s' is lost; the job goes on", self.job_id, exc_info=True)

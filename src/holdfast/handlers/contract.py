@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.errors import NotSupported
 from holdfast.handlers.payload import decoder_of
 from holdfast.values import ExecutionResult, Progress
 
@@ -66,6 +67,10 @@ class Host:
     def report(self, progress: Progress) -> None:
         """Pass on how far the job is."""
 
+    def transaction(self) -> Any:
+        """A connection in the transaction that ends with the run."""
+        raise NotSupported("there is no engine here, so there is no transaction: run the job through a worker")
+
 
 _NO_HOST: Final = Host()
 
@@ -103,6 +108,15 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
                 message=_short(message),
             )
         )
+
+    def transaction(self) -> Any:
+        """The driver's connection to the queue's own database, in a transaction that ends with this run.
+
+        What is written there and the end of the job are one commit, after the handler has returned: the effect exists
+        exactly once, whatever is killed when. If the run fails, snoozes or has lost its job, nothing of it is kept.
+        Neither commit nor roll back. On SQLite nobody else can write from here on: ask for it late, and be quick.
+        """
+        return self.host.transaction()
 
     def is_cancelled(self) -> bool:
         """Whether the attempt shall stop: cancelled, out of time, or the worker is stopping."""

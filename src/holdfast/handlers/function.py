@@ -62,6 +62,10 @@ class FunctionHandler(Handler):
             arguments[name] = context
         return self.function(**arguments)
 
+    def takes(self, name: str) -> bool:
+        """Whether the function has an argument of this name."""
+        return name in self._names
+
     def decode(self, payload: bytes) -> Any:
         """The payload as its type; a job enqueued without one is a call without arguments."""
         return self._decoder.decode(b"{}" if payload == _NULL else payload)

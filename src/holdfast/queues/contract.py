@@ -7,10 +7,10 @@ readable verbs are one-element calls of them. `holdfast.testing.conformance` sta
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from msgspec import Struct
 from holdfast.clock import Clock, from_us, span_us, to_us
 from holdfast.codec import describe
 from holdfast.definition import JobDefinition
+from holdfast.errors import NotSupported
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     FINAL_STATES,
@@ -69,6 +70,17 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     wakes_up: bool
     max_wire_bytes: int
     delay_resolution_s: float
+
+
+class EngineInfo(Struct, frozen=True, kw_only=True):
+    """What an engine says of itself. A schema of 0 is not there yet; None means that there is none to be had."""
+
+    server: str
+    names: str = ""
+    schema: int | None = None
+    known_schema: int | None = None
+    settings: Mapping[str, str]
+    survives: str
 
 
 class LeasePolicy(Struct, frozen=True, kw_only=True):
@@ -230,6 +242,26 @@ def new_owner_token() -> str:
     return secrets.token_hex(16)
 
 
+class EngineTransaction(ABC):
+    """A transaction of the engine's own database that ends with its job: the handler's writes, then the verdict.
+
+    It is open, and one of `complete` and `roll_back` has to be called, once.
+    """
+
+    connection: Any
+    """The driver's connection, inside of the transaction; whoever gets it neither commits nor rolls back."""
+
+    @abstractmethod
+    def complete(self, record: AttemptRecord) -> None:
+        """Acknowledge the job as the last statement and commit; `LeaseLost` if it is not this delivery's any more, and
+        then nothing of the transaction was kept.
+        """
+
+    @abstractmethod
+    def roll_back(self) -> None:
+        """Keep nothing of it."""
+
+
 class QueueBackend(ABC):
     """One engine. Every change of a leased job is one conditional write on its id, its claim and its lease's end."""
 
@@ -240,9 +272,9 @@ class QueueBackend(ABC):
         self.policy = policy
         self.clock = clock
 
-    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
         """Keep one job of this definition and return its id."""
-        return self.accept([self.envelopes.make(definition, id=id)])[0].id
+        return self.accept([self.envelopes.make(definition, id=id)], tx)[0].id
 
     def fetch(self, queue: str) -> JobLease | None:
         """Lease the next job of the queue, or None if there is none to be had now."""
@@ -274,7 +306,15 @@ class QueueBackend(ABC):
 
     @abstractmethod
     def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        """Keep all of these jobs, or none: an id taken by other content refuses the whole call."""
+        """Keep all of these jobs, or none: an id taken by other content refuses the whole call.
+
+        With `tx`, a connection to the engine's own database, they are kept if that transaction is, and seen by others
+        once it is; what the driver raises is raised as it is.
+        """
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        """Begin a transaction that is to end with this delivery of the job; `LeaseLost` if it holds it no longer."""
+        raise NotSupported("this engine has no transactions a handler could write in; use SQLite, PostgreSQL or MySQL")
 
     @abstractmethod
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
@@ -327,6 +367,10 @@ class QueueBackend(ABC):
     @abstractmethod
     def check(self) -> None:
         """Answer; or raise why not: the engine cannot be reached, or its schema is not the one this program knows."""
+
+    @abstractmethod
+    def describe(self) -> EngineInfo:
+        """What the engine is, how it is set up, and what an accepted job survives there; nothing is made by asking."""
 
     @abstractmethod
     def create_schema(self) -> None:

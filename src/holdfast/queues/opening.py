@@ -1,13 +1,15 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
 from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.backends.migrations import Migration
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
@@ -15,7 +17,9 @@ from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
+_secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
 SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
+ALIASES: Final = {"postgres": "postgresql", "mariadb": "mysql", "rediss": "redis", "unix": "redis"}
 
 
 class BackendFactory:
@@ -43,30 +47,48 @@ class BackendFactory:
 
         `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in.
         """
-        try:
-            scheme = urlsplit(url).scheme
-        except ValueError as problem:
-            raise ConfigError(f"{redacted(url)!r} is not a URL: {problem}") from problem
-        match scheme:
+        match engine_of(url):
             case "sqlite":
                 return self._open_sqlite(url, may_share=may_share)
-            case "postgresql" | "postgres":
+            case "postgresql":
                 return self._open_postgres(url)
-            case "mysql" | "mariadb":
+            case "mysql":
                 return self._open_mysql(url)
-            case "redis" | "rediss" | "unix":
+            case "redis":
                 return self._open_redis(url)
             case "memory":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
-            case "sync":
+            case _:
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return self._open_sync(signer), signer
-            case _:
+
+    def migrations(self, url: str) -> Sequence[Migration]:
+        """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened, and no key is needed."""
+        match engine_of(url):
+            case "sqlite":
+                from holdfast.queues.backends.sqlite_file import migrations
+
+                sqlite_path(url)
+                asked = sqlite_prefix(url)
+            case "postgresql":
+                try:
+                    from holdfast.queues.backends.postgres_connections import migrations
+                except ModuleNotFoundError as problem:
+                    raise _missing_postgres(problem) from problem
+                _, asked = _without_prefix(url)
+            case "mysql":
+                try:
+                    from holdfast.queues.backends.mysql_connections import migrations
+                except ModuleNotFoundError as problem:
+                    raise _missing_mysql(problem) from problem
+                _, asked = _without_prefix(url)
+            case engine:
                 raise ConfigError(
-                    f"{redacted(url)!r} names no engine: a URL begins with one of "
-                    f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"
+                    f"{engine} has no tables, so there is no SQL to print; name a URL that begins with sqlite:, "
+                    "postgresql: or mysql:"
                 )
+        return migrations(self._prefix if asked is None else asked)
 
     def _open_sqlite(self, url: str, *, may_share: bool) -> tuple[Engine, Signer]:
         # Imported here, like every driver: only whoever uses the engine pays for it.
@@ -88,7 +110,7 @@ class BackendFactory:
         try:
             from holdfast.queues.backends.postgres import PostgresBackend
         except ModuleNotFoundError as problem:
-            raise _missing("PostgreSQL", "psycopg[binary,pool]", problem) from problem
+            raise _missing_postgres(problem) from problem
         signer = self._shared_signer(url)
         bare, asked = _without_prefix(url)
         prefix = self._prefix if asked is None else asked
@@ -99,7 +121,7 @@ class BackendFactory:
         try:
             from holdfast.queues.backends.mysql import MysqlBackend
         except ModuleNotFoundError as problem:
-            raise _missing("MySQL", "PyMySQL", problem) from problem
+            raise _missing_mysql(problem) from problem
         signer = self._shared_signer(url)
         bare, asked = _without_prefix(url)
         prefix = self._prefix if asked is None else asked
@@ -143,6 +165,21 @@ def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
         )
 
 
+def engine_of(url: str) -> str:
+    """Which engine a URL means, by the first of its names."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as problem:
+        raise ConfigError(f"{redacted(url)!r} is not a URL: {problem}") from problem
+    name = ALIASES.get(scheme, scheme)
+    if name not in SCHEMES:
+        raise ConfigError(
+            f"{redacted(url)!r} names no engine: a URL begins with one of "
+            f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"
+        )
+    return name
+
+
 def sqlite_path(url: str) -> Path:
     """The file of an sqlite URL: `sqlite:///jobs.db` is relative, `sqlite:////var/jobs.db` absolute."""
     parts = urlsplit(url)
@@ -167,11 +204,20 @@ def sqlite_prefix(url: str) -> str | None:
 
 def _without_prefix(url: str) -> tuple[str, str | None]:
     """The URL as its driver is to have it, and the prefix it asks for; all other options are the driver's."""
-    parts = urlsplit(url)
-    options = parse_qsl(parts.query, keep_blank_values=True)
-    asked = [value for name, value in options if name == "prefix"]
-    rest = urlencode([(name, value) for name, value in options if name != "prefix"])
-    return urlunsplit(parts._replace(query=rest)), asked[-1] if asked else None
+    # Cut out and not put together again: drivers differ in what `+` and an empty host mean.
+    address, _, query = url.partition("?")
+    options = query.split("&")
+    asked = [unquote(option.removeprefix("prefix=")) for option in options if option.startswith("prefix=")]
+    rest = "&".join(option for option in options if not option.startswith("prefix="))
+    return f"{address}?{rest}" if rest else address, asked[-1] if asked else None
+
+
+def _missing_postgres(problem: ModuleNotFoundError) -> ConfigError:
+    return _missing("PostgreSQL", "psycopg[binary,pool]", problem)
+
+
+def _missing_mysql(problem: ModuleNotFoundError) -> ConfigError:
+    return _missing("MySQL", "PyMySQL", problem)
 
 
 def _missing(engine: str, package: str, problem: ModuleNotFoundError) -> ConfigError:
@@ -181,4 +227,4 @@ def _missing(engine: str, package: str, problem: ModuleNotFoundError) -> ConfigE
 def redacted(url: str) -> str:
     """The URL without its password, for messages."""
     # Not by the rules of URLs: a password with a character that should have been escaped is one all the same.
-    return _password.sub(r"\1…@", url)
+    return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))

@@ -14,6 +14,7 @@ from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
+from holdfast.testing.laws.transacting import TransactingLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.testing.laws.workers import RegistryLaws
 
@@ -24,6 +25,7 @@ class EngineConformance(
     WaitingLaws,
     VerdictLaws,
     HolderLaws,
+    TransactingLaws,
     RenewalLaws,
     ProgressLaws,
     CrashLaws,

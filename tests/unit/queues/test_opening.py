@@ -8,6 +8,8 @@ from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError
 from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.backends.postgres import PostgresBackend
+from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import LeasePolicy
@@ -88,6 +90,9 @@ def test_a_prefix_that_could_not_begin_a_table_is_refused(tmp_path: Path, prefix
         ("redis://:hunter2@host", "redis://:…@host"),
         ("pg://ada@host/db", "pg://ada@host/db"),
         ("sqlite:////var/jobs.db", "sqlite:////var/jobs.db"),
+        ("pg://host/db?password=hunter2&prefix=a_", "pg://host/db?password=…&prefix=a_"),
+        ("pg:///db?sslmode=require&SSLPassword=hunter2", "pg:///db?sslmode=require&SSLPassword=…"),
+        ("pg://ada:hunter2@host/db?password=hunter2", "pg://ada:…@host/db?password=…"),
     ],
 )
 def test_a_password_is_not_shown(url: str, shown: str) -> None:
@@ -153,3 +158,53 @@ def test_the_prefix_of_a_url_wins_over_the_setting(tmp_path: Path) -> None:
         with engine:
             assert isinstance(engine, SqliteBackend)
             assert engine.file.prefix == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [
+        ("postgresql:///shop?host=/run/postgresql&prefix=shop_", "postgresql:///shop?host=/run/postgresql"),
+        ("postgresql://db/shop?prefix=shop_&password=a+b", "postgresql://db/shop?password=a+b"),
+        ("postgresql://db/shop?options=-c%20geqo%3Doff", "postgresql://db/shop?options=-c%20geqo%3Doff"),
+        ("unix:///run/redis.sock?prefix=shop_", "unix:///run/redis.sock"),
+    ],
+)
+def test_a_driver_is_given_the_rest_of_the_url_as_it_is(monkeypatch: pytest.MonkeyPatch, url: str, bare: str) -> None:
+    given: list[str] = []
+
+    def remember(_self: object, address: str, *_: object, **__: object) -> None:
+        given.append(address)
+
+    monkeypatch.setattr(PostgresBackend, "__init__", remember)
+    monkeypatch.setattr(RedisBackend, "__init__", remember)
+    BackendFactory(RING).open(url)
+    assert given == [bare]
+
+
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db", "postgresql://db/shop", "mysql://db/shop"])
+def test_the_schema_of_a_url_is_to_be_had_without_opening_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, named in ((url, "shop"), (f"{url}?prefix=mine_", "mine")):
+        steps = BackendFactory(table_prefix="shop_").migrations(given)
+        assert [step.number for step in steps] == list(range(1, len(steps) + 1))
+        assert [step.name for step in steps][:1] == ["jobs"]
+        for step in steps:
+            assert "holdfast_" not in step.sql
+            assert "holdfast." not in step.sql
+            assert step.sql.endswith(";\n")
+            assert named in step.sql.splitlines()[-1 if "postgres" in url else -2]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "postgresql", "mysql"])
+def test_the_schema_of_an_impossible_prefix_is_not_to_be_had(scheme: str) -> None:
+    with pytest.raises(ConfigError, match="prefix"):
+        BackendFactory().migrations(f"{scheme}:///shop?prefix=a;drop")
+
+
+@pytest.mark.parametrize("url", ["redis://host", "rediss://host", "unix:///run/redis.sock", "memory://", "sync://"])
+def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"(redis|memory|sync) has no tables"):
+        BackendFactory().migrations(url)

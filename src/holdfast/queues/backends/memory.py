@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
+from typing import Final
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, from_us, span_us, to_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
@@ -22,6 +23,7 @@ from holdfast.queues.contract import (
     Crashes,
     Effect,
     Engine,
+    EngineInfo,
     LeasePolicy,
     abandoned_run,
     check_purge,
@@ -56,6 +58,9 @@ from holdfast.values import (
 )
 
 WAIT_STEP_S = 0.005
+
+DURABILITY: Final = {"always": "nothing: a job ends with its process"}
+"""What an accepted job survives, by how the engine is set up."""
 
 
 @dataclass(slots=True)
@@ -453,6 +458,9 @@ class MemoryBackend(Engine):
 
     def check(self) -> None:
         pass
+
+    def describe(self) -> EngineInfo:
+        return EngineInfo(server="the memory of this process", settings={}, survives=DURABILITY["always"])
 
     def create_schema(self) -> None:
         pass

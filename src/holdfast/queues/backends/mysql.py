@@ -12,16 +12,16 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
-import pymysql
 from pymysql.constants import ER
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
-from holdfast.errors import BackendError, BackendUnavailable, IdConflict, NotSupported
+from holdfast.errors import BackendError, BackendUnavailable, IdConflict
 from holdfast.queues.backends.mysql_address import MysqlAddress
 from holdfast.queues.backends.mysql_claims import MysqlClaims
 from holdfast.queues.backends.mysql_connections import CLOCK, PLACE, MysqlConnections, Session, chunks, mark_of
 from holdfast.queues.backends.mysql_inspector import DELETE_JOBS, MysqlInspector
+from holdfast.queues.backends.mysql_transactions import HELD_BY_RUN, CallersSession, Inserting, MysqlTransaction
 from holdfast.queues.backends.mysql_workers import MysqlRegistry
 from holdfast.queues.backends.records import (
     CODES,
@@ -40,6 +40,8 @@ from holdfast.queues.contract import (
     Crashes,
     Effect,
     Engine,
+    EngineInfo,
+    EngineTransaction,
     LeasePolicy,
     abandoned_run,
     effect_of,
@@ -180,7 +182,7 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
     capabilities = Capabilities(
         durable=True,
         shared=True,
-        transactional_enqueue=False,
+        transactional_enqueue=True,
         wakes_up=False,
         max_wire_bytes=MAX_WIRE_BYTES,
         delay_resolution_s=1e-6,
@@ -203,10 +205,11 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         self._busy_at = float("-inf")
 
     def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("enqueueing in your own MySQL transaction is not built yet; leave tx out")
         if not envelopes:
             return []
+        if tx is not None:
+            created = self._insert_for_caller(CallersSession(tx, self.connections), envelopes)
+            return [Accepted(id=one.id, created=_take(created, one.id)) for one in envelopes]
         try:
             self.connections.run(lambda session: self._insert_all(session, envelopes))
         except _IdIsKnown:
@@ -226,7 +229,16 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
                 return self.connections.transact(lambda session: self._insert_careful(session, envelopes))
         raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
 
-    def _insert_careful(self, session: Session, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _insert_for_caller(self, caller: CallersSession, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        for _ in range(ACCEPT_TRIES):
+            with suppress(_IdIsKnown), caller as session:
+                return self._insert_careful(session, envelopes)
+        raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return MysqlTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+
+    def _insert_careful(self, session: Inserting, envelopes: Sequence[JobEnvelope]) -> set[str]:
         ids = sorted({one.id for one in envelopes})
         known: dict[str, bytes] = {}
         free: list[int] = []
@@ -463,6 +475,9 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
     def check(self) -> None:
         self.connections.check_schema()
 
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
+
     def create_schema(self) -> None:
         self.connections.create_schema()
 
@@ -474,8 +489,8 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
 def _told_of_known_ids() -> Generator[None]:
     try:
         yield
-    except pymysql.IntegrityError as problem:
-        if problem.args[0] == ER.DUP_ENTRY:
+    except Exception as problem:  # of whichever driver
+        if ER.DUP_ENTRY in (getattr(problem, "errno", None), *problem.args[:1]):
             raise _IdIsKnown(str(problem)) from problem
         raise
 

@@ -13,7 +13,7 @@ DEFAULT_PORT: Final = 3306
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
 MOST_SECONDS: Final = 3600.0
-_options: Final = ("connect_timeout", "timeout", "socket", "skip_locked", "tls", "tls_ca", "tls_cert", "tls_key")
+OPTIONS: Final = ("connect_timeout", "timeout", "socket", "skip_locked", "tls", "tls_ca", "tls_cert", "tls_key")
 
 
 class MysqlAddress(Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
             raise ConfigError("a mysql URL names one database: mysql://user:password@host/database")
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         for name in given:
-            if name not in _options:
-                raise ConfigError(f"{name!r} is no option of mysql URLs; known: {', '.join(_options)}")
+            if name not in OPTIONS:
+                raise ConfigError(f"{name!r} is no option of mysql URLs; known: {', '.join(OPTIONS)}")
         tls = given.get("tls", "verify" if "tls_ca" in given else "off")
         return cls(
             host=parts.hostname or "localhost",

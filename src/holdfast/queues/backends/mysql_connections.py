@@ -10,11 +10,10 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
-from importlib import resources
 from typing import Any, Final, TypeAlias, TypeVar
 
 import pymysql
@@ -22,8 +21,10 @@ from pymysql.constants import CLIENT, CR, ER
 from pymysql.cursors import Cursor
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, HoldfastError, SchemaTooNew
+from holdfast.queues.backends.migrations import Migration, read_migrations
 from holdfast.queues.backends.mysql_address import MysqlAddress
 from holdfast.queues.backends.records import Row
+from holdfast.queues.contract import EngineInfo
 
 T = TypeVar("T")
 _Wire: TypeAlias = "pymysql.Connection[Cursor]"
@@ -55,6 +56,26 @@ PREPARE: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
     f"innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, wait_timeout = {IDLE_TIMEOUT_S}",
+)
+DURABILITY: Final = {
+    "innodb_flush_log_at_trx_commit 1": "the end of any process, and of the machine: each commit is synced",
+    "innodb_flush_log_at_trx_commit 1, log_bin on, sync_binlog not 1": (
+        "the end of any process; of the machine, but for commits of which the binary log had not been synced yet"
+    ),
+    "innodb_flush_log_at_trx_commit 2": (
+        "the end of any process; of the machine, but for what was accepted in its last second or two"
+    ),
+    "innodb_flush_log_at_trx_commit 0": (
+        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second "
+        "or two"
+    ),
+}
+"""What an accepted job survives, by how the server is set up."""
+
+# By UTC, whichever zone the session is in that executes it: it may be that of somebody else's tool.
+RECORD: Final = (
+    "INSERT INTO holdfast_schema (version, applied_at)\n"
+    "VALUES (:number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));"
 )
 _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
@@ -155,8 +176,7 @@ class MysqlConnections:
     """The connections of this process to one server, and the schema they find there."""
 
     def __init__(self, address: MysqlAddress, *, prefix: str) -> None:
-        if not _prefix_pattern.fullmatch(prefix):
-            raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
+        self._steps = migrations(prefix)
         self.address = address
         self.prefix = prefix
         self._tls = address.tls_context()
@@ -194,22 +214,77 @@ class MysqlConnections:
 
         return self._patiently(whole)
 
+    def lend(self) -> Session:
+        """A session for the caller alone, until `take_back`."""
+        if not self._is_ready:
+            self.create_schema()
+        while True:
+            session, is_fresh = self._take()
+            if is_fresh:
+                return session
+            try:
+                session.wire.ping(reconnect=False)  # it may have died since it was used
+            except pymysql.Error:
+                _hang_up(session)
+            else:
+                return session
+
+    def take_back(self, session: Session) -> None:
+        """Roll back what is open and keep it for the next, without what others may have set in it."""
+        try:
+            session.run("ROLLBACK")
+            for statement in ("SET autocommit = 1", *PREPARE):
+                session.run(statement)
+        except (pymysql.Error, OSError):
+            _hang_up(session)
+        else:
+            self._give_back(session)
+
+    @contextmanager
+    def translating(self) -> Generator[None]:
+        """What the driver raises inside, in our words."""
+        try:
+            yield
+        except (pymysql.Error, OSError) as problem:
+            raise self._translated(problem) from problem
+
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or the server does not answer."""
-        newest = max(dict(migrations()))
-        version = self._patiently(lambda session: self._version(session, newest), prepares=False)
+        newest = self._steps[-1].number
+        version = self._patiently(self._known_version, prepares=False)
         if version < newest:
             raise BackendError(
                 f"{self.address} has schema {version}, this program needs {newest}: run  holdfast migrate"
             )
 
+    def describe(self) -> EngineInfo:
+        """What the server is, and what of ours is there; nothing is made by asking."""
+        return self._patiently(self._describe, prepares=False)
+
+    def _describe(self, session: Session) -> EngineInfo:
+        version, flush, log_bin, sync = session.one(
+            "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"
+        )
+        # MariaDB's 3 syncs once more than 1 does, so that no commit depends on the binary log.
+        setup = f"innodb_flush_log_at_trx_commit {1 if flush == 3 else flush}"
+        if flush == 1 and log_bin and sync != 1:
+            setup += ", log_bin on, sync_binlog not 1"
+        settings = {"innodb_flush_log_at_trx_commit": flush, "log_bin": log_bin, "sync_binlog": sync}
+        return EngineInfo(
+            server=f"{'MariaDB' if 'MariaDB' in version else 'MySQL'} {version}",
+            names=f"{self.prefix}…",
+            schema=self._version(session),
+            known_schema=self._steps[-1].number,
+            settings={name: str(value) for name, value in settings.items()},
+            survives=DURABILITY[setup],
+        )
+
     def create_schema(self) -> None:
         """Create the tables or bring them up to date; whoever comes first does it, the others find it done."""
-        newest = max(dict(migrations()))
-        if self._patiently(lambda session: self._version(session, newest), prepares=False) < newest:
+        if self._patiently(self._known_version, prepares=False) < self._steps[-1].number:
             session = self._open(answer_within_s=MIGRATE_TIMEOUT_S)
             try:
-                self._migrate(session, newest)
+                self._migrate(session)
             except pymysql.Error as problem:
                 raise self._translated(problem) from problem
             finally:
@@ -342,26 +417,20 @@ class MysqlConnections:
             raise
         return True
 
-    def _migrate(self, session: Session, newest: int) -> None:
-        scripts = dict(migrations())
+    def _migrate(self, session: Session) -> None:
         # The name of a lock is known to the whole server, and short.
         lock = "holdfast-" + sha256(f"{self.address.database}/{self.prefix}".encode()).hexdigest()[:32]
         got = session.row("SELECT GET_LOCK(%s, %s)", (lock, int(MIGRATE_TIMEOUT_S / 2)))
         if got is None or got[0] != 1:
             raise BackendUnavailable(f"{self.address} is being migrated by another process: try again later")
-        # A definition commits by itself: a script that was cut off is run again from its beginning, and repeats itself.
-        session.run(
-            self.sql(
-                "CREATE TABLE IF NOT EXISTS holdfast_schema "
-                "(version INT NOT NULL PRIMARY KEY, applied_at BIGINT NOT NULL) ENGINE = InnoDB"
-            )
-        )
-        for version in range(self._version(session, newest) + 1, newest + 1):
-            for statement in _statements(scripts[version]):
-                session.run(self.sql(statement))
-            session.run(self.sql(f"INSERT INTO holdfast_schema (version, applied_at) VALUES (%s, {CLOCK})"), (version,))
+        version = self._known_version(session)
+        for step in self._steps:
+            # A definition commits by itself: a step that was cut off is taken again from its beginning.
+            if step.number > version:
+                for statement in _statements(step.sql):
+                    session.run(statement)
 
-    def _version(self, session: Session, newest: int) -> int:
+    def _version(self, session: Session) -> int:
         try:
             row = session.row(self.sql("SELECT COALESCE(MAX(version), 0) FROM holdfast_schema"))
         except pymysql.ProgrammingError as problem:
@@ -369,6 +438,11 @@ class MysqlConnections:
                 return 0
             raise
         version: int = row[0] if row else 0
+        return version
+
+    def _known_version(self, session: Session) -> int:
+        """The version, unless it is newer than what this program knows."""
+        version, newest = self._version(session), self._steps[-1].number
         if version > newest:
             raise SchemaTooNew(
                 f"{self.address} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
@@ -441,11 +515,12 @@ def chunks(numbers: Iterable[int | str]) -> Iterator[list[int]]:
         yield ordered[start : start + LIST_LENGTH]
 
 
-def migrations() -> Iterator[tuple[int, str]]:
-    """The numbered scripts of the schema."""
-    for entry in resources.files("holdfast.queues.backends").joinpath("schema/mysql").iterdir():
-        number, _, _ = entry.name.partition("_")
-        yield int(number), entry.read_text(encoding="utf-8")
+@cache
+def migrations(prefix: str) -> Sequence[Migration]:
+    """The steps of the schema, for tables whose names begin so; one that was cut off may be repeated."""
+    if not _prefix_pattern.fullmatch(prefix):
+        raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
+    return read_migrations("mysql", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ other. `postgres_connections.py` opens and repeats; `docs/schema.md` tells the t
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ import psycopg
 
 from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, span_us, to_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
-from holdfast.errors import IdConflict, NotSupported
+from holdfast.errors import IdConflict
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
 from holdfast.queues.backends.postgres_inspector import DELETE_JOB, NOW, NOW_IS, PostgresInspector, numbers
+from holdfast.queues.backends.postgres_transactions import CallersConnection, PostgresTransaction, Statements
 from holdfast.queues.backends.postgres_workers import PostgresRegistry
 from holdfast.queues.backends.records import CODES, FORGOTTEN, Row, end_row, lease_state, leased
 from holdfast.queues.contract import (
@@ -27,6 +28,8 @@ from holdfast.queues.contract import (
     Crashes,
     Effect,
     Engine,
+    EngineInfo,
+    EngineTransaction,
     LeasePolicy,
     abandoned_run,
     effect_of,
@@ -72,6 +75,11 @@ KNOWN: Final = f"""
     SELECT j.seq, j.id, j.state, j.finished_at <= {NOW}, j.digest, m.wire
     FROM holdfast.jobs AS j LEFT JOIN holdfast.messages AS m ON m.seq = j.seq
     WHERE j.id = ANY (:ids::text[]) ORDER BY j.seq FOR UPDATE OF j"""
+
+HELD_BY_RUN: Final = f"""
+    WITH {NOW_IS}
+    SELECT seq, owner_token, queue FROM holdfast.jobs
+    WHERE id = :id AND deliveries = :delivery AND state = 2 AND lease_until > {NOW}"""
 
 LEASE_COLUMNS: Final = f"""
     j.seq, j.id, coalesce((SELECT wire FROM holdfast.messages AS m WHERE m.seq = j.seq), ''), j.lease_us, j.claimed_at,
@@ -243,7 +251,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
     capabilities = Capabilities(
         durable=True,
         shared=True,
-        transactional_enqueue=False,
+        transactional_enqueue=True,
         wakes_up=True,
         max_wire_bytes=MAX_WIRE_BYTES,
         delay_resolution_s=1e-6,
@@ -267,14 +275,31 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         self._listeners: set[Connection] = set()
 
     def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("enqueueing in your own PostgreSQL transaction is not built yet; leave tx out")
         if not envelopes:
             return []
-        created = self.connections.transact(lambda connection: self._insert(connection, envelopes))
+        if tx is None:
+            created = self.connections.transact(lambda connection: self._insert(connection, envelopes))
+        else:
+            with CallersConnection(tx, self.connections) as connection:
+                # What was announced a moment ago may be looked for before this transaction is committed.
+                created = self._insert(connection, envelopes, announce=self._announce_now)
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
-    def _insert(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> list[bool]:
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return PostgresTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle_in, job_id, delivery)
+
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+        """Which of these were settled in the transaction that is open."""
+        sent = self._send(connection, settlements)
+        return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
+
+    def _insert(
+        self,
+        connection: Statements,
+        envelopes: Sequence[JobEnvelope],
+        *,
+        announce: Callable[[Statements, Iterable[str]], None] | None = None,
+    ) -> list[bool]:
         new = self._insert_new(connection, envelopes)
         missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
         while missing:
@@ -283,10 +308,10 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             missing = [one for one in missing if one.id not in known]
             new |= self._insert_new(connection, missing) if missing else set()
         queues = {one.queue for one in envelopes if one.id in new and one.delay <= 0 and one.run_at is None}
-        self._announce(connection, queues)
+        (announce or self._announce)(connection, queues)
         return [_take(new, one.id) for one in envelopes]
 
-    def _insert_new(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Insert those whose id is free: which ones that were."""
         query = {
             "ids": [one.id for one in envelopes],
@@ -298,13 +323,14 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
             "number": len(envelopes),
         }
-        seqs = {job_id: seq for seq, job_id in connection.execute(self._sql(INSERT), query, binary=True)}
+        rows = connection.execute(self._sql(INSERT), query, binary=True).fetchall()
+        seqs = {job_id: seq for seq, job_id in rows}
         wires = {one.id: one.wire for one in reversed(envelopes) if one.id in seqs}
-        rows = {"seqs": numbers(seqs[job_id] for job_id in wires), "wires": list(wires.values())}
-        connection.execute(self._sql(INSERT_MESSAGES), rows)
+        messages = {"seqs": numbers(seqs[job_id] for job_id in wires), "wires": list(wires.values())}
+        connection.execute(self._sql(INSERT_MESSAGES), messages)
         return set(seqs)
 
-    def _known(self, connection: Connection, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _known(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
         ids = list({one.id for one in envelopes})
         digests: dict[str, bytes] = {}
@@ -312,7 +338,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             if state == FORGOTTEN and is_over:
                 connection.execute(self._sql(DELETE_JOB), {"seqs": numbers([seq])})
             else:
-                digests[job_id] = digest if state == FORGOTTEN else content_digest(wire)
+                digests[job_id] = bytes(digest) if state == FORGOTTEN else content_digest(bytes(wire))
         known = set(digests)
         for one in envelopes:
             if digests.setdefault(one.id, content_digest(one.wire)) != content_digest(one.wire):
@@ -378,10 +404,11 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         """This thread's own connection on which the server announces work."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
-            connection = self.connections.open()
+            if connection is not None:
+                self._listeners.discard(connection)
+            connection = self.connections.open(self._sql(f'LISTEN "{self._channel}"'))
             self._local.connection = connection
             self._listeners.add(connection)
-            connection.execute(self._sql(f'LISTEN "{self._channel}"'))
         return connection
 
     def _was_announced(self, listening: Connection, queues: Sequence[str]) -> bool:
@@ -393,12 +420,17 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             self._local.connection = None
             return True
 
-    def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
+    def _announce(self, connection: Statements, queues: Iterable[str]) -> None:
         now = time.monotonic()
         news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
-        if news:
-            self._announced_at.update(dict.fromkeys(news, now))
-            connection.execute(self._sql(NOTIFY), {"channel": self._channel, "queues": news})
+        self._announced_at.update(dict.fromkeys(news, now))
+        self._announce_now(connection, news)
+
+    def _announce_now(self, connection: Statements, queues: Iterable[str]) -> None:
+        """Tell who waits, once the transaction is committed."""
+        named = list(queues)
+        if named:
+            connection.execute(self._sql(NOTIFY), {"channel": self._channel, "queues": named})
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return self._exchange(settlements, None)[0] if settlements else []
@@ -536,6 +568,9 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
     def check(self) -> None:
         self.connections.check_schema()
+
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
 
     def create_schema(self) -> None:
         self.connections.create_schema()

@@ -10,17 +10,19 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
-from importlib import resources
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.backends.migrations import Migration, read_migrations
+from holdfast.queues.contract import EngineInfo
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -36,6 +38,16 @@ KEEPALIVE: Final = {
 MOST_IDLE: Final = 8
 RETRIES: Final = 8
 MIN_VERSION: Final = 120_000
+DURABILITY: Final = {
+    "fsync on, synchronous_commit on": "the end of any process, and of the machine: each commit is synced",
+    "fsync on, synchronous_commit off": (
+        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second"
+    ),
+    "fsync off": "the end of any process; a loss of power can damage the whole database",
+}
+"""What an accepted job survives, by how the server is set up."""
+
+RECORD: Final = "INSERT INTO holdfast.schema (version) VALUES (:number);"
 _prefix_pattern = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _parameter = re.compile(r"(?<!:):([a-z_]+)")
 
@@ -59,9 +71,8 @@ class PostgresConnections:
     """The connections of this process to one server, and the schema they find there."""
 
     def __init__(self, conninfo: str, *, prefix: str) -> None:
-        if not _prefix_pattern.fullmatch(prefix):
-            raise ConfigError(f"{prefix!r} cannot be a prefix: use small letters, digits and '_', at most 40")
-        self.namespace = prefix.rstrip("_") or prefix
+        self.namespace = namespace_of(prefix)
+        self._steps = migrations(prefix)
         try:
             given = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as problem:
@@ -96,19 +107,75 @@ class PostgresConnections:
 
         return self._patiently(whole)
 
-    def open(self) -> Connection:
-        """One more connection, for the caller alone."""
+    def open(self, first: bytes | None = None) -> Connection:
+        """One more connection, for the caller alone, on which this statement was executed."""
         try:
-            return psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            if first is not None:
+                connection.execute(first)
         except psycopg.Error as problem:
             raise BackendUnavailable(f"{self.place} cannot be reached: {_said(problem)}") from None
+        return connection
+
+    def lend(self) -> Connection:
+        """A connection for the caller alone, until `take_back`."""
+        if not self._has_schema:
+            self.create_schema()
+        while True:
+            connection, is_fresh = self._take()
+            if is_fresh:
+                return connection
+            try:
+                connection.execute("")  # it may have died since it was used
+            except psycopg.Error:
+                connection.close()
+            else:
+                return connection
+
+    def take_back(self, connection: Connection) -> None:
+        """Keep it for the next, without what others may have set in its session."""
+        with suppress(psycopg.Error):
+            connection.row_factory = tuple_row
+            connection.cursor_factory = psycopg.Cursor
+            if connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("DISCARD ALL")
+                self._give_back(connection)
+                return
+        with suppress(psycopg.Error):
+            connection.close()
+
+    @contextmanager
+    def translating(self, connection: Connection) -> Generator[None]:
+        """What the driver raises inside, in our words."""
+        try:
+            yield
+        except psycopg.Error as problem:
+            raise self._translated(problem, connection) from problem
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or the server does not answer."""
-        newest = max(dict(migrations()))
-        version = self._patiently(lambda connection: self._version(connection, newest), prepares=False)
+        newest = self._steps[-1].number
+        version = self._patiently(self._known_version, prepares=False)
         if version < newest:
             raise BackendError(f"{self.place} has schema {version}, this program needs {newest}: run  holdfast migrate")
+
+    def describe(self) -> EngineInfo:
+        """What the server is, and what of ours is there; nothing is made by asking."""
+        return self._patiently(self._describe, prepares=False)
+
+    def _describe(self, connection: Connection) -> EngineInfo:
+        asked = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
+        fsync, commit = connection.execute(asked).fetchone() or ("", "")
+        # All others than `off` wait for this server's disk, and some for that of another one, too.
+        waits = "off" if commit == "off" else "on"
+        return EngineInfo(
+            server=f"PostgreSQL {connection.info.parameter_status('server_version')}",
+            names=f"{self.namespace}.…",
+            schema=self._version(connection),
+            known_schema=self._steps[-1].number,
+            settings={"fsync": fsync, "synchronous_commit": commit},
+            survives=DURABILITY["fsync off" if fsync == "off" else f"fsync on, synchronous_commit {waits}"],
+        )
 
     def create_schema(self) -> None:
         """Create the tables or bring them up to date; whoever comes first does it, the others find it done."""
@@ -175,36 +242,37 @@ class PostgresConnections:
         return BackendError(f"{self.place}: {_said(problem)}")
 
     def _migrate(self, connection: Connection) -> None:
-        scripts = dict(migrations())
-        newest = max(scripts)
-        if self._version(connection, newest) == newest:
+        if self._known_version(connection) == self._steps[-1].number:
             return
         try:
             with connection.transaction():
                 # Held until the end of the transaction; it is the name of our tables, so it is nobody else's.
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"holdfast {self.namespace}"])
-                connection.execute(self.sql(f'CREATE SCHEMA IF NOT EXISTS "{self.namespace}"'))
-                columns = "(version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
-                connection.execute(self.sql(f"CREATE TABLE IF NOT EXISTS holdfast.schema {columns}"))
-                for version in range(self._version(connection, newest) + 1, newest + 1):
-                    connection.execute(self.sql(scripts[version]))
-                    connection.execute(
-                        self.sql("INSERT INTO holdfast.schema (version) VALUES (:version)"), {"version": version}
-                    )
+                version = self._known_version(connection)
+                for step in self._steps:
+                    if step.number > version:
+                        connection.execute(step.sql.encode())
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
                 f"{self.place}: this user may not create tables ({_said(problem)}): let somebody who may run "
                 "holdfast migrate"
             ) from problem
 
-    def _version(self, connection: Connection, newest: int) -> int:
-        if connection.info.server_version < MIN_VERSION:
-            raise BackendError(f"{self.place} is version {connection.info.server_version}; Holdfast needs 12 or newer")
-        known = connection.execute("SELECT to_regclass(%s)", [f'"{self.namespace}".schema']).fetchone()
-        if known is None or known[0] is None:
+    def _version(self, connection: Connection) -> int:
+        # Looked for among the rows, for a session remembers of a name that it was not there (to_regclass) as long as it
+        # locks no table; and this one may have waited meanwhile until another had made it.
+        asked = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema'"
+        if connection.execute(asked, [self.namespace]).fetchone() is None:
             return 0
         row = connection.execute(self.sql("SELECT coalesce(max(version), 0) FROM holdfast.schema")).fetchone()
         version: int = row[0] if row else 0
+        return version
+
+    def _known_version(self, connection: Connection) -> int:
+        """The version, unless it is newer than what this program knows."""
+        if connection.info.server_version < MIN_VERSION:
+            raise BackendError(f"{self.place} is version {connection.info.server_version}; Holdfast needs 12 or newer")
+        version, newest = self._version(connection), self._steps[-1].number
         if version > newest:
             raise SchemaTooNew(
                 f"{self.place} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
@@ -213,11 +281,22 @@ class PostgresConnections:
         return version
 
 
-def migrations() -> Iterator[tuple[int, str]]:
-    """The numbered scripts of the schema."""
-    for entry in resources.files("holdfast.queues.backends").joinpath("schema/postgres").iterdir():
-        number, _, _ = entry.name.partition("_")
-        yield int(number), entry.read_text(encoding="utf-8")
+@cache
+def migrations(prefix: str) -> Sequence[Migration]:
+    """The steps of the schema, in the namespace of this prefix; each is to be one transaction."""
+    namespace = f'"{namespace_of(prefix)}"'
+
+    def in_namespace(script: str) -> str:
+        return script.replace('"holdfast"', namespace).replace("holdfast.", f"{namespace}.")
+
+    return read_migrations("postgres", record=RECORD, named=in_namespace)
+
+
+def namespace_of(prefix: str) -> str:
+    """What other engines begin the names of their tables with is a schema here."""
+    if not _prefix_pattern.fullmatch(prefix):
+        raise ConfigError(f"{prefix!r} cannot be a prefix: use small letters, digits and '_', at most 40")
+    return prefix.rstrip("_") or prefix
 
 
 def _said(problem: psycopg.Error) -> str:

@@ -25,6 +25,7 @@ from holdfast.queues.contract import (
     Capabilities,
     Crashes,
     Engine,
+    EngineInfo,
     LeasePolicy,
     abandoned_run,
     effect_of,
@@ -198,6 +199,9 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
 
     def check(self) -> None:
         self.connections.prepare()
+
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
 
     def create_schema(self) -> None:
         self.connections.prepare()

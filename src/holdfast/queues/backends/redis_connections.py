@@ -27,6 +27,7 @@ from redis.exceptions import (
     NoScriptError,
     ReadOnlyError,
     RedisError,
+    ResponseError,
     TimeoutError,
     TryAgainError,
 )
@@ -34,6 +35,7 @@ from redis.retry import Retry
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.contract import EngineInfo
 
 SCHEMA: Final = 1
 MIN_VERSION: Final = (6, 2)
@@ -48,6 +50,22 @@ UNBLOCK_TRIES: Final = 100
 PASSING: Final = ("READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "MISCONF")
 PASSING_ERRORS: Final = (ReadOnlyError, AskError, ClusterDownError, TryAgainError, ConnectionError, TimeoutError)
 FULL: Final = "used memory > 'maxmemory'"
+UNKNOWN: Final = "unknown"
+DURABILITY: Final = {
+    "appendonly yes, appendfsync always": "the end of any process, and of the machine: each write is synced",
+    "appendonly yes, appendfsync everysec": (
+        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second "
+        "or two"
+    ),
+    "appendonly yes, appendfsync no": (
+        "the end of any process; of the machine, but for what its system had not written yet, up to half a minute"
+    ),
+    "appendonly no": "the end of Holdfast's processes; of the server, no more than its last snapshot holds",
+    "maxmemory-policy allkeys-…": "nothing the server chooses to evict when its memory is full: Holdfast refuses it",
+    UNKNOWN: "the end of Holdfast's processes; how the server keeps its data, it does not tell this user",
+}
+"""What an accepted job survives, by how the server is set up."""
+
 # The driver's types tell but half.
 _driver: Any = redis
 _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -156,6 +174,39 @@ class RedisConnections:
                 f"knows up to {SCHEMA}: upgrade Holdfast here"
             )
         self._is_open = True
+
+    def describe(self) -> EngineInfo:
+        """What the server is, and what of ours is there; nothing is made by asking."""
+        client = self._own_client()
+        try:
+            said = self._told(client, "INFO")
+            fsync = self._told(client, "CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
+            layout = self._send(client, ("GET", f"{self.base}schema"), None)
+        except RedisError as problem:
+            raise self._translated(problem) from problem
+        is_valkey = "valkey_version" in said
+        version = said.get("valkey_version" if is_valkey else "redis_version", "of a version it does not tell")
+        settings = {
+            "appendonly": {"1": "yes", "0": "no"}.get(str(said.get("aof_enabled")), UNKNOWN),
+            "appendfsync": str(fsync),
+            "maxmemory-policy": str(said.get("maxmemory_policy", UNKNOWN)),
+        }
+        return EngineInfo(
+            server=f"{'Valkey' if is_valkey else 'Redis'} {version}",
+            names=f"{self.base}…",
+            schema=int(layout or 0),
+            known_schema=SCHEMA,
+            settings=settings,
+            survives=_survives(**{name.replace("-", "_"): value for name, value in settings.items()}),
+        )
+
+    def _told(self, client: Any, *words: str) -> dict[str, Any]:
+        """What the server says of itself, as far as it lets this user know; some do not know the command at all."""
+        try:
+            told: dict[str, Any] = self._send(client, words, None)
+        except ResponseError:
+            return {}
+        return told
 
     def _look_at_server(self, client: Any) -> None:
         try:
@@ -279,6 +330,14 @@ def _answer(client: Any, words: Sequence[bytes | str | int], source: bytes | Non
         return client.execute_command(*words)
     except NoScriptError:
         return client.execute_command("EVAL", source, *words[2:])
+
+
+def _survives(*, appendonly: str, appendfsync: str, maxmemory_policy: str) -> str:
+    if maxmemory_policy.startswith("allkeys"):
+        return DURABILITY["maxmemory-policy allkeys-…"]
+    if appendonly == "no":
+        return DURABILITY["appendonly no"]
+    return DURABILITY.get(f"appendonly {appendonly}, appendfsync {appendfsync}", DURABILITY[UNKNOWN])
 
 
 def _place(options: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
-from holdfast.errors import IdConflict, NotSupported
+from holdfast.errors import IdConflict
 from holdfast.queues.backends.records import (
     CODES,
     FORGOTTEN,
@@ -28,6 +28,13 @@ from holdfast.queues.backends.records import (
 )
 from holdfast.queues.backends.sqlite_file import SqliteFile
 from holdfast.queues.backends.sqlite_inspector import DELETE_JOB, SqliteInspector
+from holdfast.queues.backends.sqlite_transactions import (
+    BEGIN_A_WRITE,
+    HELD_BY_RUN,
+    CallersConnection,
+    SqliteTransaction,
+    Statements,
+)
 from holdfast.queues.backends.sqlite_workers import SqliteRegistry
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
@@ -36,6 +43,8 @@ from holdfast.queues.contract import (
     Crashes,
     Effect,
     Engine,
+    EngineInfo,
+    EngineTransaction,
     LeasePolicy,
     abandoned_run,
     effect_of,
@@ -225,7 +234,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     capabilities = Capabilities(
         durable=True,
         shared=True,
-        transactional_enqueue=False,
+        transactional_enqueue=True,
         wakes_up=True,
         max_wire_bytes=MAX_WIRE_BYTES,
         delay_resolution_s=1e-6,
@@ -250,18 +259,19 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         self._sql = with_prefix
 
     def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("enqueueing in your own SQLite transaction is not built yet; leave tx out")
         if not envelopes:
             return []
+        if tx is None:
+            created = self.file.write(lambda connection, now: self._insert(connection, envelopes, now))
+        else:
+            with CallersConnection(tx, self.file, self._sql(BEGIN_A_WRITE)) as connection:
+                created = self._insert(connection, envelopes, self.clock.now_us())
+        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
-        def insert(connection: sqlite3.Connection, now: int) -> list[Accepted]:
-            created = self._insert(connection, envelopes, now)
-            return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return SqliteTransaction(self.file, self.clock, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
 
-        return self.file.write(insert)
-
-    def _insert(self, connection: sqlite3.Connection, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+    def _insert(self, connection: Statements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
         """Insert all at once; only if that meets a known id, look at them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
@@ -282,7 +292,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
         ]
 
-    def _insert_one(self, connection: sqlite3.Connection, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
+    def _insert_one(self, connection: Statements, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
         known = connection.execute(self._sql(KNOWN), (envelope.id,)).fetchone()
         if known is not None:
             known_seq, state, finished_at, digest, wire = known
@@ -373,7 +383,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             return []
         return self.file.write(lambda connection, now: self._settle(connection, settlements, now))
 
-    def _settle(self, connection: sqlite3.Connection, settlements: Sequence[Settlement], now: int) -> list[bool]:
+    def _settle(self, connection: Statements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
         fresh: list[bool] = []
         for token, run in groupby(settlements, key=_ack_token):
@@ -391,7 +401,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 
-    def _insert_ends(self, connection: sqlite3.Connection, settlements: Sequence[Settlement]) -> None:
+    def _insert_ends(self, connection: Statements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
         others: list[Row] = []
         for one in settlements:
@@ -406,7 +416,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
         connection.executemany(self._sql(INSERT_ATTEMPT), others)
 
-    def _ack_all(self, connection: sqlite3.Connection, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
+    def _ack_all(self, connection: Statements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
         query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
         if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
@@ -414,7 +424,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
         return [_take(settled, seq) for seq in seqs]
 
-    def _settle_one(self, connection: sqlite3.Connection, settlement: Settlement, now: int) -> bool:
+    def _settle_one(self, connection: Statements, settlement: Settlement, now: int) -> bool:
         lease, effect = settlement.lease, effect_of(settlement)
         error = settlement.record.error.line if settlement.record and settlement.record.error else None
         query: dict[str, Any] = {
@@ -446,7 +456,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             "due": now + span_us(effect.delay),
         }
 
-    def _settled_before(self, connection: sqlite3.Connection, settlement: Settlement) -> bool:
+    def _settled_before(self, connection: Statements, settlement: Settlement) -> bool:
         lease, verdict = settlement.lease, effect_of(settlement).verdict
         query = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), verdict)
         return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
@@ -526,6 +536,9 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     def check(self) -> None:
         self.file.check_schema()
 
+    def describe(self) -> EngineInfo:
+        return self.file.describe()
+
     def create_schema(self) -> None:
         self.file.create_schema()
 
@@ -533,9 +546,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         self.file.close()
 
 
-def _insert_rows(
-    connection: sqlite3.Connection, one: str, many: str | None, rows: Sequence[Row], common: Row = ()
-) -> int:
+def _insert_rows(connection: Statements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()) -> int:
     """Insert the rows, each behind what they have in common, many at once if they may; how many were not there yet."""
     done = new = 0
     if many is not None:

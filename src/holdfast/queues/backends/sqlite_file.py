@@ -13,15 +13,17 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from importlib import resources
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+from holdfast.queues.backends.migrations import Migration, read_migrations
 from holdfast.queues.backends.sqlite_watch import CommitWatch
+from holdfast.queues.contract import EngineInfo
 
 T = TypeVar("T")
 
@@ -34,6 +36,14 @@ CHECKPOINT_PATIENCE_S: Final = 0.2
 WAL_KEPT_BYTES: Final = 1024 * 1024
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs"}
+)
+DURABILITY: Final = {"as it is opened": "the end of any process, and of the machine: each commit is synced"}
+"""What an accepted job survives, by how the engine is set up; here that is for Holdfast to say."""
+
+# By the library's clock: whoever applies a script, nobody depends on when.
+RECORD: Final = (
+    "INSERT INTO holdfast_schema (version, applied_at)\n"
+    "VALUES (:number, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));"
 )
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -68,8 +78,7 @@ class SqliteFile:
                 f"this Python is linked with SQLite {sqlite3.sqlite_version}; Holdfast needs "
                 f"{'.'.join(map(str, MIN_VERSION))} or newer: use a newer Python build"
             )
-        if not _prefix_pattern.fullmatch(prefix):
-            raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
+        check_prefix(prefix)
         self.path = path.absolute()
         self.prefix = prefix
         self._clock = clock
@@ -210,10 +219,32 @@ class SqliteFile:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program."""
-        newest = max(dict(migrations()))
-        version = self.read(lambda connection: self._version(connection, newest))
+        newest = migrations(self.prefix)[-1].number
+        version = self.read(self._known_version)
         if version < newest:
             raise BackendError(f"{self.path} has schema {version}, this program needs {newest}: run  holdfast migrate")
+
+    def describe(self) -> EngineInfo:
+        """What is there. A file that is not is not made; one that is somebody else's is not changed."""
+        version, settings = 0, dict[str, str]()
+        try:
+            # Under the lock, like every connection: none may be open while a process forks.
+            with self._open_lock:
+                if self.path.exists():
+                    address = f"{self.path.as_uri()}?mode=rw"
+                    with closing(sqlite3.connect(address, timeout=BUSY_TIMEOUT_S, uri=True)) as connection:
+                        version = self._version(connection)
+                        settings["journal_mode"] = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        return EngineInfo(
+            server=f"SQLite {sqlite3.sqlite_version}",
+            names=f"{self.prefix}…",
+            schema=version,
+            known_schema=migrations(self.prefix)[-1].number,
+            settings=settings,
+            survives=DURABILITY["as it is opened"],
+        )
 
     def create_schema(self) -> None:
         """Create the tables or bring them up to date, also in a database that other programs use."""
@@ -279,6 +310,13 @@ class SqliteFile:
         return handle
 
     def _connect(self) -> _Handle:
+        handle = _Handle(self.open())
+        self._handles.add(handle)
+        self._local.handle = handle
+        return handle
+
+    def open(self) -> sqlite3.Connection:
+        """One more connection, for the caller alone; every statement is committed unless a transaction was begun."""
         try:
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -289,41 +327,52 @@ class SqliteFile:
             connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
-        handle = _Handle(connection)
-        self._handles.add(handle)
-        self._local.handle = handle
-        return handle
+        return connection
+
+    def begin(self) -> sqlite3.Connection:
+        """Such a connection in a transaction that may write: nobody else can before it ends."""
+        connection = self.open()
+        try:
+            _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        except sqlite3.Error as problem:
+            connection.close()
+            raise self._translated(problem) from problem
+        return connection
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
 
     def _migrate(self, connection: sqlite3.Connection, *, may_share: bool) -> None:
-        scripts = dict(migrations())
-        newest = max(scripts)
-        if self._version(connection, newest) == newest:
-            return
+        is_current = self._known_version(connection) == migrations(self.prefix)[-1].number
+        if not is_current and not may_share:
+            self._refuse_a_foreign_database(connection)
+        # Also where it is current: whoever made the tables with a tool of their own has not switched to the log.
+        mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        if mode != "wal":
+            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
+        if not is_current:
+            _patiently(lambda: self._transact(connection, self._apply))
+
+    def _refuse_a_foreign_database(self, connection: sqlite3.Connection) -> None:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not may_share and tables and f"{self.prefix}schema" not in tables:
+        if tables and f"{self.prefix}schema" not in tables:
             raise ForeignDatabase(
                 f"{self.path} is a database of another program (it has the table '{min(tables)}'): choose another "
                 f"file, or let Holdfast keep its tables ({self.prefix}…) there with  holdfast migrate"
             )
-        mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
-        if mode != "wal":
-            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
-        self._apply(connection, scripts, newest)
 
-    def _apply(self, connection: sqlite3.Connection, scripts: dict[int, str], newest: int) -> None:
+    def _apply(self, locked: sqlite3.Connection, _now: int) -> None:
         """Whoever gets the write lock first migrates; the others find it done."""
-
-        def apply(locked: sqlite3.Connection, now: int) -> None:
-            columns = "(version INTEGER PRIMARY KEY, applied_at INTEGER NOT NULL) STRICT"
-            locked.execute(f"CREATE TABLE IF NOT EXISTS {self.prefix}schema {columns}")
-            for version in range(self._version(locked, newest) + 1, newest + 1):
-                for statement in _statements(scripts[version].replace("holdfast_", self.prefix)):
+        version = self._known_version(locked)
+        for migration in migrations(self.prefix):
+            if migration.number > version:
+                for statement in _statements(migration.sql):
                     locked.execute(statement)
-                locked.execute(f"INSERT INTO {self.prefix}schema VALUES (?, ?)", (version, now))
 
-        _patiently(lambda: self._transact(connection, apply))
-
-    def _version(self, connection: sqlite3.Connection, newest: int) -> int:
+    def _version(self, connection: sqlite3.Connection) -> int:
         try:
             query = f"SELECT coalesce(max(version), 0) FROM {self.prefix}schema"
             version: int = connection.execute(query).fetchone()[0]
@@ -331,6 +380,11 @@ class SqliteFile:
             if "no such table" in str(problem):
                 return 0
             raise
+        return version
+
+    def _known_version(self, connection: sqlite3.Connection) -> int:
+        """The version, unless it is newer than what this program knows."""
+        version, newest = self._version(connection), migrations(self.prefix)[-1].number
         if version > newest:
             raise SchemaTooNew(
                 f"{self.path} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
@@ -399,11 +453,16 @@ def _code(problem: sqlite3.Error) -> int:
     return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def migrations() -> Iterator[tuple[int, str]]:
-    """The numbered scripts of the schema."""
-    for entry in resources.files("holdfast.queues.backends").joinpath("schema/sqlite").iterdir():
-        number, _, _ = entry.name.partition("_")
-        yield int(number), entry.read_text(encoding="utf-8")
+@cache
+def migrations(prefix: str) -> Sequence[Migration]:
+    """The steps of the schema, for tables whose names begin so; each is to be one transaction."""
+    check_prefix(prefix)
+    return read_migrations("sqlite", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))
+
+
+def check_prefix(prefix: str) -> None:
+    if not _prefix_pattern.fullmatch(prefix):
+        raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.codec import JobMessage, decode_verified
 from holdfast.errors import HoldfastError
 from holdfast.execution.failure import describe_error
-from holdfast.execution.runtime import JobRuntime
+from holdfast.execution.runtime import JobRuntime, Transactions
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.handlers import HandlerRegistry
 from holdfast.values import ExecutionResult, Outcome, Progress
@@ -191,9 +191,13 @@ class Line:
 class Bench:
     """What every slot works with: the line, the runtime, the limits, and which job runs under which number."""
 
-    def __init__(self, line: Line, registry: HandlerRegistry, limits: Limits) -> None:
+    def __init__(
+        self, line: Line, registry: HandlerRegistry, limits: Limits, transactions: Transactions | None = None
+    ) -> None:
         self.line = line
-        self.runtime = JobRuntime(registry, on_output=self._on_output, on_progress=self._on_progress)
+        self.runtime = JobRuntime(
+            registry, on_output=self._on_output, on_progress=self._on_progress, transactions=transactions
+        )
         self.limits = limits
         self._registry = registry
         self._ids: dict[int, str] = {}
@@ -372,10 +376,17 @@ class ManySlots:
             self._fill()
 
 
-def serve(connection: socket.socket, registry: HandlerRegistry, *, slots: int, limits: Limits) -> None:
+def serve(
+    connection: socket.socket,
+    registry: HandlerRegistry,
+    *,
+    slots: int,
+    limits: Limits,
+    transactions: Transactions | None = None,
+) -> None:
     """Run jobs in this process until the worker says to leave, or is gone."""
     line = Line(connection)
-    bench = Bench(line, registry, limits)
+    bench = Bench(line, registry, limits, transactions)
     many = ManySlots(bench, slots) if slots > 1 else OneSlot(bench)
 
     def listen() -> None:

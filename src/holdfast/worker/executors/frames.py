@@ -17,11 +17,14 @@ _size_at: Final = struct.Struct("<I").unpack_from
 
 
 class Delivery(Struct, frozen=True, array_like=True):
-    """One verified job for a child: the number the worker knows it by, its bytes, its failed attempts so far."""
+    """One verified job for a child: the number the worker knows it by, its bytes, its failed attempts so far, and how
+    often it was delivered, which no other run of it will say.
+    """
 
     number: int
     wire: bytes
     attempts: int
+    delivery: int
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):

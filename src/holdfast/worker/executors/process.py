@@ -140,7 +140,10 @@ class ExecutorProcess:
             self.held[flight.number] = flight
             if flight.message.fence:
                 self.fenced[flight.number] = flight
-        self._say(Work(tuple(Delivery(one.number, one.lease.wire, one.lease.attempts) for one in flights)))
+        deliveries = [(one.number, one.lease) for one in flights]
+        self._say(
+            Work(tuple(Delivery(number, lease.wire, lease.attempts, lease.delivery) for number, lease in deliveries))
+        )
 
     def started(self, number: int, now: float) -> None:
         flight = self.held.get(number)

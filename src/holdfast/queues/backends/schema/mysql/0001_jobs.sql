@@ -1,3 +1,10 @@
+-- Which of these scripts were applied, and when. A definition commits by itself, so each may be repeated, should its
+-- script have been cut off.
+CREATE TABLE IF NOT EXISTS holdfast_schema (
+    version    INT    NOT NULL PRIMARY KEY,
+    applied_at BIGINT NOT NULL
+) ENGINE = InnoDB;
+
 -- The record of every job with its signed message. Times are microseconds since the epoch, UTC.
 -- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
 -- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
@@ -29,8 +36,8 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     last_error     LONGTEXT,
     digest         VARBINARY(64),
     wire           LONGBLOB       NOT NULL,
-    -- Where a job stands; follows from the above, and is written with it. The lanes 0 to 9 are those who wait, the most
-    -- urgent first; then comes one lane for each state (its number and 8).
+    -- Where a job stands: it follows from the above, and is written with it. The lanes 0 to 9 are those who wait, the
+    -- most urgent first, then comes one lane for each state (its number and 8).
     lane           TINYINT        NOT NULL,
     -- What a lane is looked up by: those who wait by their queue (the first half of its SHA-256), those who run by
     -- their claim, the others by nothing (zeros).
@@ -96,7 +103,7 @@ CREATE TABLE IF NOT EXISTS holdfast_facts (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
 -- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it; from `lost_at` on the worker counts as lost, unless it is heard again.
+-- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
 CREATE TABLE IF NOT EXISTS holdfast_workers (
     id         VARBINARY(255) NOT NULL PRIMARY KEY,
     heard_at   BIGINT         NOT NULL,

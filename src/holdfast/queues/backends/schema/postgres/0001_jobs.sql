@@ -1,3 +1,11 @@
+CREATE SCHEMA IF NOT EXISTS "holdfast";
+
+-- Which of these scripts were applied, and when.
+CREATE TABLE IF NOT EXISTS holdfast.schema (
+    version    integer     PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- The record of every job, small and often updated. Times are microseconds since the epoch, UTC.
 -- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
 -- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
@@ -39,7 +47,7 @@ CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
 -- What a claim looks at, and nothing else: finished and leased jobs are not in it.
 CREATE INDEX jobs_ready ON holdfast.jobs (queue, priority, due_at, id) WHERE state <= 1;
 
--- Leases are few; one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
+-- Leases are few: one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
 CREATE INDEX jobs_leased ON holdfast.jobs (owner_token) WHERE state = 2;
 
 CREATE INDEX jobs_finished ON holdfast.jobs (state, finished_at, seq) WHERE state >= 4;
@@ -92,7 +100,7 @@ CREATE TABLE holdfast.facts (
 );
 
 -- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it; from `lost_at` on the worker counts as lost, unless it is heard again.
+-- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
 CREATE TABLE holdfast.workers (
     id         text COLLATE "C" PRIMARY KEY,
     heard_at   bigint NOT NULL,

@@ -1,3 +1,9 @@
+-- Which of these scripts were applied, and when.
+CREATE TABLE IF NOT EXISTS holdfast_schema (
+    version    INTEGER PRIMARY KEY,
+    applied_at INTEGER NOT NULL
+) STRICT;
+
 -- The record of every job, small and often updated. Times are microseconds since the epoch, UTC.
 -- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
 -- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
@@ -33,7 +39,7 @@ CREATE UNIQUE INDEX holdfast_jobs_id ON holdfast_jobs (id);
 -- What a claim looks at, and nothing else: finished and leased jobs are not in it.
 CREATE INDEX holdfast_jobs_ready ON holdfast_jobs (queue, priority, due_at, id, state) WHERE state <= 1;
 
--- Leases are few; one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
+-- Leases are few: one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
 CREATE INDEX holdfast_jobs_leased ON holdfast_jobs (owner_token, queue, lease_until) WHERE state = 2;
 
 CREATE INDEX holdfast_jobs_finished ON holdfast_jobs (state, finished_at, queue) WHERE state >= 4;

@@ -9,7 +9,7 @@ CREATE TABLE holdfast_progress (
 ) STRICT;
 
 -- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it; from `lost_at` on the worker counts as lost, unless it is heard again.
+-- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
 CREATE TABLE holdfast_workers (
     id         TEXT PRIMARY KEY,
     heard_at   INTEGER NOT NULL,

@@ -1,0 +1,107 @@
+"""`holdfast backend info`: what an engine is and can do."""
+
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.cli.options import json_option, onlooker
+from holdfast.cli.output import plain, print_json, print_table
+from holdfast.errors import BackendError
+from holdfast.queues.capabilities import MEANINGS, answers
+from holdfast.queues.contract import Capabilities, EngineInfo
+from holdfast.queues.opening import engine_of
+
+
+@click.group()
+def backend() -> None:
+    """Look at engines."""
+
+
+@backend.command()
+@click.argument("url", required=False)
+@json_option
+def info(url: str | None, as_json: bool) -> None:
+    """Show what the engine of a URL is and can do, and what a job survives there.
+
+    Nothing is made by asking: no file, no schema, no key. Without a URL it is the configured place.
+
+    \b
+    Examples:
+      holdfast backend info
+      holdfast backend info redis://127.0.0.1:6379/0
+    """
+    hf = Holdfast(url)
+    engine, _ = onlooker(hf).open(hf.url)
+    with engine:
+        try:
+            said, problem = engine.describe(), None
+        except BackendError as why:
+            said, problem = None, why
+    show = _print_document if as_json else _print_lines
+    show(hf.location, engine_of(hf.url), said, engine.capabilities)
+    if problem is not None:
+        raise problem
+
+
+def _print_document(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+    print_json(
+        {
+            "location": location,
+            "engine": name,
+            "server": None if said is None else said.server,
+            "names": None if said is None else said.names or None,
+            "schema": None if said is None else _schema_document(said),
+            "settings": {} if said is None else dict(said.settings),
+            "survives": None if said is None else said.survives,
+            "capabilities": msgspec.structs.asdict(capabilities),
+        }
+    )
+
+
+def _print_lines(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+    facts = [("location", location), ("engine", name)]
+    if said is not None:
+        facts += [
+            ("server", said.server),
+            ("names", said.names),
+            ("schema", _schema(said)),
+            ("settings", ", ".join(f"{setting} {value}" for setting, value in said.settings.items())),
+            ("survives", said.survives),
+        ]
+    for label, value in facts:
+        if value:
+            click.echo(f"{label:<10} {plain(value)}")
+    click.echo()
+    print_table(
+        ("CAPABILITY", "", "MEANING"),
+        [(name, answer, MEANINGS[name]) for name, answer in answers(capabilities).items()],
+    )
+
+
+def _schema_document(said: EngineInfo) -> dict[str, Any] | None:
+    if said.schema is None:
+        return None
+    return {"version": said.schema, "known": said.known_schema, "state": _state(said)}
+
+
+def _state(said: EngineInfo) -> str:
+    schema, known = said.schema or 0, said.known_schema or 0
+    if not schema:
+        return "missing"
+    return "current" if schema == known else "older" if schema < known else "newer"
+
+
+def _schema(said: EngineInfo) -> str:
+    if said.schema is None:
+        return ""
+    match _state(said):
+        case "missing":
+            return "none yet; it is made when it is first needed, or by  holdfast migrate"
+        case "older":
+            return f"{said.schema}, older than this program's {said.known_schema}: run  holdfast migrate"
+        case "newer":
+            return f"{said.schema}, newer than this program's {said.known_schema}: upgrade Holdfast here"
+        case _:
+            return f"{said.schema}, current"

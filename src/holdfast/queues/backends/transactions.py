@@ -1,0 +1,97 @@
+"""Transactions that are not the engine's: of a caller who enqueues, and of a handler that ends its job with them.
+
+A caller's connection is the driver's, found below what SQLAlchemy and Django hand out. Nothing of theirs is imported
+here: whoever passes such an object has imported what it is made of.
+"""
+
+from typing import Any, Protocol, cast
+
+from holdfast.clock import from_us
+from holdfast.errors import TransactionRefused
+from holdfast.values import JobLease
+
+_ASYNC = "asyncio connections cannot carry a job: pass the driver's synchronous connection, or enqueue after the commit"
+
+
+class _Django(Protocol):
+    """The part of `django.db.connection` that matters here."""
+
+    connection: Any
+    alias: str
+
+    def ensure_connection(self) -> None: ...
+
+    def get_autocommit(self) -> bool: ...
+
+
+def driver_connection(tx: object) -> Any:
+    """The DB-API connection of a caller's transaction: the object itself, or what a library has wrapped around it."""
+    module = type(tx).__module__.partition(".")[0]
+    if module == "django" or hasattr(tx, "ensure_connection"):
+        return _below_django(cast("_Django", tx))
+    if module == "sqlalchemy":
+        return _below_sqlalchemy(tx)
+    return tx
+
+
+def refused(tx: object, wanted: str) -> TransactionRefused:
+    """What to say of an object that cannot be what is wanted."""
+    kind = f"{type(tx).__module__}.{type(tx).__qualname__}"
+    if "async" in kind.lower():
+        return TransactionRefused(f"tx is a {kind}: {_ASYNC}")
+    return TransactionRefused(
+        f"tx is a {kind}, and these jobs are kept by another engine: pass {wanted}, a SQLAlchemy connection or session "
+        "on one, or Django's connection"
+    )
+
+
+def not_begun(how: str) -> TransactionRefused:
+    """What to say of a connection that would commit each statement by itself."""
+    return TransactionRefused(f"tx is in no transaction, so the job could be kept without the rest of it: {how}")
+
+
+def lease_of_run(job_id: str, queue: str, token: int | str, owner_token: str, delivery: int) -> JobLease:
+    """As much of a run's lease as settling needs; when it ends, the engine knows."""
+    return JobLease(
+        id=job_id,
+        queue=queue,
+        wire=b"",
+        token=token,
+        owner_token=owner_token,
+        ttl_s=0.0,
+        claimed_at=from_us(0),
+        fence_at=0.0,
+        delivery=delivery,
+    )
+
+
+def ended_by_handler(job_id: str) -> TransactionRefused:
+    """What to say of a handler that has committed or rolled back what was not its to end."""
+    return TransactionRefused(
+        f"the handler of job '{job_id}' has ended its transaction by itself: leave commit and rollback to Holdfast, "
+        "which ends it with the job"
+    )
+
+
+def _below_django(tx: _Django) -> Any:
+    tx.ensure_connection()
+    if tx.get_autocommit():
+        raise not_begun(f"enqueue inside of  with transaction.atomic(using={tx.alias!r})")
+    return tx.connection
+
+
+def _below_sqlalchemy(tx: Any) -> Any:
+    if type(tx).__module__.startswith("sqlalchemy.ext.asyncio"):
+        raise refused(tx, "")
+    if callable(getattr(tx, "connection", None)):  # a session: its connection, begun if it was not
+        tx = tx.connection()
+    below = getattr(getattr(tx, "connection", None), "driver_connection", None)
+    if below is None:
+        raise TransactionRefused(
+            f"tx is a SQLAlchemy {type(tx).__name__}, which has no connection: pass a Connection or a Session of "
+            "SQLAlchemy 1.4.24 or newer"
+        )
+    # Beginning is left to the first statement that SQLAlchemy itself executes; ours is none of those.
+    if not tx.in_transaction():
+        tx.begin()
+    return below

@@ -1,0 +1,100 @@
+"""What docs/engines.md says of engines is what their code says: the tables between its marks are made of it."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast.queues.backends import (
+    memory,
+    mysql_address,
+    mysql_connections,
+    postgres_connections,
+    redis_connections,
+    sqlite_file,
+)
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.backends.mysql import MysqlBackend
+from holdfast.queues.backends.postgres import PostgresBackend
+from holdfast.queues.backends.redis import RedisBackend
+from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.capabilities import MEANINGS, answers
+from holdfast.queues.contract import Capabilities
+from holdfast.queues.opening import ALIASES, SCHEMES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+ENGINES = {
+    "sqlite": SqliteBackend.capabilities,
+    "postgresql": PostgresBackend.capabilities,
+    "mysql": MysqlBackend.capabilities,
+    "redis": RedisBackend.capabilities,
+    "memory": MemoryBackend.capabilities,
+    "sync": SyncBackend.capabilities,
+}
+DURABILITY = {
+    "`sqlite`": sqlite_file.DURABILITY,
+    "`postgresql`": postgres_connections.DURABILITY,
+    "`mysql`": mysql_connections.DURABILITY,
+    "`redis`": redis_connections.DURABILITY,
+    "`memory`, `sync`": memory.DURABILITY,
+}
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def capabilities_table() -> str:
+    lines = [row("Capability", *(f"`{name}`" for name in ENGINES), "Meaning"), f"|{'---|' * (len(ENGINES) + 2)}\n"]
+    told = {name: answers(capabilities) for name, capabilities in ENGINES.items()}
+    lines += [row(f"`{name}`", *(told[engine][name] for engine in ENGINES), MEANINGS[name]) for name in MEANINGS]
+    return "".join(lines)
+
+
+def durability_table() -> str:
+    lines = [row("Engine", "Set up with", "An accepted job survives"), "|---|---|---|\n"]
+    lines += [
+        row(engine, setup, f"{survives}.")
+        for engine, setups in DURABILITY.items()
+        for setup, survives in setups.items()
+    ]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("capabilities", capabilities_table()), ("durability", durability_table())],
+    ids=lambda x: x[:12],
+)
+def test_a_table_of_the_page_is_what_the_code_says(name: str, table: str) -> None:
+    found = re.search(rf"^<!-- {name}: made of the code -->\n(.*?)^<!-- end -->$", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    assert found[1] == table, f"write this between the marks:\n{table}"
+
+
+def test_every_engine_and_every_capability_is_told() -> None:
+    assert tuple(ENGINES) == SCHEMES
+    assert tuple(MEANINGS) == Capabilities.__struct_fields__
+    for capabilities in ENGINES.values():
+        assert tuple(answers(capabilities)) == Capabilities.__struct_fields__
+
+
+def test_every_way_to_begin_a_url_is_told() -> None:
+    for name in (*SCHEMES, *ALIASES):
+        assert re.search(rf"`{name}:", PAGE), name
+
+
+def test_every_option_of_a_mysql_url_is_told() -> None:
+    section = PAGE.partition("Those of `mysql:` are")[2].partition("The others")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(mysql_address.OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("size", "resolution", "told"),
+    [(65_536, 1.0, ("64 KiB", "1 s")), (262_144_000, 0.001, ("250 MiB", "1 ms")), (999, 1e-6, ("999 bytes", "1 µs"))],
+)
+def test_sizes_and_spans_are_in_units_people_use(size: int, resolution: float, told: tuple[str, str]) -> None:
+    changed = msgspec.structs.replace(ENGINES["memory"], max_wire_bytes=size, delay_resolution_s=resolution)
+    assert (answers(changed)["max_wire_bytes"], answers(changed)["delay_resolution_s"]) == told
