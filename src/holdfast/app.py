@@ -48,7 +48,8 @@ from holdfast.worker import QueueWorker, WorkerLoop
 
 if TYPE_CHECKING:
     from holdfast.worker.executors.process import Program
-    from holdfast.worker.supervisor import Supervisor, WorkerOptions
+    from holdfast.worker.options import WorkerOptions
+    from holdfast.worker.supervisor import Supervisor
     from holdfast.worker.systemd import Notifier
 
 P = ParamSpec("P")

@@ -420,6 +420,7 @@ class WorkerResult(Struct, frozen=True, kw_only=True):
     status: WorkerStatus
     job_id: str | None = None
     job: str | None = None
+    queue: str | None = None
     attempt: int = 0
     error: ErrorInfo | None = None
     retry_in: float | None = None

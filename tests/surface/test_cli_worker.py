@@ -204,9 +204,9 @@ def test_as_json_each_job_is_one_document_on_a_line(shop: Terminal) -> None:
     )
     answer = shop("worker", "start", "shop", "--burst", "--json")
     documents = [json.loads(line) for line in answer.out.splitlines()]
-    assert [(one["job_id"], one["status"], one["attempt"]) for one in documents] == [
-        ("a", "acked", 1),
-        ("b", "requeued", 1),
+    assert [(one["job_id"], one["queue"], one["status"], one["attempt"]) for one in documents] == [
+        ("a", "default", "acked", 1),
+        ("b", "default", "requeued", 1),
     ]
     assert documents[1]["error"]["type"] == "ValueError"
     assert 1 <= documents[1]["retry_in"] <= 3

@@ -24,9 +24,10 @@ from holdfast.plaintext import log_to_stderr
 from holdfast.values import StopOrder, WorkerResult, WorkerStatus
 from holdfast.worker.executors.guarded import orphans_adopted
 from holdfast.worker.executors.process import python_program
+from holdfast.worker.options import WorkerOptions
 from holdfast.worker.probes import Checks, ProbeServer
 from holdfast.worker.signals import heard
-from holdfast.worker.supervisor import Supervisor, WorkerOptions
+from holdfast.worker.supervisor import Supervisor
 from holdfast.worker.systemd import ENVIRONMENT_NAMES, Notifier
 
 GC_THRESHOLD: Final = 20_000
@@ -89,6 +90,13 @@ def worker() -> None:
     metavar="SPAN",
     help="Kill what has not stopped that long after its timeout or its cancellation.",
 )
+@click.option(
+    "--give-up-after",
+    type=Span(),
+    default=0.0,
+    metavar="SPAN",
+    help="End, with an error, when the engine has not answered for that long; 0 = wait for ever.",
+)
 @click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /livez, /readyz, /metrics.")
 @click.option("--probe-host", default="127.0.0.1", metavar="HOST", help="Where to; 0.0.0.0 for an orchestrator.")
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes, for development.")
@@ -108,6 +116,7 @@ def start(
     nice: int,
     grace: float,
     kill_after: float,
+    give_up_after: float,
     probe_port: int | None,
     probe_host: str,
     reload: bool,
@@ -156,6 +165,7 @@ def start(
             max_jobs=max_jobs,
             grace_s=grace,
             kill_after_s=kill_after,
+            give_up_after_s=give_up_after,
             poll_interval_s=hf.settings.poll_interval,
             reap_interval_s=min(hf.settings.reap_interval, hf.settings.lease / 2),
         )
@@ -168,9 +178,9 @@ def start(
         _greet(hf, supervisor)
         if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
+        stack.callback(lambda: say(_farewell(supervisor)))
         with _rare_collections(), heard(_answer(supervisor), _leave_signals()):
             supervisor.run()
-    say(_farewell(supervisor))
     return 1 if supervisor.unsettled else 0
 
 

@@ -25,11 +25,13 @@ class Caretaker:
         engine: Engine,
         maintenance: Maintenance,
         *,
+        worker_id: str,
         report: Callable[[], WorkerReport],
         on_order: Callable[[StopOrder], None],
     ) -> None:
         self._engine = engine
         self._maintenance = maintenance
+        self._worker_id = worker_id
         self._report = report
         self._on_order = on_order
         self._beat = Timer(engine.clock, BEAT_EVERY_S)
@@ -67,7 +69,7 @@ class Caretaker:
             self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
             self._wake.clear()
         self._try(self._pass_progress_on)
-        self._try(lambda: self._engine.leave(self._report().id))
+        self._try(lambda: self._engine.leave(self._worker_id))
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
@@ -84,7 +86,7 @@ class Caretaker:
             self._beats_now = False
             order = self._engine.beat(self._report())
         else:
-            order = self._engine.order_of(self._report().id)
+            order = self._engine.order_of(self._worker_id)
         if order is not None and order is not self._obeyed:
             self._obeyed = order
             self._on_order(order)

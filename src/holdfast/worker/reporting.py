@@ -124,6 +124,7 @@ def result_of(settlement: Settlement, job: str | None, status: WorkerStatus) -> 
         status=status,
         job_id=lease.id,
         job=job,
+        queue=lease.queue,
         attempt=lease.attempts + 1,
         error=record.error if record else None,
         retry_in=settlement.delay if isinstance(settlement, Nack | Release) else None,

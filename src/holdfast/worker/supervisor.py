@@ -12,14 +12,12 @@ import selectors
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
-
-from msgspec import Struct
 
 from holdfast import errors
 from holdfast.clock import from_us
-from holdfast.errors import HandlerError, HoldfastError, UnknownHandler
+from holdfast.errors import BackendUnavailable, HandlerError, HoldfastError, UnknownHandler
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import Engine
@@ -39,13 +37,14 @@ from holdfast.values import (
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
 from holdfast.worker.decision import decide, policy_of, suspected
 from holdfast.worker.exchanger import Answer, Exchanger, Request
-from holdfast.worker.executors.child import resident_bytes
 from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.memory import resident_bytes
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
 from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper, Listener
 from holdfast.worker.maintenance import Maintenance
+from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import EXECUTOR_DIED, Reporter
 from holdfast.worker.systemd import Notifier
 from holdfast.worker.turns import Pace, Turns
@@ -73,20 +72,6 @@ SETTLE_LINGER_S: Final = 0.01
 LIVE_WITHIN_S: Final = 10.0
 _BURST_LOOK_S: Final = 0.05
 _JOBS_SHOWN: Final = 100
-
-
-class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """How a worker works. `queues` have weights; 0 means no limit for `max_jobs`, and no end for `grace_s`."""
-
-    queues: Mapping[str, int]
-    processes: int = 1
-    concurrency: int = 1
-    burst: bool = False
-    max_jobs: int = 0
-    grace_s: float = 30.0
-    kill_after_s: float = 10.0
-    poll_interval_s: float = 1.0
-    reap_interval_s: float = 10.0
 
 
 class Supervisor(Listener):
@@ -139,7 +124,7 @@ class Supervisor(Listener):
         self._keeper = Keeper(engine)
         self._exchanger = Exchanger(engine, self._turns, on_answer=self._post_answer, fence_at=self._keeper.fence_at)
         maintenance = Maintenance(engine, reap_interval_s=options.reap_interval_s, on_reaped=reporter.reaped)
-        self._caretaker = Caretaker(engine, maintenance, report=self.report, on_order=self.stop)
+        self._caretaker = Caretaker(engine, maintenance, worker_id=self.id, report=self.report, on_order=self.stop)
         self._backlog: deque[Flight] = deque()
         self._suspects: deque[Flight] = deque()
         self._isolated: Flight | None = None
@@ -250,6 +235,7 @@ class Supervisor(Listener):
         self._pool.tend(now, listens=not self._is_exchanging)
         self._learn()
         self._fence(now)
+        self._give_up_if_unheard(now)
         self._end_draining(now)
         self._dispatch(now)
         self._ask()
@@ -662,6 +648,15 @@ class Supervisor(Listener):
             self._pool.patience(HURRY_KILL_AFTER_S)
             self._exchanger.hurry()
             self._pool.hurry(self._hurried_since)
+
+    def _give_up_if_unheard(self, now: float) -> None:
+        """An engine that has not answered for so long may answer a new process: somebody else is to start one."""
+        limit_s, since = self.options.give_up_after_s, self._exchanger.failing_since
+        if limit_s and since is not None and now > since + limit_s and self._failure is None:
+            self._failure = BackendUnavailable(
+                f"the engine has not answered for {now - since:.0f} s: the worker gives up"
+            )
+            self._hurry()
 
     def _end_draining(self, now: float) -> None:
         since, grace = self._draining_since, self.options.grace_s

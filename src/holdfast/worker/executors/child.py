@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, TypeAlias, assert_never
 
 from holdfast.clock import SYSTEM_CLOCK
@@ -44,12 +43,12 @@ from holdfast.worker.executors.frames import (
     packed,
     widen,
 )
+from holdfast.worker.executors.memory import resident_bytes
 
 PROGRESS_EVERY_S: Final = 0.2
 FORKED_COPY: Final = 70
 MEMORY_LOOK_S: Final = 0.05
 _CHUNK: Final = 64 * 1024
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 Verdict: TypeAlias = ExecutionResult | HoldfastError
 
@@ -76,14 +75,6 @@ class Limits:
             return False
         self._look_at = now + MEMORY_LOOK_S
         return resident_bytes() > self._max_memory
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """The memory a process occupies now; 0 where the system does not say (only Linux does)."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 class Line:
