@@ -5,17 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.clock import Clock
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import EngineConformance, Lab, machine_for
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import CrashLaws
 from holdfast.testing.laws.racing import RacingLaws
 
-from ..servers.mysql import MariadbServer
-from ..servers.running import started
+from ..servers.mysql import mariadb_for_laws
+from .labs import mysql_lab
 
 # Where a job stands follows from its state, and has to be written with it by every statement that changes that.
 MISPLACED = """
@@ -25,39 +21,15 @@ MISPLACED = """
        OR mark <> CAST(CASE WHEN state <= 1 THEN UNHEX(LEFT(SHA2(queue, 256), 32))
                             WHEN state = 2 THEN owner_token ELSE '' END AS BINARY(16))"""
 
-TABLES = ("jobs", "attempts", "progress", "pauses", "facts", "workers")
-
-_servers: list[MariadbServer] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Generator[MariadbServer]:
-    server = started(lambda: MariadbServer(clock=True))
-    assert isinstance(server, MariadbServer)
-    _servers.append(server)
-    yield server
-    _servers.remove(server)
-    server.close()
-
 
 @contextmanager
 def fresh_lab(options: str = "") -> Generator[Lab]:
-    """A lab with empty tables on the one server; to make new ones for each would take longer than most clauses."""
-    [server] = _servers
-    assert server.clock is not None
-    server.clock.restart()
-
-    def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return MysqlBackend(server.url + options, envelopes, policy=policy, clock=clock)
-
-    with server.connect("holdfast") as connection, connection.cursor() as cursor:
-        with Lab(connect, clock=server.clock) as lab:
-            lab.open()
-            for table in TABLES:
-                cursor.execute(f"DELETE FROM holdfast_{table}")
-            yield lab
-        cursor.execute(MISPLACED)
-        assert cursor.fetchall() == ()
+    """A lab whose jobs have to stand where they belong."""
+    with mysql_lab(options=options) as lab:
+        yield lab
+        with mariadb_for_laws().connect("holdfast") as connection, connection.cursor() as cursor:
+            cursor.execute(MISPLACED)
+            assert cursor.fetchall() == ()
 
 
 @pytest.fixture

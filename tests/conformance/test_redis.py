@@ -2,48 +2,23 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from itertools import count
 
 import pytest
 
-from holdfast.clock import Clock
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import EngineConformance, Lab, machine_for
 
 from ..engines.redis_site import check_indexes
-from ..servers.redis import RedisServer
-from ..servers.running import started
-
-_numbers = count(1)
-_servers: list[RedisServer] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Generator[RedisServer]:
-    server = started(lambda: RedisServer(clock=True, settings={"appendonly": "no"}))
-    assert isinstance(server, RedisServer)
-    _servers.append(server)
-    yield server
-    _servers.remove(server)
-    server.close()
+from ..servers.redis import redis_for_laws
+from .labs import new_prefix, redis_lab
 
 
 @contextmanager
 def fresh_lab() -> Generator[Lab]:
-    """A lab with keys of its own on the one server."""
-    [server] = _servers
-    assert server.clock is not None
-    server.clock.restart()
-    prefix = f"lab{next(_numbers)}_"
-
-    def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return RedisBackend(server.url, envelopes, policy=policy, clock=clock, prefix=prefix)
-
-    with Lab(connect, clock=server.clock) as lab:
+    """A lab whose indexes have to say what its records say."""
+    prefix = new_prefix()
+    with redis_lab(prefix=prefix) as lab:
         yield lab
-        with server.client() as client:
+        with redis_for_laws().client() as client:
             check_indexes(client, prefix)
 
 

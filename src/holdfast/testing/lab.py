@@ -68,22 +68,32 @@ class Lab:
     """One empty store and its clock, for one clause."""
 
     def __init__(
-        self, connect: Connect, *, clock: ManualClock | None = None, grain_s: float = GRAIN_S, can_set_back: bool = True
+        self,
+        connect: Connect,
+        *,
+        clock: ManualClock | None = None,
+        grain_s: float = GRAIN_S,
+        can_set_back: bool = True,
+        keeps_time: bool = False,
     ) -> None:
         self.clock = clock or ManualClock()
         self.grain_s = grain_s
         """How close to an instant a clause may go: more than its calls take, if the clock runs by itself."""
         self.can_set_back = can_set_back
         """Without it, the clauses on a clock set back are skipped."""
+        self.keeps_time = keeps_time
+        """Whether the time is the server's, whatever the clock of a handle says; without it, clauses on that are
+        skipped.
+        """
         self.envelopes = EnvelopeFactory(
             Keyring([SigningKey(b"the key of the laboratory, 32 bytes")]), clock=self.clock
         )
         self._connect = connect
         self._handles: list[Engine] = []
 
-    def open(self, policy: LeasePolicy = DEFAULT_POLICY) -> Engine:
-        """A further handle on the same store; the lab closes it."""
-        engine = self._connect(self.envelopes, policy, self.clock)
+    def open(self, policy: LeasePolicy = DEFAULT_POLICY, *, clock: Clock | None = None) -> Engine:
+        """A further handle on the same store, in a process with this clock; the lab closes it."""
+        engine = self._connect(self.envelopes, policy, clock or self.clock)
         self._handles.append(engine)
         engine.create_schema()
         return engine

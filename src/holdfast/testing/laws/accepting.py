@@ -17,6 +17,8 @@ from holdfast.values import (
     DeadReason,
     JobEnvelope,
     JobState,
+    Outcome,
+    Progress,
     ReplayAnswer,
 )
 
@@ -184,6 +186,21 @@ class AcceptingLaws:
         lab.advance(TOMBSTONE_S + lab.grain_s)
         assert lab.engine.accept([lab.envelope("a", payload="other")]) == [Accepted(id="a", created=True)]
         assert msgspec.json.decode(lab.view("a").payload) == "other"
+
+    def test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one(self, lab: Lab) -> None:
+        lab.put("a")
+        former = lab.take("a")
+        assert lab.engine.report_progress([(former, Progress(done=1, total=2, message="half"))]) == [True]
+        record = lab.record(Outcome.FAILED, output="out of the former")
+        assert lab.engine.abandon(former, DeadReason.FAILED, record)
+        assert lab.engine.discard("a")
+        lab.advance(TOMBSTONE_S + lab.grain_s)
+        lab.put("a", payload="other")
+        lease = lab.take("a")
+        assert lab.view("a").progress is None
+        record = lab.record()
+        assert lab.engine.ack(lease, record)
+        assert [past.record for past in lab.history("a").attempts] == [record]
 
     def test_a_delay_makes_a_job_scheduled_until_then(self, lab: Lab) -> None:
         lab.put("a", delay=30)

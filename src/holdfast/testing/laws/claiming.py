@@ -95,6 +95,14 @@ class ClaimingLaws:
         lab.engine.accept([lab.envelope(id) for id in ("c", "a", "b")])
         assert [lease.id for lease in lab.claim()] == ["c", "a", "b"]
 
+    def test_a_small_claim_takes_those_whose_turn_it_is(self, lab: Lab) -> None:
+        lab.put("b", "a", priority=5)
+        lab.put("urgent", priority=6)
+        lab.put("idle", "late", priority=2)
+        assert [lease.id for lease in lab.claim(2)] == ["urgent", "b"]
+        assert [lease.id for lease in lab.claim(2)] == ["a", "idle"]
+        assert [lease.id for lease in lab.claim(2)] == ["late"]
+
     def test_a_retry_that_is_due_waits_its_turn_by_due_time(self, lab: Lab) -> None:
         lab.put("retried")
         assert lab.engine.nack(lab.take("retried"), delay=20)
@@ -111,6 +119,11 @@ class ClaimingLaws:
             assert lab.claim() == []
         lab.advance(lab.grain_s + self._lateness(lab))
         assert lab.take("a").delivery == 1
+
+    def test_a_job_that_is_due_brings_along_none_that_is_not(self, lab: Lab) -> None:
+        lab.put("later", delay=30)
+        lab.put("now")
+        assert [lease.id for lease in lab.claim()] == ["now"]
 
     def test_a_retry_is_never_delivered_early(self, lab: Lab) -> None:
         lab.put("a")
@@ -186,6 +199,22 @@ class ClaimingLaws:
         assert lab.engine.ack(first)
         with lab.unchanged():
             self._are_the_same(lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token), [second])
+
+    def test_a_repeated_claim_does_not_return_a_lease_that_has_ended(self, lab: Lab) -> None:
+        lab.put("a")
+        token = new_owner_token()
+        assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)) == 1
+        lab.advance(LEASE_S)
+        with lab.unchanged():
+            assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token) == []
+
+    def test_the_same_token_on_another_queue_is_another_claim(self, lab: Lab) -> None:
+        lab.put("a", queue="mail")
+        lab.put("b", queue="slow")
+        token = new_owner_token()
+        for id, queue in (("a", "mail"), ("b", "slow"), ("a", "mail")):
+            leases = lab.engine.claim(queue, 5, owner_token=token)
+            assert [(lease.id, lease.queue) for lease in leases] == [(id, queue)]
 
     def test_a_repeated_claim_of_a_paused_queue_still_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b")

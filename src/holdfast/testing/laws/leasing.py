@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from holdfast.clock import ManualClock, from_us
 from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
@@ -46,6 +47,17 @@ class RenewalLaws:
         assert lab.engine.reap_expired() == 1
         assert not lab.engine.ack(lease)
 
+    def test_a_renewed_lease_is_as_long_as_before_whoever_renews_it(self, lab: Lab) -> None:
+        lab.put("a")
+        lease = lab.open(LeasePolicy(lease_s=7)).fetch(DEFAULT_QUEUE)
+        assert lease is not None
+        lab.advance(5)
+        assert lab.engine.renew_many([lease]) == [LeaseState.HELD]
+        lab.advance(7 - lab.grain_s)
+        assert lab.engine.reap_expired() == 0
+        lab.advance(lab.grain_s)
+        assert lab.engine.reap_expired() == 1
+
     def test_a_job_may_run_for_many_leases(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
@@ -81,6 +93,7 @@ class RenewalLaws:
         assert lab.engine.reap_expired() == 1
         self._is_lost(lab, lease)
         lab.take("a")
+        lab.advance(1)
         self._is_lost(lab, lease)
 
     def test_a_settled_lease_is_lost(self, lab: Lab) -> None:
@@ -93,6 +106,7 @@ class RenewalLaws:
     def test_a_forged_lease_is_lost(self, lab: Lab) -> None:
         lab.put("a", "b")
         lease, other = lab.claim()
+        lab.advance(1)
         self._is_lost(lab, replace(lease, owner_token=new_owner_token()))
         self._is_lost(lab, replace(lease, id="nobody", token=-1 if isinstance(lease.token, int) else "nobody"))
         assert lab.engine.renew_many([lease, other]) == [LeaseState.HELD, LeaseState.HELD]
@@ -174,6 +188,15 @@ class CrashLaws:
             (1, Outcome.CRASHED),
             (2, Outcome.FAILED),
         ]
+
+    def test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found(self, lab: Lab) -> None:
+        lab.put("a")
+        claimed_at = lab.take("a").claimed_at
+        lab.advance(LEASE_S + 5)
+        assert lab.engine.reap_expired() == 1
+        [past] = lab.history("a").attempts
+        assert from_us(past.record.started_us) == claimed_at
+        assert abs(from_us(past.record.ended_us) - lab.now()) <= timedelta(seconds=lab.grain_s)
 
     def test_the_reaper_reaps_one_queue_or_all(self, lab: Lab) -> None:
         for queue in ("mail", "slow", "third"):
@@ -359,6 +382,32 @@ class ClockLaws:
         assert lab.engine.ack(lab.take("a"))
         lab.set_back(3600)
         assert lab.engine.purge([JobState.COMPLETED]) == 1
+
+    def test_the_clock_of_a_worker_decides_nothing(self, lab: Lab) -> None:
+        """Not what is due, not what has ended, not when anything happened: its machine may be a day off."""
+        if not lab.keeps_time:
+            pytest.skip("the clock of a handle is the engine's")
+        fast, slow = ManualClock(), ManualClock()
+        fast.advance(86_400)
+        slow.set_back(86_400)
+        for name, clock in (("fast", fast), ("slow", slow)):
+            worker = lab.open(clock=clock)
+            worker.accept([lab.envelope(name), lab.envelope(f"{name}-later", delay=30)])
+            leases = worker.claim(DEFAULT_QUEUE, 10, owner_token=new_owner_token())
+            assert [lease.id for lease in leases] == [name]
+            lab.advance(LEASE_S / 4)
+            assert worker.reap_expired() == 0
+            assert worker.renew_many(leases) == [LeaseState.HELD]
+            assert worker.settle([Ack(lease=leases[0])]) == [True]
+            assert worker.prune() == 0
+            view = lab.view(name)
+            assert view.finished_at is not None
+            for instant, ago_s in (
+                (view.accepted_at, LEASE_S / 4),
+                (leases[0].claimed_at, LEASE_S / 4),
+                (view.finished_at, 0),
+            ):
+                assert abs(lab.now() - instant - timedelta(seconds=ago_s)) <= timedelta(seconds=lab.grain_s)
 
     def _set_back(self, lab: Lab) -> None:
         if not lab.can_set_back:

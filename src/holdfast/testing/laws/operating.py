@@ -32,6 +32,7 @@ class CancelLaws:
             view = lab.view(id)
             assert (view.state, view.cancel_reason, view.cancel_requested) == (JobState.CANCELLED, "not today", False)
             assert view.finished_at is not None
+        assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.CANCELLED: 3}}
         lab.advance(60)
         assert lab.claim() == []
 

@@ -1,27 +1,18 @@
-"""Classic bugs, each planted in an engine that is otherwise right: what the laws must not let pass.
-
-Most are a memory engine with one verb gone wrong; where the bug is a forgotten condition, it is the SQLite engine with
-that condition struck from its statement.
-"""
+"""Bugs of the memory engine: one verb of it gone wrong."""
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.codec import describe
-from holdfast.queues.backends import sqlite
-from holdfast.queues.backends import sqlite_inspector as inspector
-from holdfast.queues.backends import sqlite_workers as workers
 from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
@@ -49,7 +40,7 @@ from holdfast.values import (
     WorkerView,
 )
 
-Plant: TypeAlias = Callable[[Path], Lab]
+from .planting import Plant
 
 
 class AckWithoutTokenCheck(MemoryBackend):
@@ -499,183 +490,79 @@ class LostWorkerNeverForgotten(MemoryBackend):
         return pruned
 
 
-MEMORY_BUGS: list[type[MemoryBackend]] = [
-    AckWithoutTokenCheck,
-    VerdictAcceptedAfterTheLeaseEnded,
-    RefusedAttemptRecorded,
-    RepeatedAttemptRecordedTwice,
-    OneBadSettlementSpoilsTheBatch,
-    AttemptLostOnNack,
-    AttemptCountedOnRelease,
-    AttemptCountedOnEveryAbandon,
-    DelayForgottenOnNack,
-    DeadLetterDropped,
-    CancelRequestLostOnRetry,
-    CancelRequestLost,
-    RunningJobCancelledUnderItsWorker,
-    ReaperTakesLivingLeases,
-    ReaperReapsEveryQueue,
-    ReaperNeverReaps,
-    ReaperLeavesNoHistory,
-    CrashNotCounted,
-    ReaperSelectsThenUpdates,
-    ClaimIgnoresItsLimit,
-    ClaimRewritesTheMessage,
-    PriorityInverted,
-    BatchOrderLost,
-    HalfABatchKept,
-    SameIdOverwrites,
-    OtherContentAcceptedSilently,
-    RepeatedEnqueueMovesTheDueTime,
-    TransactionIgnored,
-    TombstoneForgotten,
-    RenewalRevivesAnEndedLease,
-    RenewalMovesNothing,
-    RenewalOfOneLosesAll,
-    ReplayForgetsHistory,
-    ReplayKeepsAttempts,
-    ReplayIsANewJob,
-    ReplayIgnoresExpiryUnasked,
-    PurgeTakesWaitingJobs,
-    PurgeIgnoresAge,
-    DeadLettersPruned,
-    DiscardTakesAnyJob,
-    PageLosesTheLastJob,
-    HistoryBackwards,
-    WaitNeverEndsEarly,
-    WaitLooksAtOneQueue,
-    WaitSpinsWhilePaused,
-    WaitNeverWaits,
-    WaitIsDeaf,
-    WaitSwallowsWhatWokeIt,
-    ProgressOfAnybody,
-    ProgressOfTheDeliveryBefore,
-    ProgressRenewsTheLease,
-    ProgressLostWithTheVerdict,
-    BeatForgetsTheOrder,
-    OrderMadeLessUrgent,
-    LeavingTakesNobodyOff,
-    SilentWorkerNeverLost,
-    LostWorkerForgottenAtOnce,
-    LostWorkerNeverForgotten,
-]
-
-Edit: TypeAlias = tuple[str, str, str]
-"""A statement, what it says, and what it says with the bug."""
-
-SQL_BUGS: dict[str, list[Edit]] = {
-    "ack without token check": [(sqlite.ACK, "AND owner_token = :token ", "")],
-    "nack without token check": [(sqlite.GIVE_BACK, "AND owner_token = :token ", "")],
-    "abandon without token check": [(sqlite.END, "AND owner_token = :token ", "")],
-    "ack accepted after the lease ended": [(sqlite.ACK, " AND lease_until > :now", "")],
-    "nack accepted after the lease ended": [(sqlite.GIVE_BACK, " AND lease_until > :now", "")],
-    "abandon accepted after the lease ended": [(sqlite.END, " AND lease_until > :now", "")],
-    "lease one microsecond too long": [(sqlite.ACK, "lease_until > :now", "lease_until >= :now")],
-    "old token lives on after the reaper": [
-        (sqlite.REAP, "owner_token = NULL, ", ""),
-        (sqlite.ACK, " AND state = 2 AND lease_until > :now", " AND state IN (0, 2)"),
-    ],
-    "renewal revives an ended lease": [(sqlite.RENEW, " AND lease_until > :now", "")],
-    "renewal without token check": [(sqlite.RENEW, "AND owner_token = :token ", "")],
-    "reaper takes living leases": [
-        (sqlite.HAS_EXPIRED, "lease_until <= :now OR", "1 OR"),
-        (sqlite.REAP, " AND lease_until <= :now", ""),
-    ],
-    "crash not counted": [(sqlite.REAP, "crashes = crashes + 1, ", "")],
-    "crash limit off by one": [(sqlite.REAP, ">= :crash_limit", "> :crash_limit")],
-    "marked crash ignores the limit": [(sqlite.GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")],
-    "crashes not reset by a verdict": [(sqlite.GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END")],
-    "crashes reset by handing back": [(sqlite.GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END")],
-    "crashes reset by a rejection": [(sqlite.END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0")],
-    "suspect claimed with others": [(sqlite.CANDIDATES, "SELECT seq, crashes", "SELECT seq, 0 AS crashes")],
-    "delivered early": [
-        (sqlite.CANDIDATES, "due_at <= :now", "due_at <= :now + 1000000"),
-        (sqlite.CHOSEN, "due_at <= :now", "due_at <= :now + 1000000"),
-    ],
-    "delivered late": [
-        (sqlite.CANDIDATES, "due_at <= :now", "due_at < :now"),
-        (sqlite.CHOSEN, "due_at <= :now", "due_at < :now"),
-    ],
-    "due time not in the order": [
-        (sqlite.CANDIDATES, "ORDER BY due_at, id", "ORDER BY id"),
-        (sqlite.CHOSEN, "ORDER BY due_at, id", "ORDER BY id"),
-    ],
-    "repeated claim stamps new jobs": [(sqlite.LEASED_BEFORE, "state = 2", "state = 9")],
-    "pause ignored": [(sqlite.IS_PAUSED, "queue = ?", "queue = ? AND 0")],
-    "delivery not counted": [(sqlite.CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)")],
-    "attempt lost on nack": [(sqlite.GIVE_BACK, "attempts + :attempt", "attempts")],
-    "attempt counted on release": [(sqlite.GIVE_BACK, "attempts + :attempt", "attempts + 1")],
-    "dead reason lost": [(sqlite.END, "dead_reason = :dead_reason", "dead_reason = NULL")],
-    "last error lost": [(sqlite.END, "coalesce(:error, last_error)", "NULL")],
-    "cancel request lost on retry": [
-        (sqlite.GIVE_BACK, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN")
-    ],
-    "cancel request lost by the reaper": [
-        (sqlite.REAP, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN")
-    ],
-    "cancel request seen once": [
-        (sqlite.RENEW, "SET lease_until = :now + lease_us", "SET lease_until = :now + lease_us, cancel_request = NULL")
-    ],
-    "repeated settlement refused": [(sqlite.SETTLED_AS, "verdict = ?", "verdict = ? AND 0")],
-    "other verdict taken for a repetition": [
-        (sqlite.SETTLED_AS, "verdict = ?", "(verdict = ? OR verdict IS NOT NULL)")
-    ],
-    "clock set back reaps": [(sqlite.CLAMP, "SET lease_until = :now + lease_us", "SET lease_until = :now")],
-    "clock set back holds for ever": [(sqlite.CLAMP, "WHERE state = 2", "WHERE state = 9")],
-    "replay keeps crashes": [(inspector.REPLAY, "crashes = 0, ", "")],
-    "replay of a running job": [(inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")],
-    "replay of a completed job": [(inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")],
-    "replay forgets to ignore the expiry": [(inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "0")],
-    "tombstone free too soon": [(inspector.FORGET, ":until", ":until - 1800000000")],
-    "next due job of another queue": [(sqlite.NEXT_DUE, "queue = :queue", "queue <> :queue")],
-    "progress without token check": [(sqlite.REPORT_PROGRESS, "AND owner_token = :token ", "")],
-    "progress accepted after the lease ended": [(sqlite.REPORT_PROGRESS, " AND lease_until > :now", "")],
-    "progress of a finished job": [(sqlite.REPORT_PROGRESS, " AND state = 2", "")],
-    "second report keeps the delivery of the first": [(sqlite.REPORT_PROGRESS, "delivery = excluded.delivery, ", "")],
-    "heartbeat not counted": [(workers.BEAT, "heard_at = excluded.heard_at", "heard_at = heard_at")],
-    "heartbeat takes the order back": [
-        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL")
-    ],
-    "order made less urgent": [
-        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order")
-    ],
-    "order for every worker": [(workers.ORDER_STOP, "WHERE id = :id", "WHERE :id = :id")],
-    "every worker leaves": [(workers.LEAVE, "id = ?", "1 OR id = ?")],
-    "live workers forgotten": [
-        (workers.IS_ONE_FORGOTTEN, "lost_at <= ?", "1 OR lost_at <= ?"),
-        (workers.FORGET_LOST, "lost_at <= ?", "1 OR lost_at <= ?"),
-    ],
-    "scheduled counted as pending": [(inspector.COUNT_WAITING, "due_at > :now", "0")],
+BUGS: dict[type[MemoryBackend], str] = {
+    AckWithoutTokenCheck: "test_a_stale_lease_cannot_settle_what_another_holds",
+    VerdictAcceptedAfterTheLeaseEnded: "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+    RefusedAttemptRecorded: "test_a_forged_token_cannot_settle",
+    RepeatedAttemptRecordedTwice: "test_a_repeated_settlement_answers_true_and_changes_nothing",
+    OneBadSettlementSpoilsTheBatch: "test_a_batch_of_settlements_is_answered_one_by_one",
+    AttemptLostOnNack: "test_a_nack_costs_an_attempt_and_waits_for_its_retry",
+    AttemptCountedOnRelease: "test_a_release_costs_nothing",
+    AttemptCountedOnEveryAbandon: "test_only_reasons_that_follow_a_run_cost_an_attempt",
+    DelayForgottenOnNack: "test_a_retry_is_never_delivered_early",
+    DeadLetterDropped: "test_a_dead_letter_keeps_everything",
+    CancelRequestLostOnRetry: "test_a_job_asked_to_be_cancelled_is_not_retried",
+    CancelRequestLost: "test_a_running_job_is_asked_to_be_cancelled",
+    RunningJobCancelledUnderItsWorker: "test_a_running_job_is_asked_to_be_cancelled",
+    ReaperTakesLivingLeases: "test_the_reaper_leaves_living_leases_alone",
+    ReaperReapsEveryQueue: "test_the_reaper_reaps_one_queue_or_all",
+    ReaperNeverReaps: "test_every_job_of_a_lost_claim_comes_back",
+    ReaperLeavesNoHistory: "test_a_delivery_without_a_verdict_is_in_the_history",
+    CrashNotCounted: "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
+    ReaperSelectsThenUpdates: "test_reapers_at_once_count_a_crash_once",
+    ClaimIgnoresItsLimit: "test_a_claim_gives_no_more_than_its_limit",
+    ClaimRewritesTheMessage: "test_the_message_comes_back_byte_for_byte",
+    PriorityInverted: "test_higher_priorities_come_first",
+    BatchOrderLost: "test_a_batch_is_claimed_in_the_order_it_was_accepted",
+    HalfABatchKept: "test_a_refused_job_keeps_its_whole_batch_out",
+    SameIdOverwrites: "test_the_same_id_with_other_content_is_refused",
+    OtherContentAcceptedSilently: "test_the_same_id_with_other_content_is_refused",
+    RepeatedEnqueueMovesTheDueTime: "test_the_same_content_made_anew_is_still_the_same_job",
+    TransactionIgnored: "test_a_transaction_is_refused_where_none_is_declared",
+    TombstoneForgotten: "test_a_discarded_id_is_known_for_an_hour_and_then_free",
+    RenewalRevivesAnEndedLease: "test_an_ended_lease_is_never_revived",
+    RenewalMovesNothing: "test_a_renewed_lease_ends_a_full_length_from_now",
+    RenewalOfOneLosesAll: "test_many_leases_are_renewed_one_by_one",
+    ReplayForgetsHistory: "test_a_replayed_dead_letter_starts_anew_with_its_history",
+    ReplayKeepsAttempts: "test_a_replayed_dead_letter_starts_anew_with_its_history",
+    ReplayIsANewJob: "test_a_crash_loop_may_be_replayed_and_has_all_its_crashes_again",
+    ReplayIgnoresExpiryUnasked: "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored",
+    PurgeTakesWaitingJobs: "test_a_purge_takes_the_states_it_was_given",
+    PurgeIgnoresAge: "test_a_purge_keeps_what_finished_lately",
+    DeadLettersPruned: "test_dead_letters_are_kept_for_ever_unless_the_policy_says_otherwise",
+    DiscardTakesAnyJob: "test_only_dead_letters_are_discarded",
+    PageLosesTheLastJob: "test_pages_show_every_job_exactly_once",
+    HistoryBackwards: "test_the_history_keeps_every_attempt_in_order",
+    WaitNeverEndsEarly: "test_the_wait_ends_when_a_job_falls_due",
+    WaitLooksAtOneQueue: "test_each_of_the_queues_can_end_the_wait",
+    WaitSpinsWhilePaused: "test_what_cannot_be_claimed_lets_nobody_spin",
+    WaitNeverWaits: "test_waiting_ends_when_its_time_is_up",
+    WaitIsDeaf: "test_the_wait_ends_when_somebody_else_wants_it_to",
+    WaitSwallowsWhatWokeIt: "test_the_wait_ends_when_somebody_else_wants_it_to",
+    ProgressOfAnybody: "test_a_stale_lease_cannot_report_progress",
+    ProgressOfTheDeliveryBefore: "test_a_new_delivery_has_made_no_progress_yet",
+    ProgressRenewsTheLease: "test_a_report_does_not_move_the_lease",
+    ProgressLostWithTheVerdict: "test_what_ended_badly_shows_how_far_it_got",
+    BeatForgetsTheOrder: "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
+    OrderMadeLessUrgent: "test_of_two_orders_the_more_urgent_one_stands",
+    LeavingTakesNobodyOff: "test_a_worker_that_left_is_forgotten_with_its_order",
+    SilentWorkerNeverLost: "test_a_worker_is_lost_after_some_beats_of_silence_and_found_with_the_next",
+    LostWorkerForgottenAtOnce: "test_a_lost_worker_is_told_of_for_a_day",
+    LostWorkerNeverForgotten: "test_a_lost_worker_is_told_of_for_a_day",
 }
+"""Each with the clause that breaks."""
 
 
-def memory_lab_of(backend: type[MemoryBackend], _: Path) -> Lab:
-    """A lab for a memory engine gone wrong."""
+@contextmanager
+def lab_of(backend: type[MemoryBackend]) -> Generator[Lab]:
     store = MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
         return backend(envelopes, policy=policy, clock=clock, store=store)
 
-    return Lab(connect)
+    with Lab(connect) as lab:
+        yield lab
 
 
-def sqlite_lab_of(edits: Iterable[Edit], path: Path) -> Lab:
-    """A lab for an SQLite engine that says other statements than it should."""
-    planted: dict[str, str] = {}
-    for statement, right, wrong in edits:
-        assert right in statement, f"the engine no longer says {right!r}: plant the bug anew"
-        planted[statement] = statement.replace(right, wrong)
-
-    class Planted(SqliteBackend):
-        def __init__(self, envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> None:
-            super().__init__(path, envelopes, policy=policy, clock=clock)
-            said = self._sql
-            self._sql = lambda statement: said(planted.get(statement, statement))
-
-    return Lab(Planted)
-
-
-PLANTS: dict[str, Plant] = {
-    **{f"memory: {bug.__name__}": partial(memory_lab_of, bug) for bug in MEMORY_BUGS},
-    **{f"sqlite: {name}": partial(sqlite_lab_of, edits) for name, edits in SQL_BUGS.items()},
-}
+HEALTHY = partial(lab_of, MemoryBackend)
+PLANTS = {backend.__name__: Plant(breaks, partial(lab_of, backend)) for backend, breaks in BUGS.items()}

@@ -1,0 +1,346 @@
+"""Bugs of the engine in MySQL: statements that forget a condition, a lock, a column, or where a job stands."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.backends import mysql_inspector as inspector
+from holdfast.queues.backends import mysql_workers as workers
+from holdfast.queues.backends.mysql import (
+    ACK,
+    CLAMP,
+    END,
+    EXPIRED,
+    GIVE_BACK,
+    HELD,
+    INSERT_ATTEMPTS,
+    INSERT_JOBS,
+    KEEP_PROGRESS,
+    KNOWN,
+    LOCK_EXPIRED,
+    REAP,
+    RENEW,
+    SETTLED_AS,
+    MysqlBackend,
+)
+from holdfast.queues.backends.mysql_address import MysqlAddress
+from holdfast.queues.backends.mysql_claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
+from holdfast.queues.backends.mysql_connections import CLOCK, PLACE
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.testing import Lab
+
+from ..labs import mysql_lab
+from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
+
+HOLDER = "owner_token = %(token)s AND "
+IN_TIME = f" AND lease_until > {CLOCK}"
+UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
+# A server that has to do something else in the middle of a claim: races that are rare become certain.
+SLOW = "seq + 0 * BENCHMARK(20000, SHA2('', 256))"
+
+BUGS: dict[str, Bug] = {
+    "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, HOLDER, "")),
+    "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, HOLDER, "")),
+    "abandon without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (END, HOLDER, "")),
+    "ack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, IN_TIME, "")
+    ),
+    "nack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, IN_TIME, "")
+    ),
+    "abandon accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, IN_TIME, "")
+    ),
+    "lease one microsecond too long": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        (ACK, "lease_until >", "lease_until >="),
+    ),
+    "lease compared the wrong way round": bug(
+        "test_a_lease_can_settle_until_its_last_moment", (ACK, "lease_until >", "lease_until <")
+    ),
+    "renewal revives an ended lease": bug("test_an_ended_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal without token check": bug(
+        "test_a_forged_lease_is_lost", (RENEW, " AND (seq, owner_token) IN %(pairs)s", "")
+    ),
+    "renewal moves nothing": bug(
+        "test_a_renewed_lease_ends_a_full_length_from_now",
+        (RENEW, f"lease_until = {CLOCK} + lease_us", "lease_until = lease_until"),
+    ),
+    "renewal by a length of its own": bug(
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        (RENEW, f"{CLOCK} + lease_us", f"{CLOCK} + 60000000"),
+    ),
+    "reaper takes living leases": bug(
+        "test_the_reaper_leaves_living_leases_alone",
+        (EXPIRED, "lease_until <= %(now)s", "lease_until > 0"),
+        (LOCK_EXPIRED, "lease_until <= %s", "%s > 0"),
+        (REAP, " AND lease_until <= %(now)s", ""),
+    ),
+    "reaper reaps every queue": bug(
+        "test_the_reaper_reaps_one_queue_or_all", (EXPIRED, " AND (%(queue)s IS NULL OR queue = %(queue)s)", "")
+    ),
+    "reaper does not say when the run began": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+        (LOCK_EXPIRED, "claimed_at", "lease_until"),
+    ),
+    "reaped job stays among those that run": bug("test_the_lease_tells_of_earlier_crashes", (REAP, f",{PLACE}", "")),
+    "crash not counted": bug(
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
+    ),
+    "crash counted before it is compared": bug(
+        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        (REAP, "crashes = crashes + 1, ", ""),
+        (REAP, "SET state", "SET crashes = crashes + 1, state"),
+    ),
+    "crash limit off by one": bug(
+        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        (REAP, ">= %(crash_limit)s", "> %(crash_limit)s"),
+    ),
+    "marked crash ignores the limit": bug(
+        "test_releases_marked_crashed_count_like_any_crash",
+        (GIVE_BACK, ">= %(crash_limit)s", "> 1000 + %(crash_limit)s"),
+    ),
+    "crashes not reset by a verdict": bug(
+        "test_a_verdict_ends_the_count_of_crashes",
+        (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
+    ),
+    "crashes reset by handing back": bug(
+        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        (GIVE_BACK, "WHEN %(keeps_crashes)s THEN crashes ELSE 0 END", "ELSE 0 END"),
+    ),
+    "crashes reset by a rejection": bug(
+        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        (END, "CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END", "0"),
+    ),
+    "suspect claimed with others": bug(
+        "test_a_suspect_at_the_head_of_the_queue_comes_alone", (LOCK_DUE, "' ', crashes, ' '", "' ', 0, ' '")
+    ),
+    "due time ignored": bug(
+        "test_a_job_that_is_due_brings_along_none_that_is_not", (LOCK_DUE, "since <= %s", "%s > 0")
+    ),
+    "delivered early": bug(
+        "test_a_job_is_never_delivered_early", (LOOK, f"SELECT {NOW}, {CLOCK}", f"SELECT {NOW}, {CLOCK} + 1000000")
+    ),
+    "delivered late": bug("test_a_job_is_never_delivered_early", (LOOK, "MIN(since)", "MIN(since) + 1")),
+    "due time not in the order": bug(
+        "test_equal_priorities_come_by_due_time", (LOCK_DUE, "ORDER BY since, id", "ORDER BY id")
+    ),
+    "priorities the wrong way round": bug(
+        "test_higher_priorities_come_first",
+        (LOOK, "SELECT lane, MIN(since)", "SELECT 9 - lane, MIN(since)"),
+        (LOCK_DUE, "lane = %s", "lane = 9 - %s"),
+    ),
+    "retry in the lane of another priority": bug(
+        "test_a_retry_that_is_due_waits_its_turn_by_due_time", (GIVE_BACK, "THEN 9 - priority", "THEN priority")
+    ),
+    "jobs of every queue claimed": bug(
+        "test_a_claim_gives_only_jobs_of_its_queue",
+        (LOOK, "lane <= 9 AND mark = %(mark)s", "lane <= 9"),
+        (LOCK_DUE, "mark = %s", "%s IS NOT NULL"),
+    ),
+    "limit not applied": bug(
+        "test_a_claim_gives_no_more_than_its_limit",
+        (
+            LOCK_DUE,
+            "since <= %s\n    ORDER BY since, id LIMIT %s",
+            "since <= %s AND %s > 0\n    ORDER BY since, id LIMIT 99",
+        ),
+    ),
+    "claim does not lock": bug(
+        "test_claimers_at_once_never_share_a_job",
+        (LOCK_DUE, " FOR UPDATE SKIP LOCKED", ""),
+        (LOCK_DUE, "seq,", f"{SLOW},"),
+    ),
+    "claim does not look again at what it waited for": bug(
+        "test_claimers_at_once_never_share_a_job",
+        (LOCK_THESE, "state <= 1 AND due_at <= %s", "%s > 0"),
+        options="?skip_locked=off",
+    ),
+    "same claim not told from another": bug(
+        "test_the_same_claim_at_once_stamps_one_batch", (PASS_GATE, " FOR UPDATE", ""), (LOCK_DUE, "seq,", f"{SLOW},")
+    ),
+    "repeated claim stamps new jobs": bug(
+        "test_a_repeated_claim_returns_what_it_stamped", (LOOK, "lane = 10", "lane = 99")
+    ),
+    "repeated claim returns ended leases": bug(
+        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended", (LOOK, IN_TIME, ""), (LEASES, IN_TIME, "")
+    ),
+    "repeated claim of any queue": bug(
+        "test_the_same_token_on_another_queue_is_another_claim",
+        (LOOK, "%(token)s AND queue = %(queue)s", "%(token)s"),
+        (LEASES, " AND queue = %(queue)s", ""),
+    ),
+    "repeated claim fences late": bug(
+        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        (LEASES, f"LEAST(lease_until - {CLOCK}, lease_us)", "lease_us"),
+    ),
+    "pause ignored": bug(
+        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        (LOOK, "holdfast_pauses WHERE queue = %(queue)s", "holdfast_pauses WHERE queue = ''"),
+    ),
+    "delivery not counted": bug(
+        "test_a_delivery_is_counted_once_per_claim",
+        (CLAIM, "deliveries = deliveries + 1", "deliveries = GREATEST(deliveries, 1)"),
+    ),
+    "attempt lost on nack": bug(
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + %(attempt)s", "attempts")
+    ),
+    "attempt counted on release": bug(
+        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + %(attempt)s", "attempts + 1")
+    ),
+    "delay forgotten on nack": bug(
+        "test_a_retry_is_never_delivered_early", (GIVE_BACK, "due_at = %(due)s", "due_at = %(now)s")
+    ),
+    "transaction outlives its lease": bug(
+        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along", (ACK, IN_TIME, "")
+    ),
+    "dead reason lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "dead_reason = %(dead_reason)s", "dead_reason = NULL")
+    ),
+    "last error lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "COALESCE(%(error)s, last_error)", "NULL")
+    ),
+    "expiry of a job not kept": bug(
+        "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, "expired = %(expired)s", "expired = 0")
+    ),
+    "output taken for a note": bug(
+        "test_the_history_keeps_every_attempt_in_order",
+        (INSERT_ATTEMPTS, "output, result, note", "note, result, output"),
+    ),
+    "result dropped": bug("test_an_ack_completes_the_job", (inspector.ATTEMPTS, "result", "NULL")),
+    "cancel request lost on retry": bug(
+        "test_a_job_asked_to_be_cancelled_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE")
+    ),
+    "cancel request lost by the reaper": bug(
+        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost", (REAP, UNLESS_CANCELLED, "CASE")
+    ),
+    "cancel request forgotten before it is read": bug(
+        "test_a_job_asked_to_be_cancelled_is_not_released",
+        (
+            GIVE_BACK,
+            "cancel_reason = cancel_request, cancel_request = NULL",
+            "cancel_request = NULL, cancel_reason = cancel_request",
+        ),
+    ),
+    "cancel request taken back by a renewal": bug(
+        "test_a_running_job_is_asked_to_be_cancelled",
+        (RENEW, "SET lease_until", "SET cancel_request = NULL, lease_until"),
+    ),
+    "running job cancelled under its worker": bug(
+        "test_a_running_job_is_asked_to_be_cancelled", (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
+    ),
+    "repeated settlement refused": bug(
+        "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, "seq IN %s", "seq IN %s AND 0")
+    ),
+    "clock set back reaps": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (CLAMP, "SET lease_until = %(now)s + lease_us", "SET lease_until = %(now)s"),
+    ),
+    "clock set back holds for ever": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped", (CLAMP, "state = 2", "state = 9")
+    ),
+    "clock of the process asked": bug("test_the_clock_of_a_worker_decides_nothing", (CLOCK, CLOCK, PROCESS_TIME)),
+    "same id overwrites": bug(
+        "test_the_same_id_with_other_content_is_refused",
+        (INSERT_JOBS, "%s, %s)", "%s, %s) ON DUPLICATE KEY UPDATE wire = VALUES(wire)"),
+    ),
+    "tombstone not looked at": bug(
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (KNOWN, "state, finished_at", "state, 0")
+    ),
+    "tombstone free too soon": bug(
+        "test_a_purged_id_is_known_for_an_hour_and_then_free",
+        (inspector.FORGET, "finished_at = %s", "finished_at = %s - 1800000000"),
+    ),
+    "purge takes waiting jobs": bug(
+        "test_a_purge_takes_the_states_it_was_given",
+        (
+            inspector.LOCK_FINISHED,
+            "lane = %(lane)s AND mark = %(mark)s",
+            "(lane = %(lane)s AND mark = %(mark)s OR lane <= 9)",
+        ),
+    ),
+    "purge ignores age": bug(
+        "test_a_purge_keeps_what_finished_lately", (inspector.LOCK_FINISHED, " AND since <= %(before)s", "")
+    ),
+    "replay keeps attempts": bug(
+        "test_a_replayed_dead_letter_starts_anew_with_its_history", (inspector.REPLAY, "attempts = 0, ", "")
+    ),
+    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
+    "replay of a running job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
+    ),
+    "replay forgets to ignore the expiry": bug(
+        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        (inspector.REPLAY, "ignore_expiry OR %(ignore_expiry)s", "0"),
+    ),
+    "replayed job stays among the dead": bug(
+        "test_a_cancelled_job_may_be_replayed", (inspector.REPLAY, f",{PLACE}", "")
+    ),
+    "scheduled counted as pending": bug(
+        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT, f"state = 0 AND since > {CLOCK}", "0")
+    ),
+    "next due job of another queue": bug(
+        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "mark IN %(marks)s", "mark NOT IN %(marks)s")
+    ),
+    "wait spins while paused": bug(
+        "test_what_cannot_be_claimed_lets_nobody_spin", (NEXT_DUE, "queue IN %(queues)s", "queue IN %(queues)s AND 0")
+    ),
+    "progress accepted after the lease ended": bug("test_a_stale_lease_cannot_report_progress", (HELD, IN_TIME, "")),
+    "progress of a finished job": bug("test_a_settled_job_takes_no_more_reports", (HELD, " AND state = 2", "")),
+    "second report keeps the delivery of the first": bug(
+        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        (KEEP_PROGRESS, "delivery = VALUES(delivery), ", ""),
+    ),
+    "heartbeat not counted": bug(
+        "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = VALUES(heard_at), ", "")
+    ),
+    "heartbeat takes the order back": bug(
+        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
+        (workers.BEAT, "UPDATE heard_at", "UPDATE stop_order = NULL, heard_at"),
+    ),
+    "order made less urgent": bug(
+        "test_of_two_orders_the_more_urgent_one_stands",
+        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE %s END", "%s"),
+    ),
+    "every worker leaves": bug(
+        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = %s", "id = %s OR id <> ''")
+    ),
+    "live workers forgotten": bug(
+        "test_a_lost_worker_is_told_of_for_a_day",
+        (workers.FORGOTTEN, f"{CLOCK} - %s", f"{CLOCK} + %s"),
+        (workers.FORGET_LOST, f"{CLOCK} - %s", f"{CLOCK} + %s"),
+    ),
+}
+
+
+def planted(edits: Iterable[Edit]) -> type[MysqlBackend]:
+    """The engine with these edits."""
+    planting = Planting(edits)
+
+    class Planted(MysqlBackend):
+        def __init__(
+            self,
+            address: str | MysqlAddress,
+            envelopes: EnvelopeFactory,
+            *,
+            policy: LeasePolicy = DEFAULT_POLICY,
+            clock: Clock = SYSTEM_CLOCK,
+            prefix: str = "holdfast_",
+        ) -> None:
+            super().__init__(address, envelopes, policy=policy, clock=clock, prefix=prefix)
+            said = self._sql
+            self._sql = lambda statement: said(planting.say(statement, clock))
+
+    return Planted
+
+
+@contextmanager
+def lab_of(bug: Bug) -> Generator[Lab]:
+    with mysql_lab(planted(bug.edits), options=bug.options) as lab:
+        yield lab
+
+
+HEALTHY = partial(lab_of, bug(""))
+PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}

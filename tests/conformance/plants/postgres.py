@@ -1,0 +1,337 @@
+"""Bugs of the PostgreSQL engine: statements that forget a condition, a lock or a column."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.backends import postgres_inspector as inspector
+from holdfast.queues.backends import postgres_workers as workers
+from holdfast.queues.backends.postgres import (
+    ACK,
+    CLAIM,
+    CLAMP,
+    END,
+    GATE,
+    GIVE_BACK,
+    INSERT,
+    INSERT_MESSAGES,
+    KNOWN,
+    LEASE_COLUMNS,
+    NEXT_DUE,
+    REAP,
+    RENEW,
+    REPORT_PROGRESS,
+    SETTLED_AS,
+    PostgresBackend,
+)
+from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.testing import Lab
+
+from ..labs import postgres_lab
+from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
+
+HOLDER = "owner_token = :token AND "
+IN_TIME = f" AND lease_until > {NOW}"
+DUE = f"due_at <= {NOW}"
+OF_QUEUE = " AND (:queue::text IS NULL OR queue = :queue)"
+NOT_PAUSED = "NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)"
+UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN"
+# A server that has to do something else in the middle of a claim: races that are rare become certain.
+SLOW: Edit = (
+    CLAIM,
+    "SELECT seq, crashes, row_number() OVER () AS place FROM chosen",
+    "SELECT seq, crashes, row_number() OVER () AS place FROM chosen"
+    " WHERE (SELECT count(*) FROM generate_series(1, 50000 + 0 * crashes)) > 0",
+)
+
+BUGS: dict[str, Bug] = {
+    "ack without token check": bug("test_a_stale_lease_cannot_settle_what_another_holds", (ACK, HOLDER, "")),
+    "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, HOLDER, "")),
+    "abandon without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (END, HOLDER, "")),
+    "ack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, IN_TIME, "")
+    ),
+    "nack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, IN_TIME, "")
+    ),
+    "abandon accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, IN_TIME, "")
+    ),
+    "lease one microsecond too long": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        (ACK, f"lease_until > {NOW}", f"lease_until >= {NOW}"),
+    ),
+    "lease compared the wrong way round": bug(
+        "test_a_lease_can_settle_until_its_last_moment", (END, f"lease_until > {NOW}", f"lease_until < {NOW}")
+    ),
+    "renewal revives an ended lease": bug("test_an_ended_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, HOLDER, "")),
+    "renewal moves nothing": bug(
+        "test_a_renewed_lease_ends_a_full_length_from_now",
+        (RENEW, f"lease_until = {NOW} + lease_us", "lease_until = lease_until"),
+    ),
+    "renewal by a length of its own": bug(
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, f"{NOW} + lease_us", f"{NOW} + 60000000")
+    ),
+    "reaper takes living leases": bug(
+        "test_the_reaper_leaves_living_leases_alone", (REAP, f"lease_until <= {NOW}", "lease_until IS NOT NULL")
+    ),
+    "reaper reaps every queue": bug("test_the_reaper_reaps_one_queue_or_all", (REAP, OF_QUEUE, "")),
+    "reaper leaves no history": bug(
+        "test_a_delivery_without_a_verdict_is_in_the_history",
+        (REAP, "        FROM reaped\n    )", "        FROM reaped WHERE false\n    )"),
+    ),
+    "reaper does not say when the run began": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+        (REAP, ":outcome, claimed_at, greatest", f":outcome, {NOW}, greatest"),
+    ),
+    "crash not counted": bug(
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
+    ),
+    "crash counted by each of two reapers": bug(
+        "test_reapers_at_once_count_a_crash_once",
+        (REAP, " FOR UPDATE SKIP LOCKED", ""),
+        (
+            REAP,
+            "AND lease_until",
+            "AND (SELECT count(*) FROM generate_series(1, 50000 + 0 * crashes)) > 0 AND lease_until",
+        ),
+        (
+            REAP,
+            ":error_message, ''\n        FROM reaped",
+            ":error_message, ''\n        FROM reaped ON CONFLICT DO NOTHING",
+        ),
+    ),
+    "crash limit off by one": bug(
+        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        (REAP, ">= :crash_limit", "> :crash_limit"),
+    ),
+    "marked crash ignores the limit": bug(
+        "test_releases_marked_crashed_count_like_any_crash", (GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")
+    ),
+    "crashes not reset by a verdict": bug(
+        "test_a_verdict_ends_the_count_of_crashes",
+        (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
+    ),
+    "crashes reset by handing back": bug(
+        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        (GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END"),
+    ),
+    "crashes reset by a rejection": bug(
+        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        (END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0"),
+    ),
+    "suspect claimed with others": bug(
+        "test_a_suspect_at_the_head_of_the_queue_comes_alone", (CLAIM, "WHERE crashes > 0)", "WHERE crashes > 99)")
+    ),
+    "due time ignored": bug("test_a_job_is_never_delivered_early", (CLAIM, f" AND {DUE}", "")),
+    "delivered late": bug(
+        "test_a_job_is_never_delivered_early",
+        (CLAIM, DUE, f"due_at < {NOW}"),
+    ),
+    "due time not in the order": bug(
+        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "ORDER BY due_at, id LIMIT", "ORDER BY id LIMIT")
+    ),
+    "order of a batch lost": bug(
+        "test_a_batch_is_claimed_in_the_order_it_was_accepted", (INSERT, f"{NOW} - :number + place", NOW)
+    ),
+    "priorities the wrong way round": bug(
+        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "generate_series(9, 0, -1)", "generate_series(0, 9)")
+    ),
+    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "LIMIT :limit", "LIMIT 1000")),
+    "limit for each priority": bug(
+        "test_a_small_claim_takes_those_whose_turn_it_is",
+        (CLAIM, "LIMIT :limit\n    ), placed", "LIMIT 1000\n    ), placed"),
+    ),
+    "claim does not lock": bug("test_claimers_at_once_never_share_a_job", (CLAIM, " FOR UPDATE SKIP LOCKED", ""), SLOW),
+    "same claim not told from another": bug(
+        "test_the_same_claim_at_once_stamps_one_batch", (GATE, "pg_advisory_xact_lock(:gate)", ":gate::bigint"), SLOW
+    ),
+    "repeated claim stamps new jobs": bug(
+        "test_a_repeated_claim_returns_what_it_stamped",
+        (CLAIM, "WHERE state = 2 AND owner_token", "WHERE state = 9 AND owner_token"),
+    ),
+    "repeated claim returns ended leases": bug(
+        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended", (CLAIM, IN_TIME, "")
+    ),
+    "repeated claim of any queue": bug(
+        "test_the_same_token_on_another_queue_is_another_claim",
+        (CLAIM, "= :token AND queue = :queue", "= :token"),
+    ),
+    "repeated claim fences late": bug(
+        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        (LEASE_COLUMNS, f"least(j.lease_until - {NOW}, j.lease_us)", "j.lease_us"),
+    ),
+    "pause ignored": bug(
+        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        (CLAIM, f" AND {NOT_PAUSED}", ""),
+    ),
+    "delivery not counted": bug(
+        "test_a_delivery_is_counted_once_per_claim",
+        (CLAIM, "deliveries = deliveries + 1", "deliveries = greatest(deliveries, 1)"),
+    ),
+    "attempt lost on nack": bug(
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + :attempt", "attempts")
+    ),
+    "attempt counted on release": bug(
+        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + :attempt", "attempts + 1")
+    ),
+    "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (GIVE_BACK, f"{NOW} + :delay", NOW)),
+    "transaction outlives its lease": bug(
+        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along", (END, IN_TIME, "")
+    ),
+    "dead reason lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "dead_reason = :dead_reason", "dead_reason = NULL")
+    ),
+    "last error lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "coalesce(:error, last_error)", "NULL")
+    ),
+    "expiry of a job not kept": bug(
+        "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, "expired = :expired", "expired = false")
+    ),
+    "attempt of an ack not kept": bug(
+        "test_in_a_large_batch_each_attempt_is_its_own", (ACK, "ON told.seq = ended.seq", "ON told.seq = -ended.seq")
+    ),
+    "result dropped": bug("test_an_ack_completes_the_job", (END, ":result", "NULL")),
+    "output dropped": bug("test_an_abandoned_job_is_dead_with_its_reason", (END, ":output", "NULL")),
+    "cancel request lost on retry": bug(
+        "test_a_job_asked_to_be_cancelled_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE WHEN")
+    ),
+    "cancel request lost by the reaper": bug(
+        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost", (REAP, UNLESS_CANCELLED, "CASE WHEN")
+    ),
+    "cancel request taken back by a renewal": bug(
+        "test_a_running_job_is_asked_to_be_cancelled",
+        (RENEW, f"SET lease_until = {NOW} + lease_us", f"SET lease_until = {NOW} + lease_us, cancel_request = NULL"),
+    ),
+    "running job cancelled under its worker": bug(
+        "test_a_running_job_is_asked_to_be_cancelled", (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
+    ),
+    "repeated settlement refused": bug(
+        "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, ":verdict", ":verdict AND false")
+    ),
+    "other verdict taken for a repetition": bug(
+        "test_another_verdict_with_the_same_token_is_refused", (SETTLED_AS, "verdict = :verdict", "verdict IS NOT NULL")
+    ),
+    "clock set back reaps": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (CLAMP, f"SET lease_until = {NOW} + lease_us", f"SET lease_until = {NOW}"),
+    ),
+    "clock set back holds for ever": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped", (CLAMP, "state = 2", "state = 9")
+    ),
+    "clock of the process asked": bug(
+        "test_the_clock_of_a_worker_decides_nothing",
+        (NOW_IS, "(extract(epoch FROM clock_timestamp()) * 1000000)", PROCESS_TIME),
+    ),
+    "same id overwrites": bug(
+        "test_the_same_id_with_other_content_is_refused",
+        (INSERT, "DO NOTHING", "DO UPDATE SET job = excluded.job"),
+        (INSERT_MESSAGES, ":wires::bytea[])", ":wires::bytea[]) ON CONFLICT (seq) DO UPDATE SET wire = excluded.wire"),
+    ),
+    "tombstone not looked at": bug(
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (KNOWN, f"j.finished_at <= {NOW}", "true")
+    ),
+    "tombstone free too soon": bug(
+        "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
+    ),
+    "purge takes waiting jobs": bug(
+        "test_a_purge_takes_the_states_it_was_given",
+        (
+            inspector.FINISHED_BEFORE,
+            "state >= 4 AND state = :state AND finished_at",
+            "(state = :state OR state <= 1) AND coalesce(finished_at, 0)",
+        ),
+    ),
+    "purge ignores age": bug(
+        "test_a_purge_keeps_what_finished_lately", (inspector.FINISHED_BEFORE, " - :age::bigint", "")
+    ),
+    "replay keeps attempts": bug(
+        "test_a_replayed_dead_letter_starts_anew_with_its_history", (inspector.REPLAY, "attempts = 0, ", "")
+    ),
+    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
+    "replay of a running job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
+    ),
+    "replay forgets to ignore the expiry": bug(
+        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        (inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "false"),
+    ),
+    "history backwards": bug(
+        "test_the_history_keeps_every_attempt_in_order",
+        (inspector.ATTEMPTS, "ORDER BY delivery", "ORDER BY delivery DESC"),
+    ),
+    "scheduled counted as pending": bug(
+        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT, f"state = 0 AND due_at > {NOW}", "false")
+    ),
+    "next due job of another queue": bug(
+        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "j.queue = asked.queue", "j.queue <> asked.queue")
+    ),
+    "wait spins while paused": bug(
+        "test_what_cannot_be_claimed_lets_nobody_spin", (NEXT_DUE, "WHERE p.queue = asked.queue", "WHERE false")
+    ),
+    "progress without token check": bug("test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, HOLDER, "")),
+    "progress accepted after the lease ended": bug(
+        "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, IN_TIME, "")
+    ),
+    "progress of a finished job": bug(
+        "test_a_settled_job_takes_no_more_reports", (REPORT_PROGRESS, " AND state = 2", "")
+    ),
+    "second report keeps the delivery of the first": bug(
+        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        (REPORT_PROGRESS, "delivery = excluded.delivery, ", ""),
+    ),
+    "heartbeat not counted": bug(
+        "test_the_latest_report_is_what_is_seen",
+        (workers.BEAT, "heard_at = excluded.heard_at", "heard_at = w.heard_at"),
+    ),
+    "heartbeat takes the order back": bug(
+        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
+        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL"),
+    ),
+    "order made less urgent": bug(
+        "test_of_two_orders_the_more_urgent_one_stands",
+        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order"),
+    ),
+    "every worker leaves": bug(
+        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = :id", "id IS NOT NULL")
+    ),
+    "live workers forgotten": bug(
+        "test_a_lost_worker_is_told_of_for_a_day",
+        (workers.FORGET_LOST, "lost_at <=", "heard_at <= lost_at OR lost_at <="),
+    ),
+}
+
+
+def planted(edits: Iterable[Edit]) -> type[PostgresBackend]:
+    """The engine with these edits."""
+    planting = Planting(edits)
+
+    class Planted(PostgresBackend):
+        def __init__(
+            self,
+            conninfo: str,
+            envelopes: EnvelopeFactory,
+            *,
+            policy: LeasePolicy = DEFAULT_POLICY,
+            clock: Clock = SYSTEM_CLOCK,
+            prefix: str = "holdfast_",
+        ) -> None:
+            super().__init__(conninfo, envelopes, policy=policy, clock=clock, prefix=prefix)
+            said = self._sql
+            self._sql = lambda statement: said(planting.say(statement, clock))
+
+    return Planted
+
+
+@contextmanager
+def lab_of(bug: Bug) -> Generator[Lab]:
+    with postgres_lab(planted(bug.edits)) as lab:
+        yield lab
+
+
+HEALTHY = partial(lab_of, bug(""))
+PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}

@@ -1,0 +1,397 @@
+"""Bugs of the Redis engine: scripts that forget a condition, leave a job in two indexes, or let it expire."""
+
+import hashlib
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+from importlib import resources
+from typing import Any
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.queues.backends.redis import RedisBackend
+from holdfast.queues.backends.redis_connections import RedisConnections, Script
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.testing import Lab
+
+from ..labs import redis_lab
+from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
+
+
+def part(name: str) -> str:
+    """A part of the scripts, as its file has it."""
+    return resources.files("holdfast.queues.backends").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
+
+
+ACCEPT = part("accept")
+BEAT = part("beat")
+BURY = part("bury")
+CANCEL = part("cancel")
+CLAIM = part("claim")
+COMMON = part("common")
+COUNTS = part("counts")
+ENDING = part("ending")
+FORGETTING = part("forgetting")
+LEAVE = part("leave")
+LOOK = part("look")
+ORDER = part("order")
+PROGRESS = part("progress")
+REAP = part("reap")
+RENEW = part("renew")
+REPLAY = part("replay")
+SETTLE = part("settle")
+SIFT = part("sift")
+SWEEP = part("sweep")
+VIEW = part("view")
+
+HOLDER = " or string.sub(lease, 1, 16) ~= token"
+IN_TIME = "tonumber(leased_until[number] or 0) > now"
+IS_HELD = "held_until(id, token, record[1], record[2], record[3])"
+LEAVES_LEASED = "  call('ZREM', base .. 'leased:' .. queue, id)\n"
+
+BUGS: dict[str, Bug] = {
+    "ack without token check": bug(
+        "test_a_stale_lease_cannot_settle_what_another_holds", (SETTLE, "is_claimed[number] == 1 and ", "")
+    ),
+    "verdict without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (ENDING, HOLDER, "")),
+    "ack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (SETTLE, f"{IN_TIME} and ", "")
+    ),
+    "verdict accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        (ENDING, "return lease_until > now and lease_until", "return lease_until"),
+    ),
+    "lease one microsecond too long": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        (SETTLE, IN_TIME, IN_TIME.replace(">", ">=")),
+    ),
+    "lease compared the wrong way round": bug(
+        "test_a_lease_can_settle_until_its_last_moment", (SETTLE, IN_TIME, IN_TIME.replace(">", "<"))
+    ),
+    "state not checked": bug(
+        "test_a_settled_lease_is_lost",
+        (ENDING, "state ~= PROCESSING or string.sub(lease", "string.sub(lease"),
+        (ENDING, "id))\n  return lease_until", "id) or 0)\n  return lease_until"),
+        (SETTLE, LEAVES_LEASED, ""),
+    ),
+    "claim outlives the reaper": bug(
+        "test_a_stale_lease_cannot_settle_what_another_holds",
+        (REAP, "  call('SREM', base .. 'claim:' .. owner, id)\n", ""),
+    ),
+    "renewal revives an ended lease": bug(
+        "test_an_ended_lease_is_never_revived",
+        (RENEW, IS_HELD, "record[1] == PROCESSING and string.sub(record[2], 1, 16) == token"),
+    ),
+    "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, IS_HELD, "record[1] == PROCESSING")),
+    "renewal moves nothing": bug(
+        "test_a_renewed_lease_ends_a_full_length_from_now",
+        (RENEW, "    call('ZADD', base .. 'leased:' .. record[3], now + length, id)\n", ""),
+    ),
+    "renewal by a length of its own": bug(
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, "now + length", "now + 60000000")
+    ),
+    "reaper takes living leases": bug(
+        "test_the_reaper_leaves_living_leases_alone", (REAP, "'-inf', now, 'LIMIT'", "'-inf', '+inf', 'LIMIT'")
+    ),
+    "reaper reaps every queue": bug(
+        "test_the_reaper_reaps_one_queue_or_all", (REAP, "#ARGV > 4 and { ARGV[5] } or ", "")
+    ),
+    "reaper leaves no history": bug(
+        "test_a_delivery_without_a_verdict_is_in_the_history", (REAP, ", 'end:' .. record[4], ended }", " }")
+    ),
+    "reaper does not say when the run began": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+        (REAP, "'-crashed ' .. digits(claimed_at)", "'-crashed ' .. at_once"),
+    ),
+    "crash not counted": bug(
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
+        (REAP, "(record[5] or 0) + 1", "(record[5] or 0) + 0"),
+    ),
+    "crash limit off by one": bug(
+        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        (REAP, "crashes >= crash_limit", "crashes > crash_limit"),
+    ),
+    "marked crash ignores the limit": bug(
+        "test_releases_marked_crashed_count_like_any_crash",
+        (SETTLE, "crashes >= tonumber(crash_limit)", "crashes >= 1000 + crash_limit"),
+    ),
+    "crashes not reset by a verdict": bug(
+        "test_a_verdict_ends_the_count_of_crashes", (SETTLE, "crashing == 'reset' and 0 or ", "")
+    ),
+    "crashes of a completed job shown": bug(
+        "test_a_verdict_ends_the_count_of_crashes", (VIEW, "if state == COMPLETED then", "if false then")
+    ),
+    "crashes reset by handing back": bug(
+        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        (SETTLE, "crashing == 'reset' and 0", "crashing ~= 'add' and 0"),
+    ),
+    "suspect claimed with others": bug(
+        "test_a_suspect_at_the_head_of_the_queue_comes_alone",
+        (CLAIM, "is_full = crashes > 0", "is_full = crashes > 99"),
+    ),
+    "due time ignored": bug(
+        "test_a_job_is_never_delivered_early", (CLAIM, "ready, '-inf', now,", "ready, '-inf', '+inf',")
+    ),
+    "delivered late": bug(
+        "test_a_job_is_never_delivered_early", (CLAIM, "ready, '-inf', now,", "ready, '-inf', '(' .. at_once,")
+    ),
+    "order of a batch lost": bug(
+        "test_a_batch_is_claimed_in_the_order_it_was_accepted", (ACCEPT, "immediate = immediate + 1", "immediate = now")
+    ),
+    "priorities the wrong way round": bug(
+        "test_higher_priorities_come_first", (CLAIM, "for priority = 9, 0, -1 do", "for priority = 0, 9 do")
+    ),
+    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "0, limit - #ids)", "0, 1000)")),
+    "limit for each priority": bug(
+        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "0, limit - #ids)", "0, limit)")
+    ),
+    "claimed job stays ready": bug(
+        "test_a_claimed_job_is_given_to_nobody_else",
+        (CLAIM, "      call('ZREMRANGEBYRANK', ready, 0, taken - 1)\n", ""),
+    ),
+    "claim needs a hint": bug(
+        "test_a_job_is_never_delivered_early",
+        (
+            CLAIM,
+            "  return stamp(",
+            "  if not call('LPOP', base .. 'wake:' .. queue) then\n    return {}\n  end\n  return stamp(",
+        ),
+    ),
+    "repeated claim stamps new jobs": bug(
+        "test_a_repeated_claim_returns_what_it_stamped",
+        (CLAIM, "local groups = held_by(token, queue)", "local groups = {}"),
+    ),
+    "repeated claim of any queue": bug(
+        "test_the_same_token_on_another_queue_is_another_claim",
+        (
+            CLAIM,
+            "record[3] == queue and held_until(id, token, record[1], record[2], queue)",
+            IS_HELD,
+        ),
+    ),
+    "repeated claim fences late": bug(
+        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        (CLAIM, "math.min(lease_until - now, length)", "length"),
+    ),
+    "pause ignored": bug(
+        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        (CLAIM, " or call('HEXISTS', base .. 'pauses', queue) == 1", ""),
+    ),
+    "delivery not counted": bug(
+        "test_a_delivery_is_counted_once_per_claim", (CLAIM, "(record[1] or 0) + 1", "record[1] or '1'")
+    ),
+    "delivered before, and taken for new": bug(
+        "test_attempts_count_failed_runs_only", (ENDING, "  call('SADD', base .. 'again:' .. queue, id)\n", "")
+    ),
+    "attempt lost on nack": bug(
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (SETTLE, "+ adds_attempt", "+ 0")
+    ),
+    "attempt counted on release": bug("test_a_release_costs_nothing", (SETTLE, "+ adds_attempt", "+ 1")),
+    "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (SETTLE, "now + delay", "now")),
+    "dead reason lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (SETTLE, "'dead_reason', reason", "'dead_reason', ''")
+    ),
+    "last error lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (SETTLE, "if line ~= '' then", "if false then")
+    ),
+    "expiry of a job not kept": bug(
+        "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored",
+        (SETTLE, "'expired', expired", "'expired', '0'"),
+    ),
+    "attempt of an ack not kept": bug(
+        "test_in_a_large_batch_each_attempt_is_its_own",
+        (SETTLE, "'state', COMPLETED, 'end:' .. delivery, ended)", "'state', COMPLETED)"),
+    ),
+    "result and output dropped": bug("test_an_ack_completes_the_job", (SETTLE, "if told ~= '' then", "if false then")),
+    "settled job stays leased": bug("test_every_job_is_counted_in_its_one_state", (SETTLE, LEAVES_LEASED, "")),
+    "completed job stays leased": bug(
+        "test_every_job_is_counted_in_its_one_state", (SETTLE, "    many('ZREM', leased, leaving)\n", "")
+    ),
+    "cancel request lost on retry": bug(
+        "test_a_job_asked_to_be_cancelled_is_not_retried",
+        (SETTLE, "changes, request, is_crash_loop", "changes, nil, is_crash_loop"),
+    ),
+    "cancel request lost by the reaper": bug(
+        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost",
+        (REAP, "changes, record[6], crashes", "changes, nil, crashes"),
+    ),
+    "cancel request seen once": bug(
+        "test_a_running_job_is_asked_to_be_cancelled",
+        (
+            RENEW,
+            "record[4] and 2 or 1\n",
+            "record[4] and 2 or 1\n    call('HDEL', base .. 'job:' .. id, 'cancel_request')\n",
+        ),
+    ),
+    "cancel request outlives a replay": bug(
+        "test_a_request_to_cancel_does_not_outlive_a_replay",
+        (ENDING, "    call('HDEL', base .. 'job:' .. id, 'cancel_request')\n", ""),
+    ),
+    "cancelled job stays ready": bug(
+        "test_a_waiting_job_is_cancelled_at_once",
+        (CANCEL, "call('ZREM', base .. 'ready:' .. queue .. ':' .. priority, id)\n", ""),
+    ),
+    "cancelled job stays among the failed": bug(
+        "test_a_waiting_job_is_cancelled_at_once", (CANCEL, "call('ZREM', base .. 'failed:' .. queue, id)\n", "")
+    ),
+    "repeated settlement refused": bug(
+        "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLE, "return known and", "return false and")
+    ),
+    "other verdict taken for a repetition": bug(
+        "test_another_verdict_with_the_same_token_is_refused", (SETTLE, ", 1, 17)", ", 1, 16)")
+    ),
+    "clock set back reaps": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (REAP, "leased, now + length", "leased, now"),
+    ),
+    "clock set back holds for ever": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (REAP, "if shortest then", "if false then"),
+    ),
+    "clock of the process asked": bug(
+        "test_the_clock_of_a_worker_decides_nothing", (COMMON, "time[1] * 1000000 + time[2]", PROCESS_TIME)
+    ),
+    "same id overwrites": bug(
+        "test_the_same_id_with_other_content_is_refused",
+        (ACCEPT, "elseif record[1] and compared[id] ~= record[2] then", "elseif false then"),
+    ),
+    "half a batch kept": bug(
+        "test_a_refused_job_keeps_its_whole_batch_out",
+        (
+            ACCEPT,
+            "  if #open > 0 then\n    return open\n  end\n",
+            "  for _, one in ipairs(open) do\n    compared[one[1]] = one[2]\n  end\n",
+        ),
+    ),
+    "tombstone not looked at": bug(
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (ACCEPT, " and tonumber(record[3]) <= now", "")
+    ),
+    "tombstone free too soon": bug(
+        "test_a_purged_id_is_known_for_an_hour_and_then_free", (BURY, "now + hour", "now + hour / 2")
+    ),
+    "tombstone swept away": bug(
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free",
+        (SWEEP, "'stones', '-inf', now", "'stones', '-inf', '+inf'"),
+    ),
+    "freed id remembers what was told": bug(
+        "test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one", (FORGETTING, ", base .. 'told:' .. id)", ")")
+    ),
+    "record expires": bug(
+        "test_unfinished_jobs_are_never_pruned",
+        (ACCEPT, "'due_at', due)\n", "'due_at', due)\n    call('EXPIRE', base .. 'job:' .. id, 86400)\n"),
+    ),
+    "message expires": bug(
+        "test_a_dead_letter_keeps_everything",
+        (
+            ACCEPT,
+            "many('ZADD', base .. 'jobs', all)\n",
+            "many('ZADD', base .. 'jobs', all)\n"
+            "for place = 1, #wires, 2 do\n  call('EXPIRE', wires[place], 86400)\nend\n",
+        ),
+    ),
+    "any job discarded": bug("test_only_dead_letters_are_discarded", (BURY, "record[1] == state and ", "")),
+    "purge ignores age": bug("test_a_purge_keeps_what_finished_lately", (SIFT, "age and now - age or ", "")),
+    "purge of every queue": bug("test_a_purge_keeps_to_its_queue", (SIFT, "queue ~= '' and { queue } or ", "")),
+    "replay keeps attempts": bug(
+        "test_a_replayed_dead_letter_starts_anew_with_its_history", (REPLAY, "{ 'attempts', 0, ", "{ 'crashes', 0, ")
+    ),
+    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (REPLAY, "'crashes', 0 }", "'attempts', 0 }")),
+    "replay of a completed job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed",
+        (REPLAY, "state ~= DEAD and", "state ~= DEAD and state ~= COMPLETED and"),
+    ),
+    "replay forgets to ignore the expiry": bug(
+        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored", (REPLAY, "if ignore_expiry then", "if false then")
+    ),
+    "replayed job stays among the dead": bug(
+        "test_a_paused_queue_takes_jobs_and_operators_orders",
+        (REPLAY, "call('ZREM', base .. FINISHED[state] .. queue, id)\n", ""),
+    ),
+    "scheduled counted as pending": bug(
+        "test_every_job_is_counted_in_its_one_state",
+        (COUNTS, "call('ZCOUNT', ready, '-inf', now)", "call('ZCARD', ready)"),
+        (COUNTS, "scheduled + call('ZCOUNT', ready, after, '+inf')", "scheduled"),
+    ),
+    "wait looks at one queue": bug(
+        "test_each_of_the_queues_can_end_the_wait", (LOOK, "ipairs(ARGV)", "ipairs({ ARGV[1] })")
+    ),
+    "wait spins while paused": bug(
+        "test_what_cannot_be_claimed_lets_nobody_spin", (LOOK, "call('HEXISTS', base .. 'pauses', queue) == 0", "true")
+    ),
+    "progress without token check": bug(
+        "test_a_stale_lease_cannot_report_progress", (PROGRESS, IS_HELD, "record[1] == PROCESSING")
+    ),
+    "progress of the first delivery": bug(
+        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        (PROGRESS, "'progress_of', record[4]", "'progress_of', 1"),
+    ),
+    "heartbeat not counted": bug(
+        "test_the_latest_report_is_what_is_seen",
+        (BEAT, ", 'heard_at', now)", ")\ncall('HSETNX', worker, 'heard_at', now)"),
+    ),
+    "heartbeat takes the order back": bug(
+        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
+        (
+            BEAT,
+            "return call('HGET', worker, 'order')",
+            "local order = call('HGET', worker, 'order')\ncall('HDEL', worker, 'order')\nreturn order",
+        ),
+    ),
+    "order made less urgent": bug(
+        "test_of_two_orders_the_more_urgent_one_stands", (ORDER, "call('HGET', worker, 'order') ~= 'now'", "true")
+    ),
+    "worker that left keeps its order": bug(
+        "test_a_worker_that_left_is_forgotten_with_its_order",
+        (LEAVE, "call('UNLINK', base .. 'worker:' .. ARGV[1])", "0"),
+    ),
+    "live workers forgotten": bug(
+        "test_a_lost_worker_is_told_of_for_a_day",
+        (SWEEP, "'workers', '-inf', now - ARGV[2]", "'workers', '-inf', '+inf'"),
+    ),
+}
+
+
+class PlantedScript(Script):
+    """A script of these words."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source.encode()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+
+def planted(edits: Iterable[Edit]) -> type[RedisBackend]:
+    """The engine with these edits."""
+    planting = Planting(edits)
+
+    class PlantedConnections(RedisConnections):
+        def __init__(self, url: str, *, clock: Clock, prefix: str) -> None:
+            super().__init__(url, clock=clock, prefix=prefix)
+            self._say = partial(planting.say, clock=clock)
+
+        def run(self, script: Script, *arguments: bytes | str | int) -> Any:
+            return super().run(PlantedScript(self._say(script.source.decode())), *arguments)
+
+    class Planted(RedisBackend):
+        def __init__(
+            self,
+            url: str,
+            envelopes: EnvelopeFactory,
+            *,
+            policy: LeasePolicy = DEFAULT_POLICY,
+            clock: Clock = SYSTEM_CLOCK,
+            prefix: str = "holdfast_",
+        ) -> None:
+            super().__init__(url, envelopes, policy=policy, clock=clock, prefix=prefix)
+            self.connections = PlantedConnections(url, clock=clock, prefix=prefix)
+
+    return Planted
+
+
+@contextmanager
+def lab_of(bug: Bug) -> Generator[Lab]:
+    with redis_lab(planted(bug.edits)) as lab:
+        yield lab
+
+
+HEALTHY = partial(lab_of, bug(""))
+PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}

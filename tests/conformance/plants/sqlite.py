@@ -1,0 +1,262 @@
+"""Bugs of the SQLite engine: statements that forget a condition or a column."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from holdfast.clock import Clock
+from holdfast.queues.backends import sqlite_inspector as inspector
+from holdfast.queues.backends import sqlite_workers as workers
+from holdfast.queues.backends.sqlite import (
+    ACK,
+    CANDIDATES,
+    CHOSEN,
+    CLAIM,
+    CLAMP,
+    END,
+    GIVE_BACK,
+    HAS_EXPIRED,
+    IS_PAUSED,
+    LEASED_BEFORE,
+    NEXT_DUE,
+    REAP,
+    RENEW,
+    REPORT_PROGRESS,
+    SETTLED_AS,
+    STAMPED,
+    SqliteBackend,
+)
+from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.testing import Lab
+
+from .planting import Bug, Edit, Plant, Planting, bug
+
+# Bugs need no disk.
+RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+BUGS: dict[str, Bug] = {
+    "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, "AND owner_token = :token ", "")),
+    "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, "AND owner_token = :token ", "")),
+    "abandon without token check": bug(
+        "test_a_lease_of_one_job_cannot_settle_another", (END, "AND owner_token = :token ", "")
+    ),
+    "ack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, " AND lease_until > :now", "")
+    ),
+    "nack accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, " AND lease_until > :now", "")
+    ),
+    "abandon accepted after the lease ended": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, " AND lease_until > :now", "")
+    ),
+    "lease one microsecond too long": bug(
+        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        (ACK, "lease_until > :now", "lease_until >= :now"),
+    ),
+    "renewal revives an ended lease": bug(
+        "test_an_ended_lease_is_never_revived", (RENEW, " AND lease_until > :now", "")
+    ),
+    "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, "AND owner_token = :token ", "")),
+    "renewal by a length of its own": bug(
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, ":now + lease_us", ":now + 60000000")
+    ),
+    "reaper takes living leases": bug(
+        "test_the_reaper_leaves_living_leases_alone",
+        (HAS_EXPIRED, "lease_until <= :now OR", "1 OR"),
+        (REAP, " AND lease_until <= :now", ""),
+    ),
+    "reaper does not say when the run began": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+        (REAP, "RETURNING seq, deliveries, claimed_at", "RETURNING seq, deliveries, :now"),
+    ),
+    "crash not counted": bug(
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
+    ),
+    "crash limit off by one": bug(
+        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        (REAP, ">= :crash_limit", "> :crash_limit"),
+    ),
+    "marked crash ignores the limit": bug(
+        "test_releases_marked_crashed_count_like_any_crash", (GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")
+    ),
+    "crashes not reset by a verdict": bug(
+        "test_a_verdict_ends_the_count_of_crashes",
+        (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
+    ),
+    "crashes reset by handing back": bug(
+        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        (GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END"),
+    ),
+    "crashes reset by a rejection": bug(
+        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        (END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0"),
+    ),
+    "suspect claimed with others": bug(
+        "test_a_suspect_at_the_head_of_the_queue_comes_alone",
+        (CANDIDATES, "SELECT seq, crashes", "SELECT seq, 0 AS crashes"),
+    ),
+    "delivered early": bug(
+        "test_a_job_is_never_delivered_early",
+        (CANDIDATES, "due_at <= :now", "due_at <= :now + 1000000"),
+        (CHOSEN, "due_at <= :now", "due_at <= :now + 1000000"),
+    ),
+    "delivered late": bug(
+        "test_a_job_is_never_delivered_early",
+        (CANDIDATES, "due_at <= :now", "due_at < :now"),
+        (CHOSEN, "due_at <= :now", "due_at < :now"),
+    ),
+    "due time not in the order": bug(
+        "test_a_small_claim_takes_those_whose_turn_it_is",
+        (CANDIDATES, "ORDER BY due_at, id", "ORDER BY id"),
+        (CHOSEN, "ORDER BY due_at, id", "ORDER BY id"),
+    ),
+    "repeated claim stamps new jobs": bug(
+        "test_a_repeated_claim_returns_what_it_stamped", (LEASED_BEFORE, "state = 2", "state = 9")
+    ),
+    "repeated claim returns ended leases": bug(
+        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended",
+        (STAMPED, " AND lease_until > :now", ""),
+        (LEASED_BEFORE, " AND j.lease_until > :now", ""),
+    ),
+    "repeated claim of any queue": bug(
+        "test_the_same_token_on_another_queue_is_another_claim",
+        (STAMPED, " AND queue = :queue", ""),
+        (LEASED_BEFORE, " AND j.queue = :queue", ""),
+    ),
+    "pause ignored": bug(
+        "test_a_paused_queue_gives_nothing_and_the_others_go_on", (IS_PAUSED, "queue = ?", "queue = ? AND 0")
+    ),
+    "delivery not counted": bug(
+        "test_a_delivery_is_counted_once_per_claim",
+        (CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)"),
+    ),
+    "attempt lost on nack": bug(
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + :attempt", "attempts")
+    ),
+    "attempt counted on release": bug(
+        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + :attempt", "attempts + 1")
+    ),
+    "transaction outlives its lease": bug(
+        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along",
+        (ACK, " AND lease_until > :now", ""),
+    ),
+    "dead reason lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "dead_reason = :dead_reason", "dead_reason = NULL")
+    ),
+    "last error lost": bug(
+        "test_an_abandoned_job_is_dead_with_its_reason", (END, "coalesce(:error, last_error)", "NULL")
+    ),
+    "cancel request lost on retry": bug(
+        "test_a_job_asked_to_be_cancelled_is_not_retried",
+        (GIVE_BACK, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN"),
+    ),
+    "cancel request lost by the reaper": bug(
+        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost",
+        (REAP, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN"),
+    ),
+    "cancel request seen once": bug(
+        "test_a_running_job_is_asked_to_be_cancelled",
+        (RENEW, "SET lease_until = :now + lease_us", "SET lease_until = :now + lease_us, cancel_request = NULL"),
+    ),
+    "repeated settlement refused": bug(
+        "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, "verdict = ?", "verdict = ? AND 0")
+    ),
+    "other verdict taken for a repetition": bug(
+        "test_another_verdict_with_the_same_token_is_refused",
+        (SETTLED_AS, "verdict = ?", "(verdict = ? OR verdict IS NOT NULL)"),
+    ),
+    "clock set back reaps": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (CLAMP, "SET lease_until = :now + lease_us", "SET lease_until = :now"),
+    ),
+    "clock set back holds for ever": bug(
+        "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
+        (CLAMP, "WHERE state = 2", "WHERE state = 9"),
+    ),
+    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
+    "replay of a running job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
+    ),
+    "replay of a completed job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")
+    ),
+    "replay forgets to ignore the expiry": bug(
+        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        (inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "0"),
+    ),
+    "tombstone free too soon": bug(
+        "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
+    ),
+    "next due job of another queue": bug(
+        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "queue = :queue", "queue <> :queue")
+    ),
+    "progress without token check": bug(
+        "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, "AND owner_token = :token ", "")
+    ),
+    "progress accepted after the lease ended": bug(
+        "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, " AND lease_until > :now", "")
+    ),
+    "progress of a finished job": bug(
+        "test_a_settled_job_takes_no_more_reports", (REPORT_PROGRESS, " AND state = 2", "")
+    ),
+    "second report keeps the delivery of the first": bug(
+        "test_a_crash_loop_shows_how_far_the_last_delivery_got", (REPORT_PROGRESS, "delivery = excluded.delivery, ", "")
+    ),
+    "heartbeat not counted": bug(
+        "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = excluded.heard_at", "heard_at = heard_at")
+    ),
+    "heartbeat takes the order back": bug(
+        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
+        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL"),
+    ),
+    "order made less urgent": bug(
+        "test_of_two_orders_the_more_urgent_one_stands",
+        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order"),
+    ),
+    "order for every worker": bug(
+        "test_an_order_is_for_one_worker", (workers.ORDER_STOP, "WHERE id = :id", "WHERE :id = :id")
+    ),
+    "every worker leaves": bug(
+        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = ?", "1 OR id = ?")
+    ),
+    "live workers forgotten": bug(
+        "test_a_lost_worker_is_told_of_for_a_day",
+        (workers.IS_ONE_FORGOTTEN, "lost_at <= ?", "1 OR lost_at <= ?"),
+        (workers.FORGET_LOST, "lost_at <= ?", "1 OR lost_at <= ?"),
+    ),
+    "scheduled counted as pending": bug(
+        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
+    ),
+}
+
+
+def planted(edits: Iterable[Edit]) -> type[SqliteBackend]:
+    """The engine with these edits."""
+    planting = Planting(edits)
+
+    class Planted(SqliteBackend):
+        def __init__(self, path: Path, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> None:
+            super().__init__(path, envelopes, policy=policy, clock=clock)
+            said = self._sql
+            self._sql = lambda statement: said(planting.say(statement, clock))
+
+    return Planted
+
+
+@contextmanager
+def lab_of(bug: Bug) -> Generator[Lab]:
+    backend = planted(bug.edits)
+    with TemporaryDirectory(dir=RAM) as folder:
+
+        def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
+            return backend(Path(folder) / "jobs.db", envelopes, policy=policy, clock=clock)
+
+        with Lab(connect) as lab:
+            yield lab
+
+
+HEALTHY = partial(lab_of, bug(""))
+PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}
