@@ -102,9 +102,9 @@ def test_the_types_of_a_call_are_those_of_the_function(hf: Holdfast) -> None:
     assert_type(asyncio.run(send("ada")), bool)
     assert isinstance(send, Job)
     with pytest.raises(DefinitionError):
-        add.enqueue("one")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        add.enqueue("one")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     with pytest.raises(DefinitionError):
-        add.enqueue()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+        add.enqueue()  # type: ignore[call-overload] # pyright: ignore[reportCallIssue]
     with pytest.raises(DefinitionError):
         send.define(two="ada")  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
 
@@ -224,7 +224,7 @@ def test_a_call_no_worker_could_make_is_refused_and_nothing_is_kept(
     def send(to: str, copies: int = 1) -> None: ...
 
     with pytest.raises(DefinitionError, match=why):
-        send.enqueue(*arguments)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+        send.enqueue(*arguments)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     assert hf.backend().counts() == {}
 
 

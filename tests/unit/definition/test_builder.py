@@ -18,10 +18,10 @@ class Desk:
     """Notes what is dispatched."""
 
     def __init__(self) -> None:
-        self.given: list[tuple[JobDefinition, str | None]] = []
+        self.given: list[tuple[JobDefinition, str | None, object]] = []
 
-    def enqueue(self, definition: JobDefinition, *, id: str | None = None) -> str:
-        self.given.append((definition, id))
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
+        self.given.append((definition, id, tx))
         return id or "made-up"
 
 
@@ -74,10 +74,10 @@ def test_a_definition_taken_from_a_builder_no_longer_changes_with_it() -> None:
 def test_dispatching_hands_the_definition_and_the_id_to_the_application() -> None:
     desk = Desk()
     assert JobBuilder("mail", dispatcher=desk).dispatch() == "made-up"
-    assert JobBuilder("mail", dispatcher=desk).id("job1").priority(9).dispatch() == "job1"
+    assert JobBuilder("mail", dispatcher=desk).id("job1").priority(9).dispatch(tx="theirs") == "job1"
     assert desk.given == [
-        (JobDefinition(handler="mail"), None),
-        (JobDefinition(handler="mail", priority=9), "job1"),
+        (JobDefinition(handler="mail"), None, None),
+        (JobDefinition(handler="mail", priority=9), "job1", "theirs"),
     ]
 
 
