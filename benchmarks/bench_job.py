@@ -7,8 +7,11 @@ side.
 import functools
 import mmap
 import os
+import random
 import struct
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -31,7 +34,9 @@ def payload(number: int) -> Payload:
 def note_start(number: int) -> None:
     """All that a job does."""
     ledger, place = _ledger(), number * _instant.size
-    assert ledger[place] == 0, "this job has started before"
+    if ledger[place] != 0:
+        _instant.pack_into(ledger, len(ledger) - _instant.size, number + 1)
+        raise AssertionError(f"job {number} has started before")
     _instant.pack_into(ledger, place, time.time_ns() | 1)  # never a first byte of 0
 
 
@@ -42,8 +47,8 @@ def _ledger() -> mmap.mmap:
 
 
 def make_ledger(ledger: Path, jobs: int) -> None:
-    """A new one, with a place for each job."""
-    ledger.write_bytes(bytes(jobs * _instant.size))
+    """A new one, with a place for each job, and one for a job that was started twice."""
+    ledger.write_bytes(bytes((jobs + 1) * _instant.size))
 
 
 def has_begun(ledger: Path) -> bool:
@@ -53,5 +58,36 @@ def has_begun(ledger: Path) -> bool:
 
 def starts(ledger: Path) -> dict[int, int]:
     """When each job started, in nanoseconds since the epoch."""
+    with _opened(ledger) as instants:
+        places = _instant.iter_unpack(instants[: -_instant.size])
+        return {number: instant for number, (instant,) in enumerate(places) if instant}
+
+
+def count_starts(ledger: Path) -> int:
+    """How many jobs have started; cheap enough to be asked all the time."""
+    with _opened(ledger) as instants:
+        return len(instants) // _instant.size - instants[:: _instant.size].count(0)
+
+
+@contextmanager
+def _opened(ledger: Path) -> Generator[mmap.mmap]:
     with ledger.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as instants:
-        return {number: instant for number, (instant,) in enumerate(_instant.iter_unpack(instants)) if instant}
+        (twice,) = _instant.unpack_from(instants, len(instants) - _instant.size)
+        if twice:
+            raise SystemExit(f"job {twice - 1} was started twice")
+        yield instants
+
+
+@contextmanager
+def probed(number: int, times: dict[int, tuple[int, int]]) -> Generator[None]:
+    """Around the call that enqueues this job: when it began and when it returned, after a while without work.
+
+    The first job has to have started before the second is enqueued: until then the worker is not there yet.
+    """
+    ledger = Path(os.environ[LEDGER_VARIABLE])
+    while number > 0 and not has_begun(ledger):
+        time.sleep(0.05)
+    time.sleep(random.uniform(0.02, 0.2))
+    called = time.time_ns()
+    yield
+    times[number] = called, time.time_ns()

@@ -166,21 +166,38 @@ class Site:
     @contextmanager
     def running(self, command: Sequence[str], **variables: str) -> "Generator[subprocess.Popen[bytes]]":
         """A program in this directory, stopped behind the block if it has not ended by itself."""
-        make_ledger(self.ledger, self._jobs)
-        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, LEDGER_VARIABLE: str(self.ledger), **variables}
-        with (self.directory / "log").open("wb") as log:
-            process = subprocess.Popen(command, cwd=self.directory, env=environment, stdout=log, stderr=log)
-        try:
+        with self.running_all([command], **variables) as [process]:
             yield process
+
+    @contextmanager
+    def running_all(
+        self, commands: Sequence[Sequence[str]], **variables: str
+    ) -> "Generator[list[subprocess.Popen[bytes]]]":
+        """Several of them, with one ledger."""
+        make_ledger(self.ledger, self._jobs)
+        environment = self.environment(**variables)
+        with (self.directory / "log").open("wb") as log:
+            processes = [
+                subprocess.Popen(command, cwd=self.directory, env=environment, stdout=log, stderr=log)
+                for command in commands
+            ]
+        try:
+            yield processes
         finally:
-            if process.poll() is None:
-                process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            for process in processes:
+                if process.poll() is None:
+                    process.terminate()
+            for process in processes:
+                try:
+                    process.wait(60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """What a program is started with that takes part here."""
+        path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+        return {**os.environ, "PYTHONPATH": path, LEDGER_VARIABLE: str(self.ledger), **variables}
 
     def worker(self, *options: str) -> list[str]:
         """The command line of a worker with two children, as a user would start it, only silent."""

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,17 @@ PARENT: Final = {
     "SqliteFile._checkpoint": "SQLite: checkpoint",
     "SqliteFile._transact": "SQLite: begin, commit, sync",
     "Supervisor._turn": "the loop",
+    # The engines on servers, which `engines.py --profile` looks at.
+    "_acks": "make the parameters of the exchange",
+    "_settlements": "make the parameters of the exchange",
+    "MysqlBackend._insert_ends": "make the parameters of the exchange",
+    "_rows": "make leases of the rows",
+    "leased": "make leases of the rows",
+    "PostgresBackend._exchange": "PostgreSQL: send, wait, read rows",
+    "PostgresBackend._claim_now": "PostgreSQL: send, wait, read rows",
+    "MysqlClaims._stamp": "MySQL: choose, lock, stamp, read rows",
+    "MysqlBackend._settle": "MySQL: settle",
+    "RedisConnections.run": "Redis: pack, send, wait, parse",
 }
 CHILD: Final = {
     "Line.listen": "read work: receive and decode",
@@ -97,24 +109,31 @@ def main() -> None:
             site.until(process, site.has_begun)
             time.sleep(0.5)
             say(f"sampling for {options.seconds:g} s")
-            parent, child, jobs = _sampled(site, process.pid, options.seconds)
+            parent, child, jobs = sampled(site, process.pid, options.seconds, lambda: _completed(site))
     print(machine(options.directory.resolve()))
-    print(f"{jobs:,} jobs in {options.seconds:g} s, sampled; processor time for each job:")
-    print(f"\nparent: {parent.us_per_job:.1f} µs", *parent.lines(), sep="\n")
-    print(f"\none child, for each of its own jobs: {child.us_per_job:.1f} µs", *child.lines(), sep="\n")
+    print(*told(parent, child, jobs, options.seconds), sep="\n")
 
 
-def _sampled(site: Site, parent: int, seconds: float) -> tuple[Profile, Profile, int]:
+def told(parent: Profile, child: Profile, jobs: int, seconds: float) -> list[str]:
+    return [
+        f"{jobs:,} jobs in {seconds:g} s, sampled; processor time for each job:",
+        *("", f"parent: {parent.us_per_job:.1f} µs", *parent.lines()),
+        *("", f"one child, for each of its own jobs: {child.us_per_job:.1f} µs", *child.lines()),
+    ]
+
+
+def sampled(site: Site, parent: int, seconds: float, completed: Callable[[], int]) -> tuple[Profile, Profile, int]:
+    """A worker and one of its children over some seconds, and how many jobs were done meanwhile."""
     child = next(pid for pid in descendants(parent, processes()) if kind_of(pid) == "children")
     files = {pid: site.directory / f"{pid}.txt" for pid in (parent, child)}
-    before = {pid: _processor_s(pid) for pid in files}
-    done_before = _completed(site)
+    before = {pid: processor_s(pid) for pid in files}
+    done_before = completed()
     recorders = [_recorder(pid, file, seconds) for pid, file in files.items()]
     for recorder in recorders:
         if recorder.wait() != 0:
             raise SystemExit(f"py-spy failed: {site.log()}")
-    jobs = _completed(site) - done_before
-    spent = {pid: (_processor_s(pid) - before[pid]) * 1e6 for pid in files}
+    jobs = completed() - done_before
+    spent = {pid: (processor_s(pid) - before[pid]) * 1e6 for pid in files}
     # Two children share the jobs evenly, as near as makes no difference here.
     return (
         Profile(spent[parent] / jobs, _parts(files[parent], PARENT)),
@@ -144,7 +163,8 @@ def _parts(file: Path, known: dict[str, str]) -> Counter[str]:
     return samples
 
 
-def _processor_s(pid: int) -> float:
+def processor_s(pid: int) -> float:
+    """The processor time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 

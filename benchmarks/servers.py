@@ -1,0 +1,182 @@
+"""The servers that `engines.py` measures on, started for one run on free ports, with the settings they come with.
+
+`tests/servers` starts them; what it leaves out so that tests are quick (syncing, most of all) is put back here.
+"""
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.servers.mysql import MariadbServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+from tests.servers.running import Missing as Missing
+from tests.servers.running import Server
+
+POSTGRES: Final = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB", "max_connections": "100"}
+MARIADB: Final = {
+    "innodb-flush-log-at-trx-commit": "1",
+    "innodb-flush-method": "O_DIRECT",
+    "innodb-file-per-table": "1",
+    "innodb-buffer-pool-size": "128M",
+    "innodb-log-file-size": "96M",
+    "max-connections": "151",
+}
+REDIS: Final = {"appendonly": "yes", "appendfsync": "everysec"}
+
+TOLD: Final = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
+TOLD_BY_MARIADB: Final = (
+    "innodb_flush_log_at_trx_commit",
+    "innodb_flush_method",
+    "innodb_doublewrite",
+    "log_bin",
+    "innodb_buffer_pool_size",
+)
+TOLD_BY_REDIS: Final = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+
+
+class Place(ABC):
+    """A server, and what the benchmarks do there behind everybody's back."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server.start()
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it is."""
+
+    @abstractmethod
+    def facts(self) -> str:
+        """Which server it is, and with which settings."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Forget everything that anybody has put there."""
+
+    @abstractmethod
+    def settle_down(self) -> None:
+        """Do now what the server would do in the background after many jobs were enqueued."""
+
+    @abstractmethod
+    def has_leases(self) -> bool:
+        """Whether a job of ours is held by a worker; cheap."""
+
+    def close(self) -> None:
+        self.server.close()
+
+
+class PostgresPlace(Place):
+    def __init__(self) -> None:
+        self._postgres = PostgresServer(settings=POSTGRES)
+        super().__init__(self._postgres)
+        self.connection = psycopg.connect(self.url, autocommit=True)
+        # For the look at the leases: a table that was just filled has no statistics yet.
+        self.connection.execute("SET enable_seqscan = off")
+
+    @property
+    def url(self) -> str:
+        return self._postgres.url
+
+    def facts(self) -> str:
+        settings = ", ".join(f"{name}={self._one(f'SHOW {name}')}" for name in TOLD)
+        return f"PostgreSQL {self._one('SHOW server_version')}: {settings}"
+
+    def empty(self) -> None:
+        for statement in (
+            "DROP SCHEMA IF EXISTS holdfast CASCADE",
+            "DROP SCHEMA public CASCADE",
+            "CREATE SCHEMA public",
+        ):
+            self.connection.execute(statement.encode())
+
+    def settle_down(self) -> None:
+        self.connection.execute("VACUUM ANALYZE")
+        self.connection.execute("CHECKPOINT")
+
+    def has_leases(self) -> bool:
+        return self._one("SELECT EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 2)") is True
+
+    def _one(self, query: str) -> object:
+        row = self.connection.execute(query.encode()).fetchone()
+        return None if row is None else row[0]
+
+    def close(self) -> None:
+        self.connection.close()
+        super().close()
+
+
+class MariadbPlace(Place):
+    def __init__(self) -> None:
+        self._mariadb = MariadbServer(settings=MARIADB)
+        super().__init__(self._mariadb)
+        self._connection = self._mariadb.connect("holdfast")
+
+    @property
+    def url(self) -> str:
+        return self._mariadb.url
+
+    def facts(self) -> str:
+        [(version, *values)] = self._ask(f"SELECT @@version, {', '.join(f'@@{name}' for name in TOLD_BY_MARIADB)}")
+        settings = ", ".join(f"{name}={value}" for name, value in zip(TOLD_BY_MARIADB, values, strict=True))
+        return f"MariaDB {version}: {settings}"
+
+    def empty(self) -> None:
+        self._ask("DROP DATABASE holdfast")
+        self._ask("CREATE DATABASE holdfast")
+        self._ask("USE holdfast")
+
+    def settle_down(self) -> None:
+        self._ask("ANALYZE TABLE holdfast_jobs")
+
+    def has_leases(self) -> bool:
+        return bool(self._ask("SELECT 1 FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = 10 LIMIT 1"))
+
+    def _ask(self, statement: str) -> tuple[tuple[Any, ...], ...]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall()
+
+    def close(self) -> None:
+        self._connection.close()
+        super().close()
+
+
+class RedisPlace(Place):
+    def __init__(self) -> None:
+        self._redis = RedisServer(settings=REDIS)
+        super().__init__(self._redis)
+        self.client: Any = self._redis.client()
+
+    @property
+    def url(self) -> str:
+        return self._redis.url
+
+    def facts(self) -> str:
+        said = self.client.info("server")
+        version = f"Valkey {said['valkey_version']}" if "valkey_version" in said else f"Redis {said['redis_version']}"
+        settings = self.client.config_get(*TOLD_BY_REDIS)
+        return f"{version}: {', '.join(f'{name} {settings[name] or chr(34) * 2}' for name in TOLD_BY_REDIS)}"
+
+    def empty(self) -> None:
+        """Also the file begins anew, so that no turn pays for those before it."""
+        self.client.flushall()
+        self.client.bgrewriteaof()
+        while any(self.client.info("persistence")[f"aof_rewrite_{what}"] for what in ("in_progress", "scheduled")):
+            time.sleep(0.02)
+
+    def settle_down(self) -> None:
+        pass
+
+    def has_leases(self) -> bool:
+        return bool(self.client.zcard("{holdfast_}:leased:default"))
+
+    def close(self) -> None:
+        self.client.close()
+        super().close()
