@@ -505,7 +505,7 @@ def test_many_who_create_the_tables_at_once_create_them_once(server: MariadbServ
     assert [maker.answer() for maker in makers] == [None] * 6
     with stranger(server) as cursor:
         cursor.execute(f"SELECT version FROM {prefix}schema")
-        assert cursor.fetchall() == tuple((number,) for number, _ in sorted(mysql_connections.migrations()))
+        assert cursor.fetchall() == tuple((step.number,) for step in mysql_connections.migrations(prefix))
         assert cursor.execute(f"SELECT gate FROM {prefix}gates") == 256
     for one in backends:
         one.close()

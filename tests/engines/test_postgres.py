@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -137,6 +138,38 @@ def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() ->
             assert {lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token())} == ids
     finally:
         server.close()
+
+
+def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
+    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.counts()
+    connect = psycopg.connect
+
+    def connect_and_die(*arguments: Any, **options: Any) -> Connection:
+        connection = connect(*arguments, **options)
+        with connect(engine.connections.conninfo, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
+        return connection
+
+    monkeypatch.setattr(psycopg, "connect", connect_and_die)
+    with pytest.raises(BackendUnavailable):
+        engine.wait_for_work(["default"], 1.0)
+
+
+def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresBackend) -> None:
+    """Seen about once in a thousand calls that met the death of their server."""
+    seen: list[Connection] = []
+
+    def fail(connection: Connection) -> None:
+        seen.append(connection)
+        raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+
+    engine.counts()
+    with pytest.raises(BackendUnavailable):
+        engine.connections.run(fail)
+    kept, fresh = seen
+    assert kept is not fresh
 
 
 def _answers(engine: PostgresBackend) -> bool:

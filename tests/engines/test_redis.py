@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, NotSupported, SchemaTooNew
 from holdfast.queues.backends import redis as engine_module
 from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.contract import new_owner_token
@@ -139,6 +139,17 @@ def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisBackend) -
     assert engine.purge([JobState.COMPLETED]) == len(jobs)
     with server.client() as client:
         check_indexes(client)
+
+
+@pytest.mark.parametrize(("number", "size"), [(engine_module.MOST_JOBS + 1, 0), (140, 1_000_000)])
+def test_a_batch_for_which_the_server_would_stand_still_is_refused(
+    server: RedisServer, engine: RedisBackend, number: int, size: int
+) -> None:
+    engine.check()
+    with pytest.raises(NotSupported, match=r"nothing was enqueued: enqueue at most 20,000 jobs or 128 MiB at a time"):
+        engine.accept([job("a", size=size)] * number)
+    with server.client() as client:
+        assert client.keys() == [f"{BASE}schema".encode()]
 
 
 def test_a_search_looks_further_than_one_call_does(engine: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,15 +312,6 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
     with pytest.raises(ConfigError) as refusal:
         opened(url)
     assert SECRET not in str(refusal.value)
-
-
-@pytest.mark.parametrize("own_server", [{"cluster-enabled": "yes"}], indirect=True)
-def test_all_verbs_work_on_a_node_of_a_cluster(own_server: RedisServer) -> None:
-    with own_server.client() as client, opened(own_server.url) as engine:
-        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-        until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), "the cluster is up")
-        live(engine)
-        check_indexes(client)
 
 
 # Waiting: hints are never jobs.

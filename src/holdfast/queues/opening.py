@@ -169,8 +169,12 @@ def engine_of(url: str) -> str:
     """Which engine a URL means, by the first of its names."""
     try:
         scheme = urlsplit(url).scheme
-    except ValueError as problem:
-        raise ConfigError(f"{redacted(url)!r} is not a URL: {problem}") from problem
+    except ValueError:
+        # What the parser says could quote a password.
+        raise ConfigError(
+            f"{redacted(url)!r} is not a URL: escape special characters of the password, and write [ and ] only around "
+            "an IPv6 address"
+        ) from None
     name = ALIASES.get(scheme, scheme)
     if name not in SCHEMES:
         raise ConfigError(

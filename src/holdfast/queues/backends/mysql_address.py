@@ -45,8 +45,12 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
         try:
             parts = urlsplit(url)
             port = parts.port or DEFAULT_PORT
-        except ValueError as problem:
-            raise ConfigError(f"the address of MySQL cannot be read: {problem}") from None
+        except ValueError:
+            # What the parser says could quote a piece of a password.
+            raise ConfigError(
+                "the URL of the MySQL server cannot be read: write mysql://user:password@host:3306/database, and "
+                "escape special characters of the password"
+            ) from None
         database = unquote(parts.path.removeprefix("/"))
         if not database or "/" in database:
             raise ConfigError("a mysql URL names one database: mysql://user:password@host/database")
@@ -80,7 +84,10 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
             if self.tls_cert is not None:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except OSError as problem:
-            raise ConfigError(f"the certificates for {self} cannot be used: {problem}") from problem
+            raise ConfigError(
+                f"the certificates for {self} cannot be used ({problem}): tls_ca, tls_cert and tls_key name readable "
+                "files in PEM format"
+            ) from problem
         if self.tls == "encrypt":
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

@@ -452,6 +452,15 @@ class MysqlConnections:
 
     def _translated(self, problem: Exception) -> BackendError:
         code, said = _code(problem), _said(problem)
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            return BackendUnavailable(
+                f"{self.address} shows a certificate that is not trusted here: {said}; name the authority that signed "
+                "it (tls_ca), and the host as the certificate does"
+            )
+        if code == CR.CR_SSL_CONNECTION_ERROR:
+            return BackendUnavailable(
+                f"{self.address} speaks no TLS: set it up with a certificate, or leave tls out of the URL ({said})"
+            )
         if isinstance(problem, OSError) or code in _LOST:
             return BackendUnavailable(f"{self.address} cannot be reached: {said}")
         if code in _IN_THE_WAY:

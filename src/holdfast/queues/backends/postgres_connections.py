@@ -10,7 +10,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
@@ -49,6 +49,8 @@ DURABILITY: Final = {
 
 RECORD: Final = "INSERT INTO holdfast.schema (version) VALUES (:number);"
 _prefix_pattern = re.compile(r"[a-z_][a-z0-9_]{0,39}")
+_ports = re.compile(r"[0-9,]*")
+_unknown_option = re.compile(r'invalid URI query parameter: "(\w+)"')
 _parameter = re.compile(r"(?<!:):([a-z_]+)")
 
 # Two transactions were in each other's way; nothing of this one has happened.
@@ -76,7 +78,10 @@ class PostgresConnections:
         try:
             given = conninfo_to_dict(conninfo)
         except psycopg.ProgrammingError as problem:
-            raise ConfigError(f"the address of PostgreSQL cannot be read: {problem}") from None
+            raise _unreadable(problem) from None
+        if not _ports.fullmatch(str(given.get("port") or "")):
+            raise _unreadable()
+        _check_certificates(given)
         self.place = f"PostgreSQL at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
         self.conninfo = make_conninfo(
             "", **{"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "holdfast", **KEEPALIVE, **given}
@@ -113,8 +118,11 @@ class PostgresConnections:
             connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
             if first is not None:
                 connection.execute(first)
+            else:
+                # Behind a pooler, the session may be one that somebody listens on; the driver would keep all it hears.
+                connection.add_notify_handler(_ignore)
         except psycopg.Error as problem:
-            raise BackendUnavailable(f"{self.place} cannot be reached: {_said(problem)}") from None
+            raise BackendUnavailable(f"{self.place} cannot be reached: {_said(problem)}{_advice(problem)}") from None
         return connection
 
     def lend(self) -> Connection:
@@ -204,8 +212,9 @@ class PostgresConnections:
                 time.sleep(random.uniform(0.001, 0.02) * failures)
             except psycopg.Error as problem:
                 # A connection that was kept may have died meanwhile, with all others of its age.
-                if is_fresh or not connection.broken:
+                if is_fresh or not _is_lost(problem, connection):
                     raise self._translated(problem, connection) from problem
+                connection.close()
                 self.close()
             else:
                 return answer
@@ -234,7 +243,10 @@ class PostgresConnections:
             connection.close()
 
     def _translated(self, problem: psycopg.Error, connection: Connection) -> BackendError:
-        if connection.broken or isinstance(problem, (psycopg.InterfaceError, *_NOT_NOW)):
+        if _is_lost(problem, connection):
+            connection.close()  # nobody shall have it again
+            return BackendUnavailable(f"{self.place} is gone: {_said(problem)}")
+        if isinstance(problem, (psycopg.InterfaceError, *_NOT_NOW)):
             return BackendUnavailable(f"{self.place} does not serve us: {_said(problem)}")
         if isinstance(problem, errors.UndefinedTable | errors.InvalidSchemaName):
             self._has_schema = False
@@ -297,6 +309,43 @@ def namespace_of(prefix: str) -> str:
     if not _prefix_pattern.fullmatch(prefix):
         raise ConfigError(f"{prefix!r} cannot be a prefix: use small letters, digits and '_', at most 40")
     return prefix.rstrip("_") or prefix
+
+
+def _ignore(_: psycopg.Notify) -> None:
+    """Who did not ask for an announcement has no use for it."""
+
+
+def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
+    """What to say of an address; what the parser says could quote a piece of a password, unless it names an option."""
+    unknown = _unknown_option.search(str(problem))
+    why = f"; libpq knows no option {unknown.group(1)!r}" if unknown else ""
+    return ConfigError(
+        f"the URL of the PostgreSQL server cannot be read{why}: write postgresql://user:password@host:5432/database, "
+        "and escape special characters of the password"
+    )
+
+
+def _check_certificates(given: Mapping[str, Any]) -> None:
+    """Refuse files that are not there: to the driver, that is a server that cannot be reached."""
+    for option in ("sslrootcert", "sslcert", "sslkey"):
+        path = given.get(option)
+        if path and path != "system" and not os.access(path, os.R_OK):
+            raise ConfigError(f"{option}={path} is no file that can be read here: name one in PEM format")
+
+
+def _advice(problem: psycopg.Error) -> str:
+    """What to do about a handshake that failed."""
+    said = str(problem)
+    if "certificate verify failed" in said or "does not match host name" in said:
+        return "; name the authority that signed its certificate (sslrootcert), and the host as the certificate does"
+    if "does not support SSL" in said:
+        return "; set it up with a certificate (ssl = on), or leave sslmode out of the URL"
+    return ""
+
+
+def _is_lost(problem: psycopg.Error, connection: Connection) -> bool:
+    """Whether the server is gone. In the middle of a pipeline, the driver may say only that it could not be ended."""
+    return connection.broken or (isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None)
 
 
 def _said(problem: psycopg.Error) -> str:

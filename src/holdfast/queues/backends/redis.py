@@ -53,6 +53,11 @@ REAP: Final = Script("room", "ending", "reap")
 LOOK: Final = Script("look")
 SWEEP: Final = Script("sweep")
 
+# What one call may bring. All or none means one script, for which the server stands still: for half a second with so
+# many jobs, when it has nothing else to do. (It takes no command of more than a million words, or a gigabyte.)
+MOST_JOBS: Final = 20_000
+MOST_BYTES: Final = 128 * 1024 * 1024
+
 # How long to trust, while waiting, that no hint was lost.
 LOOK_EVERY_S: Final = 1.0
 
@@ -92,6 +97,7 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
             raise NotSupported("Redis has no transactions to enqueue in; leave tx out")
         if not envelopes:
             return []
+        _refuse_too_many(envelopes)
         fresh: dict[str, JobEnvelope] = {}
         for one in envelopes:
             if one.id in fresh:
@@ -208,6 +214,15 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
 
     def close(self) -> None:
         self.connections.close()
+
+
+def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
+    size = sum(len(one.wire) for one in envelopes)
+    if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
+        raise NotSupported(
+            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are more than Redis can keep in one piece; nothing "
+            f"was enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
+        )
 
 
 def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:

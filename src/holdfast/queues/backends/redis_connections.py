@@ -1,13 +1,15 @@
 """Redis or Valkey, spoken to: connections, scripts, waiting to be woken, and whether the server may keep jobs at all.
 
 Every verb is one script, called by its digest. A server that forgot its scripts is given them again, one that was
-restarted is called again once: every verb may be repeated. `redis.py` says what the scripts do.
+restarted is called again, and of a cluster the node that has our keys: every verb may be repeated. `redis.py` says what
+the scripts do.
 """
 
 import hashlib
 import logging
 import os
 import re
+import ssl
 import threading
 import weakref
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ConnectionError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
@@ -44,12 +47,15 @@ ANSWER_TIMEOUT_S: Final = 10.0
 # How much longer than its worker a wait lasts on the server, should the worker vanish from the network.
 OUTLASTS_S: Final = 1
 UNBLOCK_TRIES: Final = 100
+# How often one call goes on to where the keys are, or back to where the URL says.
+HOPS: Final = 2
 
 # What a server says that is a replica, busy with a script, or cannot write its file: call again later. The driver has
 # cut the code off some of these, and a server puts it in the middle of what it says of a script.
 PASSING: Final = ("READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "MISCONF")
 PASSING_ERRORS: Final = (ReadOnlyError, AskError, ClusterDownError, TryAgainError, ConnectionError, TimeoutError)
 FULL: Final = "used memory > 'maxmemory'"
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 UNKNOWN: Final = "unknown"
 DURABILITY: Final = {
     "appendonly yes, appendfsync always": "the end of any process, and of the machine: each write is synced",
@@ -68,6 +74,7 @@ DURABILITY: Final = {
 
 # The driver's types tell but half.
 _driver: Any = redis
+_IN_EVERY_URL: Final = {"host", "port", "path", "db", "username", "password", "connection_class"}
 _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 log = logging.getLogger("holdfast.redis")
@@ -104,19 +111,35 @@ class RedisConnections:
                 "and escape special characters of the password"
             ) from None
         self.place = _place(options)
+        self._given = options.keys() - _IN_EVERY_URL
         self.base = f"{{{prefix}}}:"
         self._clock = clock
         self._options: dict[str, Any] = {
-            "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": ANSWER_TIMEOUT_S,
-            "socket_keepalive": True,
+            **_network_defaults(options),
             **options,
             # Answers are bytes, and nobody but us decides what is called again.
             "protocol": 2,
             "decode_responses": False,
             "retry": Retry(NoBackoff(), 0),
         }
+        self._first_options = self._options
         self._start()
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse what could never connect, without connecting."""
+        pool = self._client.connection_pool
+        try:
+            pool.connection_class(**pool.connection_kwargs)
+        except (TypeError, ValueError, RedisError):
+            # What the driver says could quote a value.
+            named = ", ".join(sorted(self._given)) or "none"
+            raise ConfigError(
+                f"the options of the URL of {self.place} cannot be used (given: {named}): those that begin with ssl_ "
+                "belong to rediss://, and all are spelled as redis-py spells them"
+            ) from None
+        _check_certificates(self.place, self._options)
 
     def _start(self) -> None:
         """Begin without connections: those of a parent process are not used here."""
@@ -139,14 +162,41 @@ class RedisConnections:
             raise self._translated(problem) from problem
 
     def _send(self, client: Any, words: Sequence[bytes | str | int], source: bytes | None) -> Any:
-        try:
-            return _answer(client, words, source)
-        except (AuthenticationError, BusyLoadingError):
-            raise
-        except ConnectionError:
-            # The server was restarted, perhaps: then the other idle connections are worth no more than this one.
-            client.connection_pool.disconnect(inuse_connections=False)
-            return _answer(client, words, source)
+        for _ in range(HOPS):
+            try:
+                return _answer(client, words, source)
+            except (AuthenticationError, BusyLoadingError):
+                raise
+            except TimeoutError:
+                self._at_home()
+                raise
+            except ConnectionError:
+                # The server was restarted, perhaps: then the other idle connections are worth no more than this one.
+                client.connection_pool.disconnect(inuse_connections=False)
+                client = self._at_home()
+            except MovedError as problem:
+                client = self._moved(problem)
+        return _answer(client, words, source)
+
+    def _at_home(self) -> Any:
+        """A client of the node that the URL names: the one we were led to may be gone, and another have our keys."""
+        if self._options is not self._first_options:
+            self._options = self._first_options
+            self._start()
+        return self._client
+
+    def _moved(self, problem: Any) -> Any:
+        """A client of the node of a cluster that has our keys now, which the one we asked has named."""
+        if "path" in self._options:
+            raise problem
+        # A node that does not know its own name leaves it out.
+        node = (problem.host or self._options.get("host", "localhost"), problem.port)
+        if node != (self._options.get("host"), self._options.get("port")):
+            log.info("%s: the keys '%s…' are at %s:%d now", self.place, self.base, *node)
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            self._options = {**self._first_options, "host": node[0], "port": node[1]}
+            self._start()
+        return self._client
 
     def _ready(self) -> Any:
         """A client of this process, of a server that may keep jobs."""
@@ -162,10 +212,11 @@ class RedisConnections:
 
     def prepare(self) -> None:
         """Look whether the server keeps what it is given, and whether its layout is the one this program knows."""
-        client = self._own_client()
         try:
-            self._look_at_server(client)
-            version = int(self._send(client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
+            # Of a cluster, the node to look at is the one that has our keys.
+            self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)
+            self._look_at_server()
+            version = int(self._send(self._client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
         except RedisError as problem:
             raise self._translated(problem) from problem
         if version > SCHEMA:
@@ -177,11 +228,10 @@ class RedisConnections:
 
     def describe(self) -> EngineInfo:
         """What the server is, and what of ours is there; nothing is made by asking."""
-        client = self._own_client()
         try:
-            said = self._told(client, "INFO")
-            fsync = self._told(client, "CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
-            layout = self._send(client, ("GET", f"{self.base}schema"), None)
+            layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
+            said = self._told("INFO")
+            fsync = self._told("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
         except RedisError as problem:
             raise self._translated(problem) from problem
         is_valkey = "valkey_version" in said
@@ -200,17 +250,17 @@ class RedisConnections:
             survives=_survives(**{name.replace("-", "_"): value for name, value in settings.items()}),
         )
 
-    def _told(self, client: Any, *words: str) -> dict[str, Any]:
+    def _told(self, *words: str) -> dict[str, Any]:
         """What the server says of itself, as far as it lets this user know; some do not know the command at all."""
         try:
-            told: dict[str, Any] = self._send(client, words, None)
+            told: dict[str, Any] = self._send(self._client, words, None)
         except ResponseError:
             return {}
         return told
 
-    def _look_at_server(self, client: Any) -> None:
+    def _look_at_server(self) -> None:
         try:
-            said: dict[str, Any] = client.info()
+            said: dict[str, Any] = self._send(self._client, ("INFO",), None)
         except NoPermissionError:
             self._warn("%s does not tell this user (INFO) whether it may evict jobs, or keeps them on disk")
             return
@@ -261,6 +311,18 @@ class RedisConnections:
         said = str(problem)
         if isinstance(problem, AuthenticationError | NoPermissionError):
             return BackendError(f"{self.place} does not let us in: {said}")
+        if UNTRUSTED in said:
+            return BackendUnavailable(
+                f"{self.place} shows a certificate that is not trusted here: {said}; name the authority that signed it "
+                "(ssl_ca_certs), and the host as the certificate does"
+            )
+        if isinstance(problem, TimeoutError) and _has_tls(self._options):
+            # To a port without TLS, the handshake is the beginning of a line of which it waits for the end.
+            return BackendUnavailable(
+                f"{self.place} does not answer: {said}; if it speaks no TLS there, name its TLS port or write redis://"
+            )
+        if isinstance(problem, MovedError):
+            return BackendUnavailable(f"{self.place} is a node of a cluster that moves the keys '{self.base}…': {said}")
         if FULL in said:
             return BackendUnavailable(f"the memory of {self.place} is full; nothing was changed: raise its maxmemory")
         if isinstance(problem, PASSING_ERRORS) or any(code in said for code in PASSING):
@@ -340,8 +402,39 @@ def _survives(*, appendonly: str, appendfsync: str, maxmemory_policy: str) -> st
     return DURABILITY.get(f"appendonly {appendonly}, appendfsync {appendfsync}", DURABILITY[UNKNOWN])
 
 
+def _network_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """What a connection over a network has, and one through a socket in the file system knows nothing of."""
+    if "path" in options:
+        return {}
+    defaults = {"socket_connect_timeout": CONNECT_TIMEOUT_S, "socket_keepalive": True}
+    # The name in a certificate is looked at unless told otherwise; older drivers would not.
+    is_checked = _has_tls(options) and options.get("ssl_cert_reqs") != "none"
+    return {**defaults, "ssl_check_hostname": True} if is_checked else defaults
+
+
+def _has_tls(options: dict[str, Any]) -> bool:
+    return options.get("connection_class") is _driver.connection.SSLConnection
+
+
+def _check_certificates(place: str, options: dict[str, Any]) -> None:
+    """Refuse files that cannot be read: to the driver, that is a server that cannot be reached."""
+    authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
+    try:
+        if authorities is not None:
+            ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password", ""))
+    except OSError as problem:
+        raise ConfigError(
+            f"the certificates for {place} cannot be used ({problem}): ssl_ca_certs, ssl_certfile and ssl_keyfile name "
+            "readable files in PEM format"
+        ) from problem
+
+
 def _place(options: dict[str, Any]) -> str:
     """Where the server is, for messages: never with a password."""
     if "path" in options:
         return f"unix://{options['path']}"
-    return f"redis://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"
+    scheme = "rediss" if _has_tls(options) else "redis"
+    return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"

@@ -1,0 +1,156 @@
+"""PostgreSQL behind PgBouncer in transaction mode: every transaction gets another session, so none may matter."""
+
+import atexit
+import itertools
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.clock import Clock
+from holdfast.definition import JobDefinition
+from holdfast.queues.backends.postgres import PostgresBackend
+from holdfast.queues.backends.postgres_connections import Connection
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.testing import Lab
+from holdfast.testing.laws.leasing import RenewalLaws
+from holdfast.testing.laws.racing import RacingLaws
+from holdfast.testing.laws.settling import HolderLaws
+from holdfast.testing.laws.transacting import TransactingLaws
+from holdfast.testing.laws.waiting import WaitingLaws
+from holdfast.values import JobState
+
+from ..faults.processes import until
+from ..faults.yard import Yard
+from ..servers.pgbouncer import SESSIONS, PgBouncer
+from ..servers.places import place_on
+from ..servers.postgres import PostgresServer, postgres_for_laws
+from ..servers.running import started
+
+KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
+_numbers = itertools.count(1)
+
+
+@cache
+def pooler_for_laws() -> PgBouncer:
+    """One in front of the server of the laws; it ends with the process."""
+    pooler = started(lambda: PgBouncer(postgres_for_laws()))
+    atexit.register(pooler.close)
+    return pooler
+
+
+@contextmanager
+def pooled_lab() -> Generator[Lab]:
+    server, pooler = postgres_for_laws(), pooler_for_laws()
+    assert server.clock is not None
+    server.clock.restart()
+    prefix = f"pooled{next(_numbers)}_"
+
+    def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
+        return PostgresBackend(pooler.url, envelopes, policy=policy, clock=clock, prefix=prefix)
+
+    with Lab(connect, clock=server.clock, keeps_time=True) as lab:
+        yield lab
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{prefix.rstrip("_")}" CASCADE'.encode())
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    with pooled_lab() as lab:
+        yield lab
+
+
+class TestPooled(HolderLaws, TransactingLaws, RenewalLaws, WaitingLaws, RacingLaws):
+    """The clauses in which it could matter who has which session: leases, locks, transactions, announcements."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    server = started(PostgresServer)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def pooler(server: PostgresServer) -> Iterator[PgBouncer]:
+    pooler = started(lambda: PgBouncer(server))
+    yield pooler
+    pooler.close()
+
+
+@pytest.fixture
+def engine(pooler: PgBouncer) -> Iterator[PostgresBackend]:
+    with PostgresBackend(pooler.url, EnvelopeFactory(KEYS), prefix=f"test{next(_numbers)}_") as engine:
+        yield engine
+
+
+def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None:
+    """Or else the rest of this file shows nothing."""
+    with psycopg.connect(pooler.url, autocommit=True) as one, psycopg.connect(pooler.url, autocommit=True) as other:
+        asked = "SELECT pg_backend_pid()"
+        with one.transaction(), other.transaction():
+            both = {one.execute(asked).fetchone(), other.execute(asked).fetchone()}
+        assert len(both) == 2
+        assert {one.execute(asked).fetchone() for _ in range(SESSIONS)} >= both
+
+
+def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody tells it: what it listens on is a session that others have."""
+    engine.create_schema()
+    connect, listens = engine.connections.open, threading.Event()
+
+    def noted(first: bytes | None = None) -> Connection:
+        connection = connect(first)
+        listens.set()
+        return connection
+
+    monkeypatch.setattr(engine.connections, "open", noted)
+    waiting = threading.Thread(target=engine.wait_for_work, args=(["default"], 600.0), daemon=True)
+    waiting.start()
+    assert listens.wait(60)
+    engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
+    waiting.join(60)
+    assert not waiting.is_alive()
+    [lease] = engine.claim("default", 10, owner_token=new_owner_token())
+    assert engine.ack(lease)
+
+
+def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresBackend) -> None:
+    """The announcements reach whoever has the session next, and would fill the memory of one that never asked."""
+    engine.create_schema()
+    for _ in range(2 * SESSIONS):
+        engine.connections.run(lambda connection: connection.execute("LISTEN news"))
+
+    def heard(connection: Any) -> int:
+        for _ in range(2 * SESSIONS):
+            with connection.transaction():
+                connection.execute("NOTIFY news")
+        return len(connection._notifies_backlog or ())
+
+    assert engine.connections.run(heard) == 0
+
+
+def test_workers_drain_a_queue_and_write_in_transactions_of_their_jobs(pooler: PgBouncer) -> None:
+    with place_on(pooler) as place:
+        yard = Yard(place)
+        try:
+            yard.hf.create_schema()
+            table = f"{place.prefix}effects"
+            with psycopg.connect(pooler.url, autocommit=True) as connection:
+                connection.execute(f"CREATE TABLE {table} (id varchar(63))".encode())
+            yard.put("quick", 100)
+            ids = yard.hf.enqueue_many([yard.hf.define("effects", {"table": table}).definition()] * 20)
+            yard.worker("--count", "2")
+            until(lambda: yard.hf.backend().counts() == {"default": {JobState.COMPLETED: 140}}, "every job to be done")
+            with psycopg.connect(pooler.url, autocommit=True) as connection:
+                written = connection.execute(f"SELECT id FROM {table}".encode()).fetchall()
+            assert sorted(id for (id,) in written) == sorted(ids)
+        finally:
+            yard.close()
