@@ -1,18 +1,26 @@
 """The application that the fault tests run: its jobs write into a ledger what they do, and wait where a test wants.
 
-`python -m tests.faults.app JOB NUMBER` is its producer: it enqueues so many, says each id, and stays.
+`python -m tests.faults.app JOB NUMBER` is its producer: it enqueues so many, says each id, and stays. With `endless`
+instead of a number it goes on until its stdin is closed, and repeats what an engine that was away did not answer.
 """
 
 import os
+import select
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from holdfast import Holdfast
+from holdfast.errors import BackendUnavailable
 from holdfast.handlers import JobContext
+from holdfast.values import JobEnvelope
 
 from .processes import parent_of
+
+# Less than two workers can do: what counts is that something is always under way.
+BATCH = 2
+PAUSE_S = 0.05
 
 hf = Holdfast()
 _here = Path.cwd()
@@ -66,7 +74,16 @@ def familial(context: JobContext) -> int:
     return gated(context)
 
 
-for job in (quick, brief, slow, gated, familial):
+def effects(context: JobContext, table: str) -> None:
+    """Write something and enqueue something, in the transaction that ends the job."""
+    transaction = context.transaction()
+    _note("start", context)
+    transaction.cursor().execute(f"INSERT INTO {table} VALUES ('{context.id}')")
+    hf.define("quick").dispatch(tx=transaction)
+    _note("end", context)
+
+
+for job in (quick, brief, slow, gated, familial, effects):
     hf.registry.register(job.__name__, job)
 
 
@@ -77,5 +94,25 @@ def produce(job: str, number: int) -> None:
     sys.stdin.read()
 
 
+def produce_for_ever(job: str) -> None:
+    definition, engine = hf.define(job).definition(), hf.backend()
+    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+        envelopes = [engine.envelopes.make(definition) for _ in range(BATCH)]
+        while not _is_accepted(envelopes):
+            time.sleep(PAUSE_S)
+        os.write(1, "".join(f"{one.id}\n" for one in envelopes).encode())
+
+
+def _is_accepted(envelopes: list[JobEnvelope]) -> bool:
+    try:
+        hf.backend().accept(envelopes)
+    except BackendUnavailable:
+        return False
+    return True
+
+
 if __name__ == "__main__":
-    produce(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[2] == "endless":
+        produce_for_ever(sys.argv[1])
+    else:
+        produce(sys.argv[1], int(sys.argv[2]))

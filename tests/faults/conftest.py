@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from .processes import quick_directory
+from ..servers.places import Place
 from .yard import Yard
 
 
 @pytest.fixture
-def yard() -> Iterator[Yard]:
-    with quick_directory() as directory:
-        yard = Yard(directory)
-        yield yard
-        yard.close()
+def yard(place: Place) -> Iterator[Yard]:
+    yard = Yard(place)
+    yield yard
+    yard.close()

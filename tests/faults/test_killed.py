@@ -8,12 +8,15 @@ import pytest
 
 from holdfast.values import JobState, Outcome
 
+from ..servers.places import every_engine
 from .processes import Slayer, stopped, until
 from .yard import Yard
 
 KILLS = 100
+KILLS_ON_A_SERVER = 10
 
 
+@every_engine
 def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_restart(yard: Yard) -> None:
     producer = yard.producer("gated", 1)
     id = until(producer.said_lines, "the producer to enqueue")[0]
@@ -33,14 +36,16 @@ def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_res
     assert yard.ends()[id] == 1
 
 
+@every_engine
 def test_every_job_a_killed_producer_was_told_of_is_kept(yard: Yard) -> None:
-    for _ in range(5):
+    for _ in range(5 if yard.is_on_file else 2):
         producer = yard.producer("quick", 1_000_000)
         until(lambda: len(producer.said_lines()) > 30, "the producer to enqueue some jobs")  # noqa: B023
         producer.kill()
         assert {yard.state(id) for id in producer.said_lines()} == {JobState.PENDING}
 
 
+@every_engine
 def test_a_killed_child_costs_its_job_one_attempt_and_no_other_job_anything(yard: Yard) -> None:
     """The worker settles it at once: its lease would have held for a minute."""
     gated = yard.put("gated")[0]
@@ -63,14 +68,16 @@ def test_a_killed_child_costs_its_job_one_attempt_and_no_other_job_anything(yard
     assert worker.runs
 
 
+@every_engine
 @pytest.mark.parametrize("seed", [20])
 def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
     dice = random.Random(seed)
-    ids = yard.put("brief", 500)
+    kills = KILLS if yard.is_on_file else KILLS_ON_A_SERVER
+    ids = yard.put("brief", 5 * kills)
     slayer = Slayer()
     counts = ("2", "1")
     workers = [yard.worker("--count", count, lease_s=2) for count in counts]
-    while len(slayer.victims) < KILLS:
+    while len(slayer.victims) < kills:
         ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
         reached = len(yard.ledger()) + dice.randint(0, 30)
         until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
@@ -84,7 +91,7 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
         elif kin:
             pair = dice.choice(kin)
             slayer.kill(pair.guardian if kind == "guardian" else pair.child)
-    assert len(ids) >= 2000
+    assert len(ids) >= 20 * kills
     until(lambda: yard.are_done(len(ids)), "every job to be completed")
 
     ends, starts = yard.ends(), yard.starts()
@@ -99,7 +106,7 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
             assert start.pid in slayer.doomed, f"job {id} ran again though {start.pid} was not killed"
             rerun += 1
     assert set(ends) == set(ids)
-    assert rerun >= KILLS // 4, "most of those killed were in the middle of a job"
+    assert rerun >= kills // 4, "most of those killed were in the middle of a job"
     for worker in workers:
         until(lambda: not worker.zombies(), "the worker to take note of every end")  # noqa: B023
 
@@ -133,10 +140,11 @@ def _wait_until_quiet(yard: Yard) -> None:
     until(is_quiet, "the children to have nothing left to do")
 
 
+@every_engine
 def test_workers_killed_in_the_middle_of_reaping_leave_every_orphan_to_the_next(yard: Yard) -> None:
     """They work another queue: whatever happens to these jobs meanwhile, reaping has done it."""
     dice = random.Random(8)
-    queues = [f"round-{number}" for number in range(8)]
+    queues = [f"round-{number}" for number in range(8 if yard.is_on_file else 2)]
     ids: list[str] = []
     for queue in queues:
         orphans = yard.put("quick", 150, queue=queue)

@@ -47,7 +47,7 @@ def _descriptors(yard: Yard, worker: Program) -> Counter[str]:
     A connection that was left open shows by its descriptor of the write-ahead log as well.
     """
     held = descriptors_of(worker.pid)
-    del held[str(yard.database)]
+    del held[str(yard.place.database)]
     return held
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.values import JobState, Outcome
 
+from ..servers.places import every_engine, every_engine_with
 from .processes import Program, stopped, until
 from .yard import Entry, Yard
 
@@ -21,7 +22,7 @@ def at_work(yard: Yard) -> tuple[Program, Entry, str]:
     return worker, yard.wait_for_entry("start", first, by=worker), second
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@every_engine_with("number", signal.SIGTERM, signal.SIGINT)
 def test_a_signal_lets_the_running_job_finish_and_starts_no_other(yard: Yard, number: signal.Signals) -> None:
     worker, first, second = at_work(yard)
     worker.send(number)
@@ -34,6 +35,7 @@ def test_a_signal_lets_the_running_job_finish_and_starts_no_other(yard: Yard, nu
     assert "1 done · nothing lost" in worker.complained
 
 
+@every_engine
 def test_a_second_signal_gives_the_running_job_back(yard: Yard) -> None:
     worker, first, second = at_work(yard)
     # Two different ones: of two alike, sent quickly, the system may deliver only one.
@@ -57,13 +59,14 @@ def test_a_job_whose_grace_ran_out_is_given_back(yard: Yard) -> None:
     assert (yard.state(id), yard.outcomes(id)) == (JobState.PENDING, [Outcome.INTERRUPTED])
 
 
+@every_engine
 @pytest.mark.parametrize("seed", [30])
 def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, seed: int) -> None:
     dice = random.Random(seed)
     ids = yard.put("brief", 200)
     # A job that is not handed back does not come back in time.
     workers = [yard.worker(lease_s=600) for _ in range(2)]
-    for _ in range(30):
+    for _ in range(30 if yard.is_on_file else 4):
         ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
         reached = len(yard.ledger()) + dice.randint(0, 30)
         until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
@@ -111,7 +114,7 @@ def test_workers_told_twice_to_leave_at_any_moment_lose_no_job(yard: Yard, seed:
     assert handed_back >= 5, "most were told in the middle of a job"
 
 
-@pytest.mark.parametrize("who", ["worker", "worker and child"])
+@every_engine_with("who", "worker", "worker and child")
 def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_another_has_done(
     yard: Yard, who: str
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_anot
     assert [entry.pid for entry in yard.entries("end", id)] == [start.pid, late.pid]
 
 
+@every_engine
 def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -> None:
     (id,) = yard.put("gated")
     sleeper = yard.worker(lease_s=1)
@@ -152,6 +156,7 @@ def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
 
 
+@every_engine
 def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
     (id,) = yard.put("gated")
     worker = yard.worker(lease_s=1)
@@ -166,6 +171,7 @@ def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
     assert (yard.outcomes(id), len(yard.starts()[id])) == ([Outcome.SUCCEEDED], 1)
 
 
+@every_engine
 def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(yard: Yard) -> None:
     (id,) = yard.put("gated")
     sleeper = yard.worker("--max-jobs", "1", lease_s=1)

@@ -1,4 +1,4 @@
-"""`holdfast worker stop` from another process: through the file, never by a number that may be somebody else's."""
+"""`holdfast worker stop` from another process: through the engine, never by a number that may be somebody else's."""
 
 import json
 import socket
@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from holdfast.values import JobState, Outcome, WorkerReport
 
+from ..servers.places import every_engine
 from .processes import Program, until
 from .yard import Entry, Yard
 
@@ -18,6 +19,7 @@ def at_work(yard: Yard) -> tuple[Program, Entry]:
     return worker, start
 
 
+@every_engine
 def test_a_stopped_worker_finishes_its_job_and_whoever_waits_hears_when_it_has_left(yard: Yard) -> None:
     worker, start = at_work(yard)
     operator = yard.programs.holdfast("worker", "stop", "--wait")
@@ -26,12 +28,13 @@ def test_a_stopped_worker_finishes_its_job_and_whoever_waits_hears_when_it_has_l
     (idle,) = yard.put("quick")
     yard.open_gate(start)
     operator.succeeded()
-    assert yard.hf.backend().workers() == []
+    assert not yard.hf.backend().workers()
     assert worker.ended() == 0
     assert (yard.state(start.id), yard.outcomes(start.id)) == (JobState.COMPLETED, [Outcome.SUCCEEDED])
     assert yard.state(idle) is JobState.PENDING
 
 
+@every_engine
 def test_a_worker_stopped_now_hands_its_job_back(yard: Yard) -> None:
     worker, start = at_work(yard)
     yard.programs.holdfast("worker", "stop", "--now", "--wait").succeeded()

@@ -1,8 +1,6 @@
-"""One file of jobs, workers on it that can be killed, and the ledger of what they did."""
+"""One place for jobs, workers there that can be killed, and the ledger of what they did."""
 
-import sqlite3
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.app import Holdfast
@@ -11,7 +9,10 @@ from holdfast.definition import JobDefinition
 from holdfast.queues.contract import new_owner_token
 from holdfast.values import JobHistory, JobState, Outcome
 
+from ..servers.places import Place
 from .processes import Program, Programs, until
+
+KEY = "ours:the-signing-key-of-the-tests-of-faults"
 
 
 class Entry(NamedTuple):
@@ -26,42 +27,49 @@ class Entry(NamedTuple):
 class Yard:
     """Everything in one directory; the jobs of dead workers are looked for all the time."""
 
-    def __init__(self, directory: Path) -> None:
-        self.database = directory / "jobs.db"
-        url = f"sqlite:///{self.database}"
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.programs = Programs(
-            directory,
-            HOLDFAST_URL=url,
+            place.directory,
+            HOLDFAST_URL=place.url,
+            HOLDFAST_SIGNING_KEY=KEY,
             HOLDFAST_REAP_INTERVAL="0.1",
             HOLDFAST_POLL_INTERVAL="0.1",
             HOLDFAST_CRASH_LIMIT="100",
             HOLDFAST_BACKOFF="none",
         )
-        self.hf = Holdfast(url, settings=Settings(crash_limit=100))
-        self.directory = directory
-        self._ledger = directory / "ledger"
+        self.hf = Holdfast(place.url, settings=Settings(crash_limit=100), signing_key=KEY)
+        self.directory = place.directory
+        self._ledger = place.directory / "ledger"
         self._entries: list[Entry] = []
         self._read_to = 0
 
     def close(self) -> None:
         self.programs.end_all()
         self.hf.close()
-        with sqlite3.connect(self.database) as connection:
-            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        connection.close()
+        self.place.check()
 
-    def put(self, job: str, number: int = 1, *, queue: str = "default") -> list[str]:
+    @property
+    def is_on_file(self) -> bool:
+        """Whether it can afford what takes long: on a server, fewer repetitions show the same of the engine."""
+        return self.place.server is None
+
+    def put(self, job: str, number: int = 1, *, queue: str = "default", fence: bool = False) -> list[str]:
         """Enqueue that many of this job."""
-        return self.hf.enqueue_many([JobDefinition(handler=job, max_retries=1000, queue=queue)] * number)
+        return self.hf.enqueue_many([JobDefinition(handler=job, max_retries=1000, queue=queue, fence=fence)] * number)
 
     def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
         """Claim so many jobs like a worker that dies right afterwards."""
-        with Holdfast(self.hf.url, settings=Settings(crash_limit=100, lease=lease_s)) as hf:
+        with Holdfast(self.hf.url, settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY) as hf:
             assert len(hf.backend().claim(queue, number, owner_token=new_owner_token())) == number
 
     def producer(self, job: str, number: int) -> Program:
         """Start a process that enqueues that many of this job, one by one, and says each id."""
         return self.programs.module("tests.faults.app", job, str(number))
+
+    def insistent_producer(self, job: str) -> Program:
+        """Start a process that enqueues this job until its stdin is closed, whatever happens to the engine."""
+        return self.programs.module("tests.faults.app", job, "endless")
 
     def worker(self, *options: str, lease_s: int = 60) -> Program:
         """Start a worker; it is at work when this returns, or has been."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..faults.processes import quick_directory
+from ..servers.places import Place
 from .bench import Bench
 from .floor import Floor
 
@@ -16,10 +16,9 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.fixture
-def floor() -> Iterator[Floor]:
-    with quick_directory() as directory:
-        floor = Floor(directory)
-        try:
-            yield floor
-        finally:
-            floor.close()
+def floor(place: Place) -> Iterator[Floor]:
+    floor = Floor(place)
+    try:
+        yield floor
+    finally:
+        floor.close()

@@ -1,4 +1,4 @@
-"""A worker with real children over a real file of jobs, an engine that fails when told to, and the ledger of it all."""
+"""A worker with real children over a real engine that fails when told to, and the ledger of it all."""
 
 import os
 import sqlite3
@@ -19,8 +19,11 @@ from holdfast.execution.retry import BackoffPolicy
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
 from holdfast.metrics import InMemoryMetrics
+from holdfast.queues.backends.mysql import MysqlBackend
+from holdfast.queues.backends.postgres import PostgresBackend
+from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
@@ -39,11 +42,16 @@ from holdfast.values import (
 )
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.intake import Intake
+from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.supervisor import Supervisor, WorkerOptions
+from holdfast.worker.supervisor import Supervisor
 
 from ..faults.processes import ROOT, Programs, until
 from ..faults.processes import Program as Process
+from ..servers.mysql import MariadbServer
+from ..servers.places import Place
+from ..servers.postgres import PostgresServer
+from ..servers.redis import RedisServer
 from . import app
 from .bench import KEY
 
@@ -60,30 +68,38 @@ def runs(pid: int) -> bool:
         return False
 
 
-class ShakyEngine(SqliteBackend):
-    """Fails where a test wants it to: a verb while it is `down`, or once after it was done, its answer lost."""
+class ShakyEngine(Engine):
+    """Fails where a test wants it to: a verb while it is `down`, or once after it was done, its answer lost.
 
-    def __init__(self, path: Path, *, policy: LeasePolicy) -> None:
+    It comes before the engine it spoils among the bases of a class.
+    """
+
+    def __init__(self, address: Path | str, **options: Any) -> None:
         self.ring = Keyring.parse(KEY)
-        super().__init__(path, EnvelopeFactory(self.ring, clock=SYSTEM_CLOCK), policy=policy)
+        self._sound.__init__(address, EnvelopeFactory(self.ring, clock=SYSTEM_CLOCK), **options)
         self.down: set[str] = set()
         self.lost_answers: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
 
+    @property
+    def _sound(self) -> Any:
+        """The engine as it is."""
+        return super()
+
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        return self._shaky("claim", lambda: super(ShakyEngine, self).claim(queue, limit, owner_token=owner_token))
+        return self._shaky("claim", lambda: self._sound.claim(queue, limit, owner_token=owner_token))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self._shaky("settle", lambda: super(ShakyEngine, self).settle(settlements))
+        return self._shaky("settle", lambda: self._sound.settle(settlements))
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
-        call = super().exchange
+        call: Callable[..., tuple[list[bool], list[JobLease]]] = self._sound.exchange
         return self._shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self._shaky("renew_many", lambda: super(ShakyEngine, self).renew_many(leases))
+        return self._shaky("renew_many", lambda: self._sound.renew_many(leases))
 
     def _shaky(self, verb: str, call: Callable[[], T]) -> T:
         self.calls[verb] += 1
@@ -94,6 +110,35 @@ class ShakyEngine(SqliteBackend):
             self.lost_answers[verb] -= 1
             raise BackendUnavailable(f"{verb}: the answer was lost")
         return answer
+
+
+class ShakySqlite(ShakyEngine, SqliteBackend):
+    pass
+
+
+class ShakyPostgres(ShakyEngine, PostgresBackend):
+    pass
+
+
+class ShakyMysql(ShakyEngine, MysqlBackend):
+    pass
+
+
+class ShakyRedis(ShakyEngine, RedisBackend):
+    pass
+
+
+def shaky_engine(place: Place, policy: LeasePolicy) -> ShakyEngine:
+    """The engine of this place."""
+    match place.server:
+        case PostgresServer(url=url):
+            return ShakyPostgres(url, policy=policy, prefix=place.prefix)
+        case MariadbServer(url=url):
+            return ShakyMysql(url, policy=policy, prefix=place.prefix)
+        case RedisServer(url=url):
+            return ShakyRedis(url, policy=policy, prefix=place.prefix)
+        case _:
+            return ShakySqlite(place.database, policy=policy)
 
 
 class Entry(NamedTuple):
@@ -143,14 +188,15 @@ class Running:
 class Floor:
     """Everything in one directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.directory = directory = place.directory
         self._opened: list[ShakyEngine] = []
         self._workers: list[Running] = []
         self._processes = Programs(
             directory,
             FLOOR=str(directory),
-            HOLDFAST_URL=f"sqlite:///{directory / 'jobs.db'}",
+            HOLDFAST_URL=place.url,
             HOLDFAST_SIGNING_KEY=KEY,
             HOLDFAST_REAP_INTERVAL="0.1",
             HOLDFAST_POLL_INTERVAL="0.1",
@@ -160,8 +206,7 @@ class Floor:
 
     def open(self, *, lease_s: float = 30.0, crash_limit: int = 3) -> ShakyEngine:
         """The engine with this policy, for all that follows."""
-        policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit)
-        self.engine = ShakyEngine(self.directory / "jobs.db", policy=policy)
+        self.engine = shaky_engine(self.place, LeasePolicy(lease_s=lease_s, crash_limit=crash_limit))
         self._opened.append(self.engine)
         return self.engine
 
@@ -254,7 +299,7 @@ class Floor:
     @contextmanager
     def stranger(self) -> Generator[sqlite3.Connection]:
         """A connection of another program to the same file."""
-        connection = sqlite3.connect(self.directory / "jobs.db", isolation_level=None)
+        connection = sqlite3.connect(self.place.database, isolation_level=None)
         try:
             yield connection
         finally:

@@ -22,6 +22,7 @@ from holdfast.values import (
 )
 
 from ..faults.processes import until
+from ..servers.places import every_engine, every_engine_with
 from .floor import Floor
 
 LEASE_S = 1.2
@@ -72,7 +73,7 @@ def test_a_job_past_its_timeout_hears_of_it_in_a_coroutine_and_on_a_thread(floor
     assert floor.outcomes(id) == [Outcome.TIMEOUT]
 
 
-@pytest.mark.parametrize("job", ["deaf", "stuck"])
+@every_engine_with("job", "deaf", "stuck")
 def test_a_job_past_its_timeout_that_hears_nothing_is_killed_with_its_child(floor: Floor, job: str) -> None:
     id = floor.put(job, timeout=0.2, max_retries=1)
     floor.work()
@@ -124,6 +125,7 @@ def test_a_job_that_the_kernel_kills_for_its_memory_is_dead_after_its_last_retry
     assert {floor.state(other) for other in others} == {JobState.COMPLETED}
 
 
+@every_engine
 @pytest.mark.parametrize(
     ("signal_number", "how"),
     [(0, "exit code 7"), (signal.SIGSEGV, "killed by SIGSEGV"), (signal.SIGKILL, "killed by SIGKILL")],
@@ -173,6 +175,7 @@ def test_a_worker_that_is_to_leave_when_there_is_nothing_to_do_waits_for_a_retry
     assert (floor.state(id), floor.starts()[id]) == (JobState.DEAD, 2)
 
 
+@every_engine
 def test_of_several_jobs_in_a_process_that_died_none_is_blamed_and_each_waits(floor: Floor) -> None:
     ids = [floor.put(job, {"gate": "both"}, backoff=[1000.0]) for job in ("gated", "dies_at_gate")]
     worker = floor.start(concurrency=2)
@@ -225,6 +228,7 @@ def test_the_neighbour_of_a_killed_job_is_handed_back_and_runs_again(floor: Floo
     until(lambda: worker.tally.get(WorkerStatus.RELEASED) == 1, "the hand-back to be counted")
 
 
+@every_engine
 def test_a_job_that_ends_its_whole_worker_is_dead_at_the_crash_limit_and_never_started_again(floor: Floor) -> None:
     neighbour = floor.put("gated")
     first = floor.process("--count", "2", lease_s=1)
@@ -248,6 +252,7 @@ def test_a_job_that_ends_its_whole_worker_is_dead_at_the_crash_limit_and_never_s
     assert last.ended() == 0
 
 
+@every_engine
 def test_a_cancelled_job_is_interrupted(floor: Floor) -> None:
     floor.open(lease_s=LEASE_S)
     id = floor.put("gated")
@@ -271,7 +276,7 @@ def test_a_cancelled_job_hears_of_it_in_a_coroutine_and_on_a_thread(floor: Floor
     assert bool(floor.ledger("heard")) is (job == "heedful")
 
 
-@pytest.mark.parametrize("job", ["deaf", "stuck"])
+@every_engine_with("job", "deaf", "stuck")
 def test_a_cancelled_job_that_hears_nothing_is_killed(floor: Floor, job: str) -> None:
     floor.open(lease_s=LEASE_S)
     id = floor.put(job)
@@ -325,6 +330,7 @@ def test_a_job_whose_handler_is_not_here_is_put_off(floor: Floor, known_to_the_w
     assert view.due_at > view.accepted_at + timedelta(seconds=0.9)
 
 
+@every_engine
 def test_a_verdict_that_comes_after_the_lease_was_lost_changes_nothing(floor: Floor) -> None:
     floor.open(lease_s=0.5)
     floor.engine.down = {"renew_many"}

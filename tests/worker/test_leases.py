@@ -2,14 +2,17 @@
 
 import pytest
 
+from holdfast.errors import BackendUnavailable
 from holdfast.values import JobState, Outcome, Release, StopOrder, WorkerStatus
 
 from ..faults.processes import stopped, until
+from ..servers.places import every_engine
 from .floor import Floor, runs
 
 LEASE_S = 1.2
 
 
+@every_engine
 def test_a_job_ten_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_keeps_the_interpreter(
     floor: Floor,
 ) -> None:
@@ -21,6 +24,7 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_kee
         assert (view.state, view.deliveries, floor.starts()[id]) == (JobState.COMPLETED, 1, 1)
 
 
+@every_engine
 def test_a_fenced_job_is_killed_before_its_lease_can_pass_to_another(floor: Floor) -> None:
     floor.open(lease_s=LEASE_S)
     id = floor.put("deaf", fence=True)
@@ -38,6 +42,7 @@ def test_a_fenced_job_is_killed_before_its_lease_can_pass_to_another(floor: Floo
     assert floor.view(id).crashes == 1
 
 
+@every_engine
 def test_a_job_that_did_not_ask_for_a_fence_runs_on_and_its_late_verdict_is_refused(floor: Floor) -> None:
     floor.open(lease_s=0.5)
     id = floor.put("gated")
@@ -54,6 +59,7 @@ def test_a_job_that_did_not_ask_for_a_fence_runs_on_and_its_late_verdict_is_refu
     assert floor.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
 
 
+@every_engine
 def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Floor) -> None:
     """Its guardian sees to it: the next worker does not run it beside the first."""
     id = floor.put("gated", fence=True)
@@ -70,6 +76,16 @@ def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Fl
     assert floor.view(id).attempts == 0
 
 
+def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(floor: Floor) -> None:
+    id = floor.put("brief")
+    floor.engine.down.add("claim")
+    supervisor = floor.supervisor(give_up_after_s=0.3)
+    with pytest.raises(BackendUnavailable, match="has not answered"):
+        supervisor.run()
+    assert floor.state(id) is JobState.PENDING
+
+
+@every_engine
 def test_verdicts_are_read_and_timeouts_kept_while_the_engine_does_not_answer(floor: Floor) -> None:
     """Children with many jobs before them are read in a hurry at other times: none is killed for what is over."""
     quick = floor.put_many(400, "quick", timeout=0.5)
@@ -108,7 +124,8 @@ def test_a_fenced_job_is_killed_when_its_lease_was_taken(floor: Floor) -> None:
     id = floor.put("deaf", fence=True)
     worker = floor.start(reap_interval_s=3600.0)
     pid = floor.noted("start", id).pid
-    floor.engine.file.write(lambda connection, _now: connection.execute("UPDATE holdfast_jobs SET owner_token = x'00'"))
+    with floor.stranger() as connection:
+        connection.execute("UPDATE holdfast_jobs SET owner_token = x'00'")
     until(lambda: not runs(pid), "the child to be killed")
     until(lambda: worker.supervisor.unsettled == 1, "the job to be let go")
     assert floor.outcomes(id) == []
@@ -188,6 +205,7 @@ def test_a_child_kept_free_for_a_suspect_works_again_when_that_is_cancelled(floo
     assert not floor.starts()[id]
 
 
+@every_engine
 def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
     ids = [floor.put("gated", {"gate": "end"}) for _ in range(2)]
     worker = floor.start(processes=2)
@@ -210,6 +228,7 @@ def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
         assert (floor.view(id).deliveries, floor.starts()[id]) == (1, 1)
 
 
+@every_engine
 @pytest.mark.parametrize("verb", ["claim", "exchange"])
 def test_a_lost_answer_loses_no_job_and_repeats_none(floor: Floor, verb: str) -> None:
     floor.engine.lost_answers[verb] = 3

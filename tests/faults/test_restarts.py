@@ -1,0 +1,145 @@
+"""Servers killed under load and started again: nothing that was accepted is lost, and nobody has to help.
+
+With HOLDFAST_LONG=1 in the environment each is killed twenty times instead of three.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.definition import JobDefinition
+from holdfast.errors import BackendUnavailable
+from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.values import JobState, Outcome
+
+from ..servers.mysql import MariadbServer
+from ..servers.places import place_on
+from ..servers.postgres import PostgresServer
+from ..servers.redis import RedisServer
+from ..servers.running import Server, started
+from .processes import Program, lives, until
+from .yard import Yard
+
+IS_LONG = os.environ.get("HOLDFAST_LONG") == "1"
+KILLS = 20 if IS_LONG else 3
+RESUMED_WITHIN_S = 10.0
+REFUSED_WITHIN_S = 10.0
+
+pytestmark = pytest.mark.timeout(1200 if IS_LONG else 120)
+
+# Written to the disk before it is answered, as the documentation asks of whoever wants to lose nothing.
+DURABLE: dict[str, Callable[[], Server]] = {
+    "postgres": lambda: PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}),
+    "mysql": lambda: MariadbServer(
+        settings={"innodb-flush-log-at-trx-commit": "1", "innodb-flush-method": "fsync"},
+    ),
+    "redis": lambda: RedisServer(settings={"appendfsync": "always"}),
+}
+
+
+@pytest.fixture(params=[*DURABLE])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of its own, for it is killed."""
+    server = started(DURABLE[request.param])
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def yard(server: Server) -> Iterator[Yard]:
+    with place_on(server) as place:
+        yard = Yard(place)
+        yield yard
+        yard.close()
+
+
+def test_a_server_killed_again_and_again_loses_no_accepted_job_and_its_workers_resume(
+    yard: Yard, server: Server
+) -> None:
+    dice, engine = random.Random(KILLS), yard.hf.backend()
+    producers = [yard.insistent_producer("brief") for _ in range(2)]
+    # A job whose claim or verdict was lost does not come back in time.
+    workers = [yard.worker(lease_s=600) for _ in range(2)]
+    gaps: list[float] = []
+    for _ in range(KILLS):
+        reached = len(yard.ledger()) + dice.randint(50, 200)
+        until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
+        server.kill()
+        _refuses(engine)
+        server.start()
+        gaps.append(_until_all_have_settled(yard, workers))
+    for producer in producers:
+        producer.hang_up()
+        assert (producer.ended(), producer.complained) == (0, "")
+    ids = [id for producer in producers for id in producer.said_lines()]
+    until(lambda: set(ids) <= set(yard.ends()), "every accepted job to be run")
+    until(lambda: yard.are_done(len(ids)), "every job, and no other, to be completed")
+    print(f"{len(ids)} jobs, {KILLS} kills, all at work again after {max(gaps):.1f} s at most")
+
+    assert Counter(entry.id for entry in yard.ledger()) == Counter(ids * 2), "one start and one end of each"
+    for id in ids:
+        *before, last = yard.outcomes(id)
+        assert last is Outcome.SUCCEEDED
+        assert set(before) <= {Outcome.INTERRUPTED}, "handed back before it was started"
+    for worker in workers:
+        assert worker.runs
+        assert "Traceback" not in worker.complained
+
+
+def test_a_worker_without_work_whose_server_was_killed_takes_the_next_job(yard: Yard, server: Server) -> None:
+    worker = yard.worker()
+    for number in range(1, 3):
+        server.kill()
+        until(lambda: worker.complained.count("does not answer") >= number, "the worker to notice")  # noqa: B023
+        server.start()
+        (id,) = yard.put("quick")
+        until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be done", within_s=RESUMED_WITHIN_S)  # noqa: B023
+    assert "Traceback" not in worker.complained
+
+
+def test_a_fenced_job_is_killed_in_time_though_the_server_stands_still(yard: Yard, server: Server) -> None:
+    (id,) = yard.put("gated", fence=True)
+    worker = yard.worker(lease_s=2)
+    first = yard.wait_for_entry("start", id, by=worker)
+    with server.standing_still():
+        until(lambda: not lives(first.pid), "the first run to be killed")
+    again = until(lambda: yard.entries("start", id)[1:], "another run")[0]
+    yard.open_gate(again)
+    until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
+    assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+def _refuses(engine: Engine) -> None:
+    """Whatever is asked of a server that is down, it is said to be within a bounded time."""
+    verbs: list[Callable[[], object]] = [
+        lambda: engine.enqueue(JobDefinition(handler="brief")),
+        lambda: engine.claim("default", 1, owner_token=new_owner_token()),
+        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token()),
+        lambda: engine.wait_for_work(["default"], 60.0),
+        engine.reap_expired,
+        engine.counts,
+        engine.check,
+    ]
+    for verb in verbs:
+        began = time.monotonic()
+        with pytest.raises(BackendUnavailable):
+            verb()
+        assert time.monotonic() - began < REFUSED_WITHIN_S
+
+
+def _until_all_have_settled(yard: Yard, workers: list[Program]) -> float:
+    """How long it took until each of them had run and settled a job since now."""
+    began, known = time.monotonic(), len(yard.ledger())
+    for worker in workers:
+
+        def has_settled(pid: int = worker.pid) -> bool:
+            ended = [one.id for one in yard.ledger()[known:] if (one.what, one.worker) == ("end", pid)]
+            return any(yard.state(id) is JobState.COMPLETED for id in ended[:10])
+
+        left = RESUMED_WITHIN_S - (time.monotonic() - began)
+        until(has_settled, f"worker {worker.pid} to settle a job", within_s=left)
+    return time.monotonic() - began
