@@ -156,7 +156,6 @@ def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
 
 
-@every_engine
 def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
     (id,) = yard.put("gated")
     worker = yard.worker(lease_s=1)
