@@ -598,3 +598,16 @@ def _write(backend: SqliteBackend, path: Path, *, until_wal_is: int) -> None:
             return
         assert backend.accept([job(size=50_000)])[0].created
     pytest.fail("the WAL did not grow although somebody reads an old state")
+
+
+def test_a_second_handle_costs_the_first_none_of_its_locks(path: Path) -> None:
+    """Without them, whoever closes the file elsewhere believes itself the last, and removes the log from under us."""
+    visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM holdfast_jobs'); c.close()"
+    log = path.with_name(f"{path.name}-wal")
+    with opened(path) as first:
+        first.accept([job()])
+        with opened(path) as second:
+            second.create_schema()
+            before = log.stat().st_ino
+            subprocess.run([sys.executable, "-c", visit, str(path)], check=True)
+            assert log.stat().st_ino == before

@@ -6,6 +6,7 @@ write lock is held: automatic checkpoints are off, and whoever commits past a li
 (docs/decisions/0003-sqlite-checkpoints.md).
 """
 
+import errno
 import os
 import random
 import re
@@ -295,7 +296,7 @@ class SqliteFile:
         _refuse_network_file_system(self.path)
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            _create(self.path)
         except OSError as problem:
             raise BackendUnavailable(f"cannot open {self.path} for writing: {problem.strerror}") from problem
         try:
@@ -431,6 +432,24 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=lambda: _after_fork(in_child=False),
         after_in_child=lambda: _after_fork(in_child=True),
     )
+
+
+def _create(path: Path) -> None:
+    """Make the file, readable for us alone, unless it is there.
+
+    One that is there is not opened: its closing would cost every connection of this process its locks, and another
+    process that closes its own would believe itself the last and remove the log from under ours.
+    """
+    try:
+        if hasattr(os, "mknod"):
+            os.mknod(path, 0o600)
+        else:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
 def _patiently(action: Callable[[], T]) -> T:
