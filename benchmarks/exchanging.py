@@ -94,8 +94,6 @@ def _by_psycopg(place: PostgresPlace, jobs: int, batch: int) -> float:
                 "starts": numbers([now - TOOK_US] * len(step.ended)),
                 "ends": numbers([now] * len(step.ended)),
                 "token": step.ended_by,
-                "verdict": "ack",
-                "outcome": Outcome.SUCCEEDED.value,
             }
             if step.ended
             else None,

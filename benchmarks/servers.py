@@ -101,7 +101,7 @@ class PostgresPlace(Place):
         self.connection.execute("CHECKPOINT")
 
     def has_leases(self) -> bool:
-        return self._one("SELECT EXISTS (SELECT 1 FROM holdfast.jobs WHERE state = 2)") is True
+        return self._one("SELECT EXISTS (SELECT 1 FROM holdfast.open_jobs WHERE state = 2)") is True
 
     def _one(self, query: str) -> object:
         row = self.connection.execute(query.encode()).fetchone()

@@ -15,7 +15,6 @@ from holdfast.queues.backends.postgres import (
     GATE,
     GIVE_BACK,
     INSERT,
-    INSERT_MESSAGES,
     KNOWN,
     LEASE_COLUMNS,
     NEXT_DUE,
@@ -82,14 +81,15 @@ BUGS: dict[str, Bug] = {
     "reaper reaps every queue": bug("test_the_reaper_reaps_one_queue_or_all", (REAP, OF_QUEUE, "")),
     "reaper leaves no history": bug(
         "test_a_delivery_without_a_verdict_is_in_the_history",
-        (REAP, "        FROM reaped\n    )", "        FROM reaped WHERE false\n    )"),
+        (REAP, "        FROM held\n    )", "        FROM held WHERE false\n    )"),
     ),
     "reaper does not say when the run began": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
         (REAP, ":outcome, claimed_at, greatest", f":outcome, {NOW}, greatest"),
     ),
     "crash not counted": bug(
-        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
+        (REAP, "crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN", "crashes = CASE WHEN"),
     ),
     "crash counted by each of two reapers": bug(
         "test_reapers_at_once_count_a_crash_once",
@@ -101,8 +101,8 @@ BUGS: dict[str, Bug] = {
         ),
         (
             REAP,
-            ":error_message, ''\n        FROM reaped",
-            ":error_message, ''\n        FROM reaped ON CONFLICT DO NOTHING",
+            ":error_message, ''\n        FROM held",
+            ":error_message, ''\n        FROM held ON CONFLICT DO NOTHING",
         ),
     ),
     "crash limit off by one": bug(
@@ -114,11 +114,11 @@ BUGS: dict[str, Bug] = {
     ),
     "crashes not reset by a verdict": bug(
         "test_a_verdict_ends_the_count_of_crashes",
-        (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
+        (GIVE_BACK, "THEN o.crashes ELSE 0 END", "THEN o.crashes ELSE o.crashes END"),
     ),
     "crashes reset by handing back": bug(
         "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
-        (GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END"),
+        (GIVE_BACK, "WHEN :keeps_crashes THEN o.crashes ELSE 0 END", "ELSE 0 END"),
     ),
     "crashes reset by a rejection": bug(
         "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
@@ -163,7 +163,7 @@ BUGS: dict[str, Bug] = {
     ),
     "repeated claim fences late": bug(
         "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
-        (LEASE_COLUMNS, f"least(j.lease_until - {NOW}, j.lease_us)", "j.lease_us"),
+        (LEASE_COLUMNS, f"least(o.lease_until - {NOW}, o.lease_us)", "o.lease_us"),
     ),
     "pause ignored": bug(
         "test_a_paused_queue_gives_nothing_and_the_others_go_on",
@@ -174,26 +174,24 @@ BUGS: dict[str, Bug] = {
         (CLAIM, "deliveries = deliveries + 1", "deliveries = greatest(deliveries, 1)"),
     ),
     "attempt lost on nack": bug(
-        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + :attempt", "attempts")
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "o.attempts + :attempt", "o.attempts")
     ),
     "attempt counted on release": bug(
-        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + :attempt", "attempts + 1")
+        "test_a_release_costs_nothing", (GIVE_BACK, "o.attempts + :attempt", "o.attempts + 1")
     ),
     "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (GIVE_BACK, f"{NOW} + :delay", NOW)),
     "transaction outlives its lease": bug(
         "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along", (END, IN_TIME, "")
     ),
-    "dead reason lost": bug(
-        "test_an_abandoned_job_is_dead_with_its_reason", (END, "dead_reason = :dead_reason", "dead_reason = NULL")
-    ),
+    "dead reason lost": bug("test_an_abandoned_job_is_dead_with_its_reason", (END, ":dead_reason", "NULL")),
     "last error lost": bug(
         "test_an_abandoned_job_is_dead_with_its_reason", (END, "coalesce(:error, last_error)", "NULL")
     ),
     "expiry of a job not kept": bug(
-        "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, "expired = :expired", "expired = false")
+        "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, ":expired", "false")
     ),
     "attempt of an ack not kept": bug(
-        "test_in_a_large_batch_each_attempt_is_its_own", (ACK, "ON told.seq = ended.seq", "ON told.seq = -ended.seq")
+        "test_in_a_large_batch_each_attempt_is_its_own", (ACK, "ON told.seq = held.seq", "ON told.seq = -held.seq")
     ),
     "result dropped": bug("test_an_ack_completes_the_job", (END, ":result", "NULL")),
     "output dropped": bug("test_an_abandoned_job_is_dead_with_its_reason", (END, ":output", "NULL")),
@@ -214,7 +212,8 @@ BUGS: dict[str, Bug] = {
         "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, ":verdict", ":verdict AND false")
     ),
     "other verdict taken for a repetition": bug(
-        "test_another_verdict_with_the_same_token_is_refused", (SETTLED_AS, "verdict = :verdict", "verdict IS NOT NULL")
+        "test_another_verdict_with_the_same_token_is_refused",
+        (SETTLED_AS, "AND verdict = :verdict", "AND verdict IS NOT NULL"),
     ),
     "clock set back reaps": bug(
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
@@ -229,46 +228,49 @@ BUGS: dict[str, Bug] = {
     ),
     "same id overwrites": bug(
         "test_the_same_id_with_other_content_is_refused",
-        (INSERT, "DO NOTHING", "DO UPDATE SET job = excluded.job"),
-        (INSERT_MESSAGES, ":wires::bytea[])", ":wires::bytea[]) ON CONFLICT (seq) DO UPDATE SET wire = excluded.wire"),
+        (INSERT, "DO NOTHING", "DO UPDATE SET job = excluded.job, wire = excluded.wire"),
+        (INSERT, "SELECT * FROM new\n", "SELECT * FROM new ON CONFLICT DO NOTHING\n"),
     ),
     "tombstone not looked at": bug(
-        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (KNOWN, f"j.finished_at <= {NOW}", "true")
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (KNOWN, f"e.finished_at <= {NOW}", "true")
     ),
     "tombstone free too soon": bug(
         "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
     ),
-    "purge takes waiting jobs": bug(
+    "purge takes dead letters along": bug(
         "test_a_purge_takes_the_states_it_was_given",
         (
             inspector.FINISHED_BEFORE,
-            "state >= 4 AND state = :state AND finished_at",
-            "(state = :state OR state <= 1) AND coalesce(finished_at, 0)",
+            "state = :state AND",
+            "state IN (:state, 5) AND",
         ),
     ),
     "purge ignores age": bug(
         "test_a_purge_keeps_what_finished_lately", (inspector.FINISHED_BEFORE, " - :age::bigint", "")
     ),
     "replay keeps attempts": bug(
-        "test_a_replayed_dead_letter_starts_anew_with_its_history", (inspector.REPLAY, "attempts = 0, ", "")
+        "test_a_replayed_dead_letter_starts_anew_with_its_history",
+        (inspector.REPLAY, f"{NOW}, 0, 0,", f"{NOW}, over.attempts, 0,"),
     ),
-    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
-    "replay of a running job": bug(
-        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
+    "replay keeps crashes": bug(
+        "test_a_replayed_job_is_no_suspect", (inspector.REPLAY, f"{NOW}, 0, 0,", f"{NOW}, 0, over.crashes,")
+    ),
+    "replay of a completed job": bug(
+        "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")
     ),
     "replay forgets to ignore the expiry": bug(
         "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
-        (inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "false"),
+        (inspector.REPLAY, "over.ignore_expiry OR :ignore_expiry", "false"),
     ),
     "history backwards": bug(
         "test_the_history_keeps_every_attempt_in_order",
-        (inspector.ATTEMPTS, "ORDER BY delivery", "ORDER BY delivery DESC"),
+        (inspector.ATTEMPTS, "ORDER BY 1", "ORDER BY 1 DESC"),
     ),
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_its_one_state", (inspector.COUNT, f"state = 0 AND due_at > {NOW}", "false")
     ),
     "next due job of another queue": bug(
-        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "j.queue = asked.queue", "j.queue <> asked.queue")
+        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "o.queue = asked.queue", "o.queue <> asked.queue")
     ),
     "wait spins while paused": bug(
         "test_what_cannot_be_claimed_lets_nobody_spin", (NEXT_DUE, "WHERE p.queue = asked.queue", "WHERE false")
@@ -277,8 +279,10 @@ BUGS: dict[str, Bug] = {
     "progress accepted after the lease ended": bug(
         "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, IN_TIME, "")
     ),
-    "progress of a finished job": bug(
-        "test_a_settled_job_takes_no_more_reports", (REPORT_PROGRESS, " AND state = 2", "")
+    "progress of a job handed back": bug(
+        "test_a_settled_job_takes_no_more_reports",
+        (REPORT_PROGRESS, " AND state = 2", ""),
+        (GIVE_BACK, "owner_token = NULL,", "owner_token = o.owner_token,"),
     ),
     "second report keeps the delivery of the first": bug(
         "test_a_crash_loop_shows_how_far_the_last_delivery_got",

@@ -17,10 +17,10 @@ from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, span_us, to_us
 from holdfast.codec import MAX_WIRE_BYTES, content_digest
 from holdfast.errors import IdConflict
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
-from holdfast.queues.backends.postgres_inspector import DELETE_JOB, NOW, NOW_IS, PostgresInspector, numbers
+from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS, PostgresInspector, numbers
 from holdfast.queues.backends.postgres_transactions import CallersConnection, PostgresTransaction, Statements
 from holdfast.queues.backends.postgres_workers import PostgresRegistry
-from holdfast.queues.backends.records import CODES, FORGOTTEN, Row, end_row, lease_state, leased
+from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING, Row, end_row, lease_state, leased
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
     EFFECT_OF_ACK,
@@ -43,7 +43,6 @@ from holdfast.values import (
     JobLease,
     LeaseState,
     Nack,
-    Outcome,
     Progress,
     Release,
     Settlement,
@@ -58,43 +57,45 @@ ANNOUNCE_EVERY_S: Final = 0.02
 INSERT: Final = f"""
     WITH {NOW_IS}, given AS MATERIALIZED (
         SELECT * FROM unnest(:ids::text[], :queues::text[], :jobs::text[], :priorities::smallint[], :traces::text[],
-            :delays::bigint[], :instants::bigint[]) WITH ORDINALITY
-            AS g (id, queue, job, priority, trace_id, delay_us, run_at, place)
+            :delays::bigint[], :instants::bigint[], :wires::bytea[]) WITH ORDINALITY
+            AS g (id, queue, job, priority, trace_id, delay_us, run_at, wire, place)
+    ), new AS (
+        INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, wire, accepted_at, due_at)
+        SELECT id, queue, job, priority, trace_id, wire, {NOW},
+            CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at
+                 ELSE {NOW} - :number + place END
+        FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, due_at, priority, id, queue
+    ), opened AS (
+        INSERT INTO holdfast.open_jobs (seq, due_at, priority, id, queue) SELECT * FROM new
     )
-    INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, accepted_at, due_at)
-    SELECT id, queue, job, priority, trace_id, {NOW},
-        CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at ELSE {NOW} - :number + place END
-    FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, id"""
+    SELECT id FROM new"""
 
-INSERT_MESSAGES: Final = (
-    "INSERT INTO holdfast.messages (seq, wire) SELECT * FROM unnest(:seqs::bigint[], :wires::bytea[])"
-)
+INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
 
 KNOWN: Final = f"""
     WITH {NOW_IS}
-    SELECT j.seq, j.id, j.state, j.finished_at <= {NOW}, j.digest, m.wire
-    FROM holdfast.jobs AS j LEFT JOIN holdfast.messages AS m ON m.seq = j.seq
+    SELECT j.seq, j.id, e.state, e.finished_at <= {NOW}, e.digest, j.wire
+    FROM holdfast.jobs AS j LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
     WHERE j.id = ANY (:ids::text[]) ORDER BY j.seq FOR UPDATE OF j"""
 
 HELD_BY_RUN: Final = f"""
     WITH {NOW_IS}
-    SELECT seq, owner_token, queue FROM holdfast.jobs
-    WHERE id = :id AND deliveries = :delivery AND state = 2 AND lease_until > {NOW}"""
+    SELECT o.seq, o.owner_token, o.queue FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq
+    WHERE j.id = :id AND o.deliveries = :delivery AND o.state = 2 AND o.lease_until > {NOW}"""
 
 LEASE_COLUMNS: Final = f"""
-    j.seq, j.id, coalesce((SELECT wire FROM holdfast.messages AS m WHERE m.seq = j.seq), ''), j.lease_us, j.claimed_at,
-    j.deliveries, j.attempts, j.crashes, j.ignore_expiry, least(j.lease_until - {NOW}, j.lease_us),
-    j.priority, j.due_at"""
+    o.seq, o.id, j.wire, o.lease_us, o.claimed_at, o.deliveries, o.attempts, o.crashes, o.ignore_expiry,
+    least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
 
 # One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
 # whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
 CLAIM: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq FROM holdfast.open_jobs
         WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
     ), chosen AS MATERIALIZED (
         SELECT best.seq, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
-            SELECT seq, crashes FROM holdfast.jobs
+            SELECT seq, crashes FROM holdfast.open_jobs
             WHERE state <= 1 AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
             ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
         ) AS best
@@ -105,14 +106,16 @@ CLAIM: Final = f"""
     ), picked AS MATERIALIZED (
         SELECT seq FROM placed
         WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
-    ), j AS (
-        UPDATE holdfast.jobs
+    ), o AS (
+        UPDATE holdfast.open_jobs
         SET state = 2, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW}, lease_us = :lease,
             lease_until = {NOW} + :lease
         WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
     )
-    SELECT {LEASE_COLUMNS} FROM j
-    UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.jobs AS j WHERE j.seq = ANY (ARRAY(SELECT seq FROM held))"""
+    SELECT {LEASE_COLUMNS} FROM o JOIN holdfast.jobs AS j ON j.seq = o.seq
+    UNION ALL
+    SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o JOIN holdfast.jobs AS j ON j.seq = o.seq
+    WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
 
 # The same claim, sent again while the first is under way, waits for it here, and then sees what it has stamped.
 GATE: Final = "SELECT pg_advisory_xact_lock(:gate)"
@@ -122,24 +125,24 @@ NEXT_DUE: Final = f"""
     SELECT min(best.due_at) - {NOW}
     FROM unnest(:queues::text[]) AS asked (queue) CROSS JOIN generate_series(9, 0, -1) AS rank (priority)
     CROSS JOIN LATERAL (
-        SELECT due_at FROM holdfast.jobs AS j
-        WHERE state <= 1 AND j.queue = asked.queue AND j.priority = rank.priority ORDER BY due_at LIMIT 1
+        SELECT due_at FROM holdfast.open_jobs AS o
+        WHERE state <= 1 AND o.queue = asked.queue AND o.priority = rank.priority ORDER BY due_at LIMIT 1
     ) AS best
     WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses AS p WHERE p.queue = asked.queue)"""
 
 ACK: Final = f"""
-    WITH {NOW_IS}, ended AS (
-        UPDATE holdfast.jobs
-        SET state = 4, crashes = 0, finished_at = {NOW}, cancel_request = NULL, last_error = NULL
+    WITH {NOW_IS}, held AS (
+        DELETE FROM holdfast.open_jobs
         WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
-        RETURNING seq, deliveries
-    ), kept AS (
-        INSERT INTO holdfast.attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at)
-        SELECT ended.seq, ended.deliveries, :token, :verdict, :outcome, told.started_at, told.ended_at
-        FROM ended JOIN unnest(:seqs::bigint[], :starts::bigint[], :ends::bigint[]) AS told (seq, started_at, ended_at)
-            ON told.seq = ended.seq
+        RETURNING seq, due_at, attempts, deliveries, ignore_expiry, queue
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, deliveries, ignore_expiry, queue, crashes, state,
+            owner_token, finished_at, started_at, ended_at)
+        SELECT held.*, 0, 4, :token, {NOW}, told.started_at, told.ended_at
+        FROM held JOIN unnest(:seqs::bigint[], :starts::bigint[], :ends::bigint[]) AS told (seq, started_at, ended_at)
+            ON told.seq = held.seq
     )
-    SELECT seq FROM ended"""
+    SELECT seq FROM held"""
 
 _KEEP_ATTEMPT: Final = """
     kept AS (
@@ -147,56 +150,71 @@ _KEEP_ATTEMPT: Final = """
             error_type, error_message, traceback, output, result, note)
         SELECT seq, deliveries, :token, :verdict, :outcome, :started_at, :ended_at,
             :error_type, :error_message, :traceback, :output, :result, :note
-        FROM ended
-    ) SELECT seq FROM ended"""
+        FROM held
+    ) SELECT seq FROM held"""
 
 END: Final = f"""
-    WITH {NOW_IS}, ended AS (
-        UPDATE holdfast.jobs
-        SET state = :state, attempts = attempts + :attempt, finished_at = {NOW}, cancel_request = NULL,
-            crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, last_error = coalesce(:error, last_error),
-            dead_reason = :dead_reason, expired = :expired,
-            cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
-        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
-        RETURNING seq, deliveries
+    WITH {NOW_IS}, held AS (
+        DELETE FROM holdfast.open_jobs
+        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW} RETURNING *
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
+            crashes, last_error, dead_reason, expired, cancel_reason)
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, attempts + :attempt, {NOW},
+            CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, coalesce(:error, last_error), :dead_reason, :expired,
+            CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+        FROM held
     ), {_KEEP_ATTEMPT}"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+_NEXT_STATE: Final = """
+    CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+         ELSE :state END AS next_state"""
+
+_MOVE_ON: Final = f"""
+    back AS (
+        UPDATE holdfast.open_jobs AS o
+        SET state = next_state, attempts = o.attempts + :attempt, due_at = {NOW} + :delay, owner_token = NULL,
+            crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN :keeps_crashes THEN o.crashes ELSE 0 END,
+            last_error = coalesce(:error, o.last_error)
+        FROM held WHERE o.seq = held.seq AND next_state < 4
+    ), gone AS (
+        DELETE FROM holdfast.open_jobs AS o USING held WHERE o.seq = held.seq AND next_state >= 4
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
+            crashes, last_error, dead_reason, cancel_reason)
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, next_state, attempts + :attempt, {NOW},
+            CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+            coalesce(:error, last_error), CASE WHEN next_state = 5 THEN 'crash-loop' END, cancel_request
+        FROM held WHERE next_state >= 4
+    )"""
+
 GIVE_BACK: Final = f"""
-    WITH {NOW_IS}, ended AS (
-        UPDATE holdfast.jobs
-        SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
-                         ELSE :state END,
-            finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit)
-                               THEN {NOW} END,
-            dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit
-                               THEN 'crash-loop' END,
-            cancel_reason = cancel_request, cancel_request = NULL, expired = false,
-            attempts = attempts + :attempt, due_at = {NOW} + :delay,
-            crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
-            last_error = coalesce(:error, last_error)
-        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
-        RETURNING seq, deliveries
-    ), {_KEEP_ATTEMPT}"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
+        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW} FOR UPDATE
+    ), {_MOVE_ON}, {_KEEP_ATTEMPT}"""
 
 SETTLED_AS: Final = """
     SELECT 1 FROM holdfast.attempts
-    WHERE seq = :seq AND delivery = :delivery AND owner_token = :token AND verdict = :verdict"""
+    WHERE seq = :seq AND delivery = :delivery AND owner_token = :token AND verdict = :verdict
+    UNION ALL SELECT 1 FROM holdfast.ended_jobs
+    WHERE seq = :seq AND deliveries = :delivery AND owner_token = :token AND :ack::text = :verdict"""
 
 # In one order everywhere, so that nobody waits for somebody who waits for him.
 RENEW: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq FROM holdfast.open_jobs
         WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
         ORDER BY seq FOR UPDATE
     )
-    UPDATE holdfast.jobs SET lease_until = {NOW} + lease_us
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
     WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, cancel_request IS NOT NULL"""
 
 REPORT_PROGRESS: Final = f"""
     WITH {NOW_IS}
     INSERT INTO holdfast.progress (seq, delivery, done, total, message, at)
-    SELECT seq, deliveries, :done, :total, :message, {NOW} FROM holdfast.jobs
+    SELECT seq, deliveries, :done, :total, :message, {NOW} FROM holdfast.open_jobs
     WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
     ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
         message = excluded.message, at = excluded.at"""
@@ -204,32 +222,24 @@ REPORT_PROGRESS: Final = f"""
 # The server's clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = f"""
     WITH {NOW_IS}, ahead AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+        SELECT seq FROM holdfast.open_jobs
         WHERE state = 2 AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
         ORDER BY seq FOR UPDATE SKIP LOCKED
     )
-    UPDATE holdfast.jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
 
 REAP: Final = f"""
-    WITH {NOW_IS}, over AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
         WHERE state = 2 AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
         ORDER BY seq FOR UPDATE SKIP LOCKED
-    ), reaped AS (
-        UPDATE holdfast.jobs
-        SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= :crash_limit THEN 5 ELSE 0 END,
-            finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN {NOW} END,
-            dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
-            cancel_reason = cancel_request, cancel_request = NULL, expired = false,
-            crashes = crashes + 1, owner_token = NULL, due_at = {NOW}, last_error = :error
-        WHERE seq = ANY (ARRAY(SELECT seq FROM over)) RETURNING seq, deliveries, claimed_at, queue
-    ), kept AS (
+    ), {_MOVE_ON}, kept AS (
         INSERT INTO holdfast.attempts
             (seq, delivery, outcome, started_at, ended_at, error_type, error_message, traceback)
         SELECT seq, deliveries, :outcome, claimed_at, greatest(claimed_at, {NOW}), :error_type, :error_message, ''
-        FROM reaped
+        FROM held
     )
-    SELECT queue, count(*) FROM reaped GROUP BY queue"""
+    SELECT queue, count(*) FROM held GROUP BY queue"""
 
 NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"
 
@@ -267,7 +277,8 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         if not envelopes:
             return []
         if tx is None:
-            created = self.connections.transact(lambda connection: self._insert(connection, envelopes))
+            created = self._insert_one(envelopes[0]) if len(envelopes) == 1 else None
+            created = created or self.connections.transact(lambda connection: self._insert(connection, envelopes))
         else:
             with CallersConnection(tx, self.connections) as connection:
                 # What was announced a moment ago may be looked for before this transaction is committed.
@@ -281,6 +292,13 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         """Which of these were settled in the transaction that is open."""
         sent = self._send(connection, settlements)
         return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
+
+    def _insert_one(self, envelope: JobEnvelope) -> list[bool] | None:
+        """In one statement; None if its id is known already, and then nothing was written."""
+        statement = INSERT_AND_ANNOUNCE if self._news(_at_once([envelope])) else INSERT
+        query = {**_inserts([envelope]), "channel": self._channel}
+        is_new = self.connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchone())
+        return [True] if is_new else None
 
     def _insert(
         self,
@@ -296,28 +314,12 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             # An id that became free, or whose job was forgotten meanwhile, is taken now; or by somebody else, just now.
             missing = [one for one in missing if one.id not in known]
             new |= self._insert_new(connection, missing) if missing else set()
-        queues = {one.queue for one in envelopes if one.id in new and one.delay <= 0 and one.run_at is None}
-        (announce or self._announce)(connection, queues)
+        (announce or self._announce)(connection, _at_once(one for one in envelopes if one.id in new))
         return [_take(new, one.id) for one in envelopes]
 
     def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Insert those whose id is free: which ones that were."""
-        query = {
-            "ids": [one.id for one in envelopes],
-            "queues": [one.queue for one in envelopes],
-            "jobs": [one.job for one in envelopes],
-            "priorities": numbers(one.priority for one in envelopes),
-            "traces": [one.trace_id for one in envelopes],
-            "delays": numbers(span_us(one.delay) for one in envelopes),
-            "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
-            "number": len(envelopes),
-        }
-        rows = connection.execute(self._sql(INSERT), query, binary=True).fetchall()
-        seqs = {job_id: seq for seq, job_id in rows}
-        wires = {one.id: one.wire for one in reversed(envelopes) if one.id in seqs}
-        messages = {"seqs": numbers(seqs[job_id] for job_id in wires), "wires": list(wires.values())}
-        connection.execute(self._sql(INSERT_MESSAGES), messages)
-        return set(seqs)
+        return {id for (id,) in connection.execute(self._sql(INSERT), _inserts(envelopes), binary=True).fetchall()}
 
     def _known(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
@@ -325,7 +327,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         digests: dict[str, bytes] = {}
         for seq, job_id, state, is_over, digest, wire in connection.execute(self._sql(KNOWN), {"ids": ids}).fetchall():
             if state == FORGOTTEN and is_over:
-                connection.execute(self._sql(DELETE_JOB), {"seqs": numbers([seq])})
+                self._drop(connection, [seq])
             else:
                 digests[job_id] = bytes(digest) if state == FORGOTTEN else content_digest(bytes(wire))
         known = set(digests)
@@ -408,10 +410,14 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             return True
 
     def _announce(self, connection: Statements, queues: Iterable[str]) -> None:
+        self._announce_now(connection, self._news(queues))
+
+    def _news(self, queues: Iterable[str]) -> list[str]:
+        """Those that were not announced a moment ago, and will be now."""
         now = time.monotonic()
         news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
         self._announced_at.update(dict.fromkeys(news, now))
-        self._announce_now(connection, news)
+        return news
 
     def _announce_now(self, connection: Statements, queues: Iterable[str]) -> None:
         """Tell who waits, once the transaction is committed."""
@@ -499,6 +505,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             "delivery": lease.delivery,
             "token": bytes.fromhex(lease.owner_token),
             "verdict": effect_of(settlement).verdict,
+            "ack": EFFECT_OF_ACK.verdict,
         }
         return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
 
@@ -534,7 +541,12 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         assert record.error is not None  # noqa: S101 - for the type checkers: it always tells one
         query = {
             "queue": queue,
+            "state": WAITING,
+            "delay": 0,
+            "attempt": 0,
+            "crash": True,
             "crash_limit": self.policy.crash_limit,
+            "keeps_crashes": False,
             "error": record.error.line,
             "outcome": record.outcome,
             "error_type": record.error.type,
@@ -582,6 +594,25 @@ _TOLD: Final = (
 )
 
 
+def _inserts(envelopes: Sequence[JobEnvelope]) -> dict[str, Any]:
+    return {
+        "ids": [one.id for one in envelopes],
+        "queues": [one.queue for one in envelopes],
+        "jobs": [one.job for one in envelopes],
+        "priorities": numbers(one.priority for one in envelopes),
+        "traces": [one.trace_id for one in envelopes],
+        "delays": numbers(span_us(one.delay) for one in envelopes),
+        "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
+        "wires": [one.wire for one in envelopes],
+        "number": len(envelopes),
+    }
+
+
+def _at_once(envelopes: Iterable[JobEnvelope]) -> set[str]:
+    """The queues of those that nothing keeps from being started now."""
+    return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None}
+
+
 def _storable(name: str, value: object) -> object:
     """What the server can hold: no NUL in a text; output is kept as bytes, and so to the letter."""
     if not isinstance(value, str):
@@ -612,8 +643,6 @@ def _acks(batch: Sequence[Settlement], token: str) -> dict[str, Any]:
         "starts": numbers(started for started, _ in rows.values()),
         "ends": numbers(ended for _, ended in rows.values()),
         "token": bytes.fromhex(token),
-        "verdict": EFFECT_OF_ACK.verdict,
-        "outcome": Outcome.SUCCEEDED.value,
     }
 
 

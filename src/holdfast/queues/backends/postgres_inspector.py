@@ -8,6 +8,7 @@ from typing import Any, Final
 from holdfast.clock import from_us, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
+from holdfast.queues.backends.postgres_transactions import Statements
 from holdfast.queues.backends.records import (
     CANCELLED,
     CODES,
@@ -28,6 +29,7 @@ from holdfast.values import (
     JobFilter,
     JobHistory,
     JobState,
+    Outcome,
     Page,
     QueuePause,
     ReplayAnswer,
@@ -38,63 +40,92 @@ NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timesta
 NOW: Final = "(SELECT now FROM clock)"
 
 FORGET: Final = """
-    UPDATE holdfast.jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
+    UPDATE holdfast.ended_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL
+    WHERE seq = :seq"""
+DROP_MESSAGE: Final = "UPDATE holdfast.jobs SET wire = '' WHERE seq = :seq"
 
-DELETE_MESSAGE: Final = "DELETE FROM holdfast.messages WHERE seq = ANY (:seqs::bigint[])"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast.attempts WHERE seq = ANY (:seqs::bigint[])"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast.progress WHERE seq = ANY (:seqs::bigint[])"
+DELETE_ENDED: Final = "DELETE FROM holdfast.ended_jobs WHERE seq = ANY (:seqs::bigint[])"
 DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])"
 
 FINISHED_BEFORE: Final = f"""
     WITH {NOW_IS}
-    SELECT seq, finished_at, {NOW} FROM holdfast.jobs
-    WHERE state >= 4 AND state = :state AND finished_at <= {NOW} - :age::bigint
-        AND (:queue::text IS NULL OR queue = :queue)
+    SELECT seq, finished_at, {NOW} FROM holdfast.ended_jobs
+    WHERE state = :state AND finished_at <= {NOW} - :age::bigint AND (:queue::text IS NULL OR queue = :queue)
     ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 
-MESSAGE: Final = "SELECT wire FROM holdfast.messages WHERE seq = :seq"
+MESSAGE: Final = "SELECT wire FROM holdfast.jobs WHERE seq = :seq"
 
-DELETE_TOMBSTONES: Final = f"""
-    WITH {NOW_IS}, old AS MATERIALIZED (
-        SELECT seq FROM holdfast.jobs WHERE state >= 4 AND state = 7 AND finished_at <= {NOW}
-        ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
-    )
-    DELETE FROM holdfast.jobs WHERE seq = ANY (ARRAY(SELECT seq FROM old))"""
+OLD_TOMBSTONES: Final = f"""
+    WITH {NOW_IS}
+    SELECT seq FROM holdfast.ended_jobs WHERE state = 7 AND finished_at <= {NOW}
+    ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 
 COUNT: Final = f"""
     WITH {NOW_IS}
-    SELECT queue, state, state = 0 AND due_at > {NOW}, count(*) FROM holdfast.jobs
-    WHERE state < 7 AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2, 3"""
+    SELECT queue, state, state = 0 AND due_at > {NOW}, count(*) FROM holdfast.open_jobs
+    WHERE :queue::text IS NULL OR queue = :queue GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT queue, state, false, count(*) FROM holdfast.ended_jobs
+    WHERE state < 7 AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2"""
 
-VIEW_COLUMNS: Final = f"""
-    j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, ''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
-    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error,
-    p.done, p.total, p.message, p.at, {NOW}
-    FROM holdfast.jobs AS j LEFT JOIN holdfast.messages AS m ON m.seq = j.seq
-    LEFT JOIN holdfast.progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+_PROGRESS: Final = """
+    LEFT JOIN holdfast.progress AS p ON p.seq = s.seq AND p.delivery = s.deliveries AND s.state IN (1, 2, 5, 6)"""
+
+OPEN: Final = f"""
+    SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
+        NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
+
+ENDED: Final = f"""
+    SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
+        s.finished_at, NULL::bigint, s.dead_reason, s.cancel_reason, NULL, s.last_error,
+        p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.ended_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
-    FROM holdfast.attempts WHERE seq = :seq AND outcome IS NOT NULL ORDER BY delivery"""
+    FROM holdfast.attempts WHERE seq = :seq AND outcome IS NOT NULL
+    UNION ALL
+    SELECT deliveries, :succeeded, started_at, ended_at, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM holdfast.ended_jobs WHERE seq = :seq AND started_at IS NOT NULL ORDER BY 1"""
+
+STATE_OF: Final = """
+    SELECT coalesce(o.state, e.state) FROM holdfast.jobs AS j
+    LEFT JOIN holdfast.open_jobs AS o ON o.seq = j.seq LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
+    WHERE j.id = :id"""
+
+_OF_ID: Final = "seq = (SELECT seq FROM holdfast.jobs WHERE id = :id)"
 
 CANCEL_WAITING: Final = f"""
-    WITH {NOW_IS} UPDATE holdfast.jobs SET state = 6, cancel_reason = :reason, finished_at = {NOW}
-    WHERE id = :id AND state IN (0, 1, 3)"""
+    WITH {NOW_IS}, waiting AS (
+        DELETE FROM holdfast.open_jobs WHERE {_OF_ID} AND state IN (0, 1, 3) RETURNING *
+    )
+    INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
+        state, finished_at, cancel_reason)
+    SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, 6, {NOW}, :reason
+    FROM waiting"""
 # Asking again without a reason does not take the first one back.
-REQUEST_CANCEL: Final = """
-    UPDATE holdfast.jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
-    WHERE id = :id AND state = 2"""
+REQUEST_CANCEL: Final = f"""
+    UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
+    WHERE {_OF_ID} AND state = 2"""
 
 MESSAGE_OF: Final = f"""
     WITH {NOW_IS}
-    SELECT m.wire, {NOW} FROM holdfast.jobs AS j JOIN holdfast.messages AS m ON m.seq = j.seq
-    WHERE j.id = :id AND j.state IN (5, 6) AND NOT j.ignore_expiry"""
+    SELECT j.wire, {NOW} FROM holdfast.jobs AS j JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
+    WHERE j.id = :id AND e.state IN (5, 6) AND NOT e.ignore_expiry"""
 
 REPLAY: Final = f"""
-    WITH {NOW_IS} UPDATE holdfast.jobs
-    SET state = 0, attempts = 0, crashes = 0, due_at = {NOW}, dead_reason = NULL, cancel_reason = NULL,
-        finished_at = NULL, expired = false, ignore_expiry = ignore_expiry OR :ignore_expiry
-    WHERE id = :id AND state IN (5, 6) AND (NOT expired OR :ignore_expiry) RETURNING queue"""
+    WITH {NOW_IS}, over AS (
+        DELETE FROM holdfast.ended_jobs
+        WHERE {_OF_ID} AND state IN (5, 6) AND (NOT expired OR :ignore_expiry) RETURNING *
+    )
+    INSERT INTO holdfast.open_jobs (seq, id, priority, queue, due_at, attempts, crashes, deliveries, ignore_expiry,
+        last_error)
+    SELECT j.seq, j.id, j.priority, j.queue, {NOW}, 0, 0, over.deliveries, over.ignore_expiry OR :ignore_expiry,
+        over.last_error
+    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq RETURNING queue"""
 
 PAUSE: Final = f"""
     WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
@@ -132,14 +163,18 @@ class PostgresInspector(QueueInspector):
         if after is not None:
             finished, seq = (int(part) for part in after.split("."))
             conditions.append(
-                "(j.finished_at, j.seq) < (:after_finished, :after_seq)" if by_finish else "j.seq < :after_seq"
+                "(s.finished_at, s.seq) < (:after_finished, :after_seq)" if by_finish else "s.seq < :after_seq"
             )
             query |= {"after_finished": finished, "after_seq": seq}
-        newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
-        text = (
-            f"WITH {NOW_IS} SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
-        )
+        newest_first = "s.finished_at DESC, s.seq DESC" if by_finish else "s.seq DESC"
+        rest = f"WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
+        parts = [f"({part} {rest})" for part in _parts(where)]
+        if not parts:
+            return Page(jobs=(), next=None)
+        # Each part is as long as the whole may be, so the newest of both are among them.
+        whole = parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} ORDER BY 1 DESC LIMIT :limit"
         query["limit"] = limit + 1
+        text = f"WITH {NOW_IS} {whole}"
         rows = self.connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
         page = rows[:limit]
         last = page[-1] if len(rows) > limit and page else None
@@ -147,13 +182,14 @@ class PostgresInspector(QueueInspector):
         return Page(jobs=tuple(view(row[:-1], row[-1]) for row in page), next=cursor)
 
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"WITH {NOW_IS} SELECT {VIEW_COLUMNS} WHERE j.id = :id AND j.state < 7"
+        text = f"WITH {NOW_IS} {OPEN} WHERE j.id = :id UNION ALL {ENDED} WHERE j.id = :id AND s.state < 7"
 
         def read(connection: Connection) -> JobHistory | None:
             row = connection.execute(self._sql(text), {"id": job_id}).fetchone()
             if row is None:
                 return None
-            attempts = connection.execute(self._sql(ATTEMPTS), {"seq": row[0]}).fetchall()
+            query = {"seq": row[0], "succeeded": Outcome.SUCCEEDED.value}
+            attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
             return JobHistory(job=view(row[:-1], row[-1]), attempts=tuple(map(_attempt, attempts)))
 
         return self.connections.transact(read)
@@ -194,12 +230,11 @@ class PostgresInspector(QueueInspector):
         """Tell workers that wait for these queues to look."""
 
     def _state(self, connection: Connection, job_id: str) -> JobState | None:
-        query = self._sql("SELECT state FROM holdfast.jobs WHERE id = :id")
-        row = connection.execute(query, {"id": job_id}).fetchone()
+        row = connection.execute(self._sql(STATE_OF), {"id": job_id}).fetchone()
         return None if row is None else STATES.get(row[0])
 
     def discard(self, job_id: str) -> bool:
-        dead = f"WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.jobs WHERE id = :id AND state = 5 FOR UPDATE"
+        dead = f"WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.ended_jobs WHERE {_OF_ID} AND state = 5 FOR UPDATE"
 
         def change(connection: Connection) -> bool:
             row = connection.execute(self._sql(dead), {"id": job_id}).fetchone()
@@ -283,8 +318,7 @@ class PostgresInspector(QueueInspector):
             else:
                 drop.append(seq)
         self._forget(connection, keep)
-        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
-            connection.execute(self._sql(statement), {"seqs": numbers(drop)})
+        self._drop(connection, drop)
         return len(old)
 
     def _forget(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
@@ -293,13 +327,23 @@ class PostgresInspector(QueueInspector):
             message = connection.execute(self._sql(MESSAGE), {"seq": seq}).fetchone()
             digest = content_digest(message[0] if message else b"")
             connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
+            connection.execute(self._sql(DROP_MESSAGE), {"seq": seq})
         seqs = numbers(seq for seq, _ in stones)
-        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS):
             connection.execute(self._sql(statement), {"seqs": seqs})
 
+    def _drop(self, connection: Statements, seqs: Sequence[int]) -> None:
+        """Leave nothing of these."""
+        for statement in (DELETE_JOB, DELETE_ENDED, DELETE_ATTEMPTS, DELETE_PROGRESS):
+            connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
+
     def _drop_tombstones(self) -> None:
-        statement, query = self._sql(DELETE_TOMBSTONES), {"limit": PRUNE_BATCH}
-        while self.connections.run(lambda connection: connection.execute(statement, query).rowcount) == PRUNE_BATCH:
+        def drop(connection: Connection) -> int:
+            old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
+            self._drop(connection, [seq for (seq,) in old])
+            return len(old)
+
+        while self.connections.transact(drop) == PRUNE_BATCH:
             pass
 
 
@@ -308,13 +352,21 @@ def _attempt(row: Row) -> AttemptView:
     return attempt((*told, None if output is None else bytes(output).decode(errors="replace"), result, note))
 
 
+def _parts(where: JobFilter) -> list[str]:
+    """Where to look: among those that are open, those that have ended, or both."""
+    is_ended = [state.is_final for state in where.states]
+    tells_of_end = where.dead_reason is not None or where.finished_before is not None
+    has_open = not tells_of_end and not (is_ended and all(is_ended))
+    return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
+
+
 def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
     query: dict[str, Any] = {}
-    conditions = ["j.state < 7"]
+    conditions = ["s.state < 7"]
     if where.states:
         conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
     if where.queue is not None:
-        conditions.append("j.queue = :queue")
+        conditions.append("s.queue = :queue")
         query["queue"] = where.queue
     if where.job is not None:
         conditions.append("j.job = :job")
@@ -323,18 +375,17 @@ def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
         conditions.append("j.id = ANY (:ids)")
         query["ids"] = list(where.ids)
     if where.dead_reason is not None:
-        conditions.append("j.dead_reason = :dead_reason")
+        conditions.append("s.dead_reason = :dead_reason")
         query["dead_reason"] = where.dead_reason.value
     if where.finished_before is not None:
-        conditions.append("j.finished_at < :finished_before")
+        conditions.append("s.finished_at < :finished_before")
         query["finished_before"] = to_us(where.finished_before)
     return conditions, query
 
 
 def _state_condition(state: JobState) -> str:
     if state is JobState.SCHEDULED:
-        return f"(j.state = {WAITING} AND j.due_at > {NOW})"
+        return f"(s.state = {WAITING} AND s.due_at > {NOW})"
     if state is JobState.PENDING:
-        return f"(j.state = {WAITING} AND j.due_at <= {NOW})"
-    # The partial index of finished jobs is used only where its own condition is spelled out.
-    return f"(j.state = {CODES[state]}{' AND j.state >= 4' if state.is_final else ''})"
+        return f"(s.state = {WAITING} AND s.due_at <= {NOW})"
+    return f"s.state = {CODES[state]}"

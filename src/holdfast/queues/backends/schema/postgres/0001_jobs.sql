@@ -6,57 +6,79 @@ CREATE TABLE IF NOT EXISTS holdfast.schema (
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- The record of every job, small and often updated. Times are microseconds since the epoch, UTC.
--- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
--- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
+-- What was accepted: written once, with its signed message, and not touched again until the job is forgotten. Times are
+-- microseconds since the epoch, UTC.
 CREATE TABLE holdfast.jobs (
-    seq            bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    accepted_at    bigint   NOT NULL,
+    seq         bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    accepted_at bigint   NOT NULL,
+    due_at      bigint   NOT NULL,
+    priority    smallint NOT NULL,
+    id          text     COLLATE "C" NOT NULL,
+    queue       text     COLLATE "C" NOT NULL,
+    job         text     COLLATE "C" NOT NULL,
+    trace_id    text,
+    wire        bytea    NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+
+CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
+
+-- How it stands with a job that is not over: narrow rows, since a claim rewrites them. A job is in here or in
+-- `ended_jobs`. state: 0 waiting, 1 failed, 2 processing, 3 blocked.
+CREATE TABLE holdfast.open_jobs (
+    seq            bigint   PRIMARY KEY,
     due_at         bigint   NOT NULL,
     claimed_at     bigint,
     lease_us       bigint,
     lease_until    bigint,
-    finished_at    bigint,
     attempts       integer  NOT NULL DEFAULT 0,
     crashes        integer  NOT NULL DEFAULT 0,
     deliveries     integer  NOT NULL DEFAULT 0,
     priority       smallint NOT NULL,
     state          smallint NOT NULL DEFAULT 0,
-    expired        boolean  NOT NULL DEFAULT false,
     ignore_expiry  boolean  NOT NULL DEFAULT false,
     id             text     COLLATE "C" NOT NULL,
     queue          text     COLLATE "C" NOT NULL,
-    job            text     COLLATE "C" NOT NULL,
-    trace_id       text,
     owner_token    bytea,
     cancel_request text,
-    cancel_reason  text,
-    dead_reason    text,
-    last_error     text,
-    digest         bytea
+    last_error     text
 ) WITH (
-    -- Each job is rewritten twice: room for that in its own page, and vacuuming long before a fifth of a large table
-    -- is dead.
+    -- Every row is rewritten once and deleted: room for that in its own page, and vacuuming long before a fifth of a
+    -- large table is dead.
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
 
-CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
-
--- What a claim looks at, and nothing else: finished and leased jobs are not in it.
-CREATE INDEX jobs_ready ON holdfast.jobs (queue, priority, due_at, id) WHERE state <= 1;
+-- What a claim looks at, and nothing else: leased jobs are not in it.
+CREATE INDEX open_jobs_ready ON holdfast.open_jobs (queue, priority, due_at, id) WHERE state <= 1;
 
 -- Leases are few: one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
-CREATE INDEX jobs_leased ON holdfast.jobs (owner_token) WHERE state = 2;
+CREATE INDEX open_jobs_leased ON holdfast.open_jobs (owner_token) WHERE state = 2;
 
-CREATE INDEX jobs_finished ON holdfast.jobs (state, finished_at, seq) WHERE state >= 4;
-
--- The signed message, written once and never touched again: updating a job does not rewrite its payload.
-CREATE TABLE holdfast.messages (
-    seq  bigint PRIMARY KEY,
-    wire bytea  NOT NULL
+-- How a job ended. state: 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone: the message is gone, `digest`
+-- knows the content again, `finished_at` is when the id becomes free). A success that has nothing to tell but when it
+-- ran is told here (`owner_token`, `started_at`, `ended_at`) and has no row among the attempts.
+CREATE TABLE holdfast.ended_jobs (
+    seq           bigint   PRIMARY KEY,
+    finished_at   bigint   NOT NULL,
+    due_at        bigint   NOT NULL,
+    started_at    bigint,
+    ended_at      bigint,
+    attempts      integer  NOT NULL,
+    crashes       integer  NOT NULL,
+    deliveries    integer  NOT NULL,
+    state         smallint NOT NULL,
+    expired       boolean  NOT NULL DEFAULT false,
+    ignore_expiry boolean  NOT NULL,
+    queue         text     COLLATE "C" NOT NULL,
+    owner_token   bytea,
+    cancel_reason text,
+    dead_reason   text,
+    last_error    text,
+    digest        bytea
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+
+CREATE INDEX ended_jobs_finished ON holdfast.ended_jobs (state, finished_at, seq);
 
 -- How each delivery ended, written with the change it caused: by which claim and with which verdict (neither, if the
 -- reaper ended it), so that a repeated settlement is recognised, and what the attempt has to tell.
