@@ -10,8 +10,9 @@ Contenders take turns in one run on one machine, so that their ratio survives a 
 compare between hours. Every turn begins with an empty server: what belongs to the turn before is dropped, the jobs are
 enqueued, then the server is given time to do what it would do in the background (vacuum, statistics, a checkpoint).
 
-enqueue   Many jobs at once, a thousand a call: `enqueue_many` of definitions, signed within the time. A peer by the
-          quickest way it has: PgQueuer likewise, repid a hundred calls at a time, Dramatiq and Huey one by one.
+enqueue   Many jobs at once, a thousand a call: `enqueue_many` of definitions, signed within the time; and the very
+          statements that were heard of it, said again by the bare driver. Before a drain, peers enqueue by the quickest
+          way each has: PgQueuer likewise, repid a hundred calls at a time, Dramatiq and Huey one by one.
 drain     No-op jobs with a payload of 100 bytes, signed and verified, records kept: one worker of two children, and two
           workers of one child each; every peer with two worker processes. Counted from the first start of a handler to
           the moment the last job is settled: ours when none is held any more, PgQueuer's when its table is empty,
@@ -45,11 +46,12 @@ from holdfast.worker.executors.guardian import descendants, processes
 from measuring import LEDGERS, Figure, Site, Span, chunks, definitions, machine, ratio, report, say, take_turns
 from peers import ON_POSTGRES, ON_REDIS, Peer
 from profiling import processor_s, sampled, told
+from replaying import heard, said_again
 from servers import MariadbPlace, Missing, Place, PostgresPlace, RedisPlace
 
 ONE_WORKER: Final = "Holdfast, one worker of two children"
 TWO_WORKERS: Final = "Holdfast, two workers of one child"
-PARTS: Final = ("drain", "exchange", "pick-up")
+PARTS: Final = ("enqueue", "drain", "exchange", "pick-up")
 WARM_UP: Final = 20
 
 
@@ -131,6 +133,29 @@ class Bench:
         self.enqueued.setdefault(name, []).append(rate)
         self.place.settle_down()
         os.sync()
+
+    def enqueue(self) -> float:
+        site = self.site(self.plan.jobs)
+        rate = site.enqueue(self.plan.jobs)
+        site.remove()
+        return rate
+
+    def enqueue_by_driver(self) -> float:
+        site, jobs = self.site(self.plan.jobs), self.plan.jobs
+        with site.application() as hf:
+            hf.backend().facts("anything")
+            calls: list[list[Any]] = []
+            for chunk in chunks(range(jobs)):
+                with heard(self.place) as said:
+                    hf.enqueue_many(definitions(chunk))
+                calls.append(said)
+        self.place.empty()
+        with site.application() as hf:
+            hf.backend().facts("anything")
+            rate = jobs / said_again(self.place, calls)
+            assert hf.backend().counts() == {DEFAULT_QUEUE: {JobState.PENDING: jobs}}
+        site.remove()
+        return rate
 
     def drain_ours(self, name: str, workers: int, children: int) -> float:
         site = self.site(self.plan.jobs)
@@ -219,6 +244,8 @@ def measure(plan: Plan, place: Place, contest: Contest) -> list[Figure]:
     bench = Bench(plan, place)
     peers = _installed(contest.peers)
     figures: list[Figure] = []
+    if "enqueue" in plan.parts:
+        figures += _enqueues(bench)
     if "drain" in plan.parts:
         figures += _drains(bench, peers, contest)
     if "exchange" in plan.parts:
@@ -235,6 +262,15 @@ def _installed(peers: Sequence[Peer[Any]]) -> list[Peer[Any]]:
     return [peer for peer in peers if peer.version is not None]
 
 
+def _enqueues(bench: Bench) -> list[Figure]:
+    ours, bare = "enqueue: Holdfast, enqueue_many", "enqueue: the bare driver"
+    rates = take_turns(bench.plan.rounds, {ours: bench.enqueue, bare: bench.enqueue_by_driver})
+    return [
+        *(Figure(name, values, "jobs/s") for name, values in rates.items()),
+        ratio("enqueue: engine / driver", rates[ours], rates[bare], ""),
+    ]
+
+
 def _drains(bench: Bench, peers: Sequence[Peer[Any]], contest: Contest) -> list[Figure]:
     turns: dict[str, Callable[[], float]] = {
         ONE_WORKER: partial(bench.drain_ours, ONE_WORKER, 1, 2),
@@ -244,8 +280,8 @@ def _drains(bench: Bench, peers: Sequence[Peer[Any]], contest: Contest) -> list[
     rates = take_turns(bench.plan.rounds, turns)
     enqueued, notes = bench.enqueued, {peer.name: peer.note for peer in peers}
     figures = [
-        Figure("enqueue: Holdfast, enqueue_many", enqueued[ONE_WORKER], "jobs/s"),
-        *(Figure(f"enqueue: {name}", enqueued[name], "jobs/s") for name in notes),
+        Figure("enqueue, before a drain: Holdfast", enqueued[ONE_WORKER], "jobs/s"),
+        *(Figure(f"enqueue, before a drain: {name}", enqueued[name], "jobs/s") for name in notes),
         *(Figure(f"drain: {name}", rates[name], "jobs/s", notes.get(name, "")) for name in turns),
     ]
     if peers:

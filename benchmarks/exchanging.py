@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import pymysql
 import redis
-from pymysql.constants import CLIENT
 
 from holdfast import Holdfast
 from holdfast.clock import span_us
@@ -149,19 +148,7 @@ def _by_redis(place: RedisPlace, jobs: int, batch: int) -> float:
 
 def _by_pymysql(place: MariadbPlace, jobs: int, batch: int) -> float:
     now, mark = time.time_ns() // 1000, mysql_connections.mark_of(DEFAULT_QUEUE)
-    connection = pymysql.connect(
-        host="127.0.0.1",
-        port=place.server.port,
-        user="root",
-        database="holdfast",
-        charset="utf8mb4",
-        collation="utf8mb4_bin",
-        autocommit=True,
-        client_flag=CLIENT.FOUND_ROWS,
-    )
-    with connection, connection.cursor() as cursor:
-        for statement in mysql_connections.PREPARE:
-            cursor.execute(statement)
+    with place.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT seq FROM holdfast_jobs ORDER BY seq")
         seqs = [seq for (seq,) in cursor.fetchall()]
         assert len(seqs) == jobs

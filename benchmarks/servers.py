@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pymysql
+from pymysql.constants import CLIENT
+
+from holdfast.queues.backends import mysql_connections
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -137,6 +141,22 @@ class MariadbPlace(Place):
 
     def has_leases(self) -> bool:
         return bool(self._ask("SELECT 1 FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = 10 LIMIT 1"))
+
+    def connect(self) -> Any:
+        """A bare connection, set up as the engine sets up its own."""
+        connection: Any = pymysql.connect(
+            host="127.0.0.1",
+            port=self.server.port,
+            user="root",
+            database="holdfast",
+            charset="utf8mb4",
+            collation="utf8mb4_bin",
+            autocommit=True,
+            client_flag=CLIENT.FOUND_ROWS,
+        )
+        for statement in mysql_connections.PREPARE:
+            connection.query(statement)
+        return connection
 
     def _ask(self, statement: str) -> tuple[tuple[Any, ...], ...]:
         with self._connection.cursor() as cursor:
