@@ -33,7 +33,7 @@ PARENT: Final = {
     "Keyring.open": "verify the signature, decode the message",
     "Supervisor._admit": "admit: allowed handler, a flight for each job",
     "ExecutorProcess.give": "hand the jobs to a child",
-    "Supervisor._share_out": "hand the jobs to a child",
+    "Dispatcher._share_out": "hand the jobs to a child",
     "ExecutorProcess.read": "read verdicts: receive and decode",
     "ExecutorProcess.pull": "read verdicts: receive and decode",
     "ProcessPool._listen": "take verdicts in: whose is it, what is next",

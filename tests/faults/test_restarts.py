@@ -5,6 +5,7 @@ With HOLDFAST_LONG=1 in the environment each is killed twenty times instead of t
 
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ IS_LONG = os.environ.get("HOLDFAST_LONG") == "1"
 KILLS = 20 if IS_LONG else 3
 RESUMED_WITHIN_S = 10.0
 REFUSED_WITHIN_S = 10.0
+UNAVAILABLE = 5
 
 pytestmark = pytest.mark.timeout(1200 if IS_LONG else 120)
 
@@ -111,6 +113,27 @@ def test_a_fenced_job_is_killed_in_time_though_the_server_stands_still(yard: Yar
     yard.open_gate(again)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("count", ["1", "2"], ids=["no slot free", "a slot free"])
+def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_again(
+    yard: Yard, server: Server, count: str
+) -> None:
+    """Which server makes no difference here: the engines say it alike."""
+    (id,) = yard.put("gated")
+    worker = yard.worker("--give-up-after", "1s", "--count", count, lease_s=2)
+    first = yard.wait_for_entry("start", id, by=worker)
+    server.kill()
+    assert worker.ended() == UNAVAILABLE
+    assert re.search(r"the engine has not answered for \d+ s: the worker gives up", worker.complained)
+    assert "1 without a verdict: they run again when their leases end" in worker.complained
+    assert "Traceback" not in worker.complained
+    assert not lives(first.pid)
+    server.start()
+    again = yard.wait_for_entry("start", id, by=yard.worker(lease_s=2))
+    yard.open_gate(again)
+    until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
 
 
 def _refuses(engine: Engine) -> None:

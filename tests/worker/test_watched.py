@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from http.client import HTTPConnection
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.processes import Program, until
+
+from holdfast.values import JobState
 
 from .floor import Floor
 
@@ -61,6 +64,13 @@ class Probe:
         finally:
             connection.close()
 
+    def gauge(self, name: str, **labels: str) -> float | None:
+        """What a gauge says, if it is there."""
+        for family in text_string_to_metric_families(self("/metrics")[1]):
+            if (family.name, family.type) == (f"holdfast_{name}", "gauge"):
+                return next((sample.value for sample in family.samples if sample.labels == labels), None)
+        return None
+
 
 def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> None:
     worker = floor.process("--probe-port", "0")
@@ -76,6 +86,43 @@ def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> Non
     assert probe("/livez")[0] == 200
     floor.open_gate(running)
     assert worker.ended() == 0
+
+
+def test_metrics_tell_how_the_worker_stands_and_what_waits(floor: Floor) -> None:
+    first, second, _ = [floor.put("gated") for _ in range(3)]
+    probe = Probe(floor.process("--probe-port", "0", "--concurrency", "2"))
+    for id in (first, second):
+        floor.noted("start", id)
+    until(lambda: probe.gauge("jobs", queue="default", state="pending") == 1, "the third to be counted as waiting")
+    assert probe.gauge("jobs", queue="default", state="processing") == 2
+    assert probe.gauge("jobs", queue="default", state="dead") == 0
+    assert (probe.gauge("worker_jobs_running"), probe.gauge("worker_slots")) == (2, 2)
+    assert probe.gauge("worker_processes_ready") == 1
+    assert probe.gauge("worker_verdicts_undelivered") == 0
+    silences = [probe.gauge("engine_unheard_seconds") or 0.0]
+
+    def is_heard() -> bool:
+        silences.append(probe.gauge("engine_unheard_seconds") or 0.0)
+        return silences[-1] < silences[-2]
+
+    until(is_heard, "the engine to be heard, though there is nothing to fetch or to settle")
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+def test_metrics_say_how_long_a_server_has_stood_still_and_which_verdicts_wait_for_it(floor: Floor) -> None:
+    id = floor.put("gated")
+    probe = Probe(floor.process("--probe-port", "0"))
+    floor.noted("start", id)
+    assert floor.place.server is not None
+    with floor.place.server.standing_still():
+        floor.open_gate(id)
+        until(lambda: probe.gauge("worker_verdicts_undelivered") == 1, "the verdict to wait")
+        known = probe.gauge("engine_unheard_seconds") or 0.0
+        until(lambda: (probe.gauge("engine_unheard_seconds") or 0.0) > known + 1, "the silence to grow")
+        assert probe.gauge("worker_jobs_running") == 0
+    floor.reached(id, JobState.COMPLETED)
+    until(lambda: probe.gauge("worker_verdicts_undelivered") == 0, "the verdict to be confirmed")
+    until(lambda: (probe.gauge("engine_unheard_seconds") or 0.0) < known + 1, "the engine to be heard again")
 
 
 def test_a_worker_whose_engine_is_another_now_is_alive_but_not_ready(floor: Floor) -> None:

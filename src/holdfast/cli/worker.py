@@ -6,33 +6,32 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Final
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any, Final
 
 import click
 import msgspec
 
 from holdfast import __version__
 from holdfast.app import COMMAND_FACTS, Holdfast
-from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option
 from holdfast.cli.output import glyph, plain, say, span
+from holdfast.cli.start_options import StartChoices, start_options
 from holdfast.errors import ConfigError
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.metrics import InMemoryMetrics
+from holdfast.metrics.levels import JobCounts, WorkerLevels
 from holdfast.plaintext import log_to_stderr
 from holdfast.values import StopOrder, WorkerResult, WorkerStatus
+from holdfast.worker.census import Census
 from holdfast.worker.executors.guarded import orphans_adopted
-from holdfast.worker.executors.process import python_program
-from holdfast.worker.options import WorkerOptions
+from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.probes import Checks, ProbeServer
 from holdfast.worker.signals import heard
 from holdfast.worker.supervisor import Supervisor
 from holdfast.worker.systemd import ENVIRONMENT_NAMES, Notifier
 
 GC_THRESHOLD: Final = 20_000
-MOST_PROCESSES: Final = 512
-MOST_SLOTS: Final = 1000
 
 
 @click.group()
@@ -41,89 +40,8 @@ def worker() -> None:
 
 
 @worker.command()
-@click.argument("app", required=False)
-@click.option(
-    "--queue",
-    "-q",
-    "queues",
-    type=WeightedQueues(),
-    multiple=True,
-    callback=merged_queues,
-    metavar="A,B",
-    help="Queues to work; a:3,b gives a three turns for one of b; repeatable. Default: default.",
-)
-@click.option(
-    "--count", type=click.IntRange(1, MOST_PROCESSES), default=1, metavar="N", help="Processes that run jobs."
-)
-@click.option(
-    "--concurrency", type=click.IntRange(1, MOST_SLOTS), default=1, metavar="C", help="Jobs at once in each process."
-)
-@click.option("--allow", multiple=True, metavar="PROGRAM", help="A program that command jobs may run; repeatable.")
-@click.option("--burst", is_flag=True, help="Stop when nothing is due.")
-@click.option("--max-jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N jobs; 0 = never.")
-@click.option(
-    "--max-jobs-per-child",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="Replace a process after N jobs; 0 = never.",
-)
-@click.option("--max-memory", type=Size(), default=0, metavar="SIZE", help="Replace a process that has grown past it.")
-@click.option(
-    "--nice",
-    type=click.IntRange(0, 19),
-    default=5,
-    metavar="N",
-    help="How far jobs step back behind the worker when the processor is wanted by both; 0 = not.",
-)
-@click.option(
-    "--grace",
-    type=Span(),
-    default=30.0,
-    metavar="SPAN",
-    help="How long running jobs may finish when the worker stops; 0 = for ever.",
-)
-@click.option(
-    "--kill-after",
-    type=Span(),
-    default=10.0,
-    metavar="SPAN",
-    help="Kill what has not stopped that long after its timeout or its cancellation.",
-)
-@click.option(
-    "--give-up-after",
-    type=Span(),
-    default=0.0,
-    metavar="SPAN",
-    help="End, with an error, when the engine has not answered for that long; 0 = wait for ever.",
-)
-@click.option("--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /livez, /readyz, /metrics.")
-@click.option("--probe-host", default="127.0.0.1", metavar="HOST", help="Where to; 0.0.0.0 for an orchestrator.")
-@click.option("--reload", is_flag=True, help="Start anew when a Python file changes, for development.")
-@click.option("--quiet", is_flag=True, help="Print no line for each job.")
-@url_option
-@json_option
-def start(
-    app: str | None,
-    queues: dict[str, int],
-    count: int,
-    concurrency: int,
-    allow: tuple[str, ...],
-    burst: bool,
-    max_jobs: int,
-    max_jobs_per_child: int,
-    max_memory: int,
-    nice: int,
-    grace: float,
-    kill_after: float,
-    give_up_after: float,
-    probe_port: int | None,
-    probe_host: str,
-    reload: bool,
-    quiet: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
+@start_options
+def start(**said: Any) -> int:
     """Work jobs until told to stop.
 
     APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
@@ -135,46 +53,21 @@ def start(
       holdfast worker start shop:hf --queue mail:3,default --count 4
       holdfast worker start --allow sleep --burst
     """
-    if reload:
-        from holdfast.cli.reload import run_reloading, watched_directories
-
-        patience = grace + kill_after + 5.0 if grace else math.inf
-        return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience)
+    choices = StartChoices(**said)
+    if choices.reload:
+        return _run_reloading(choices)
     log_to_stderr()
-    setup = Setup(
-        app=app,
-        url=url,
-        allow=allow,
-        slots=concurrency,
-        max_jobs=max_jobs_per_child,
-        max_memory_bytes=max_memory,
-        nice=nice,
-    )
-    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_NAMES}
-    program = python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)
+    setup = choices.setup()
     notifier = Notifier.from_environment(os.environ)
     with ExitStack() as stack:
         stack.enter_context(orphans_adopted())
         hf = stack.enter_context(_application(setup))
-        metrics = None if probe_port is None else _metrics(hf)
-        options = WorkerOptions(
-            queues=queues,
-            processes=count,
-            concurrency=concurrency,
-            burst=burst,
-            max_jobs=max_jobs,
-            grace_s=grace,
-            kill_after_s=kill_after,
-            give_up_after_s=give_up_after,
-            poll_interval_s=hf.settings.poll_interval,
-            reap_interval_s=min(hf.settings.reap_interval, hf.settings.lease / 2),
-        )
-        printer = None if quiet else _documents if as_json else _lines
-        supervisor = hf.supervisor(program, options, on_results=printer, notifier=notifier)
-        server: ProbeServer | None = None
-        if probe_port is not None:
-            checks = Checks(live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=metrics)
-            server = stack.enter_context(ProbeServer(probe_host, probe_port, checks=checks))
+        if choices.probe_port is not None:
+            _count_for_prometheus(hf)
+        printer = None if choices.quiet else _documents if choices.as_json else _lines
+        options = choices.worker_options(hf.settings)
+        supervisor = hf.supervisor(_program(setup), options, on_results=printer, notifier=notifier)
+        server = stack.enter_context(_probes(choices, hf, supervisor))
         _greet(hf, supervisor)
         if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
@@ -182,6 +75,28 @@ def start(
         with _rare_collections(), heard(_answer(supervisor), _leave_signals()):
             supervisor.run()
     return 1 if supervisor.unsettled else 0
+
+
+def _run_reloading(choices: StartChoices) -> int:
+    from holdfast.cli.reload import run_reloading, watched_directories
+
+    patience = choices.grace + choices.kill_after + 5.0 if choices.grace else math.inf
+    return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience)
+
+
+def _program(setup: Setup) -> Program:
+    """How the children are started: told the same as this process, but not to speak to systemd."""
+    environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_NAMES}
+    return python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)
+
+
+def _probes(choices: StartChoices, hf: Holdfast, supervisor: Supervisor) -> ProbeServer | nullcontext[None]:
+    if choices.probe_port is None:
+        return nullcontext()
+    checks = Checks(
+        live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=_metrics(hf, supervisor)
+    )
+    return ProbeServer(choices.probe_host, choices.probe_port, checks=checks)
 
 
 def _application(setup: Setup) -> Holdfast:
@@ -192,14 +107,21 @@ def _application(setup: Setup) -> Holdfast:
     return hf
 
 
-def _metrics(hf: Holdfast) -> Callable[[], tuple[bytes, str]] | None:
-    """What serves `/metrics`: counted by prometheus-client, if it is there and the application has no own collector."""
+def _count_for_prometheus(hf: Holdfast) -> None:
+    """Let prometheus-client count, if it is there and the application has no collector of its own."""
     if type(hf.metrics) is InMemoryMetrics:
-        try:
+        with suppress(ConfigError):  # the extra is not installed; whoever asks is told
             from holdfast.metrics.prometheus import PrometheusMetrics
-        except ConfigError:  # the extra is not installed; whoever asks is told
-            return None
-        hf.metrics = PrometheusMetrics()
+
+            hf.metrics = PrometheusMetrics()
+
+
+def _metrics(hf: Holdfast, supervisor: Supervisor) -> Callable[[], tuple[bytes, str]] | None:
+    """What serves `/metrics`, if the collector can; ours shows how the worker stands, too."""
+    follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
+    follow = getattr(hf.metrics, "follow", None)
+    if follow is not None:
+        follow(supervisor.levels, Census(hf.backend(), supervisor.options.queues).read)
     render: Callable[[], tuple[bytes, str]] | None = getattr(hf.metrics, "render", None)
     return render
 

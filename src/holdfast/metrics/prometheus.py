@@ -1,19 +1,20 @@
 """`PrometheusMetrics`: a worker's counters and measurements, for Prometheus to scrape. Needs the extra `metrics`.
 
 Counting happens for every job and reading every few seconds, so what is kept are plain numbers; they become
-Prometheus's samples when they are read. The only label is `queue`.
+Prometheus's samples when they are read. The labels are `queue` and, of the jobs there are, `state`.
 """
 
 import re
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import Final
 
 from holdfast.errors import ConfigError
+from holdfast.metrics.levels import JobCounts, WorkerLevels
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -66,6 +67,10 @@ class PrometheusMetrics(Collector):
         with self._lock:
             self._gauges[_fit(name), queue] = value
 
+    def follow(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
+        """Show how a worker stands, too, whenever somebody reads; jobs that cannot be counted are left out."""
+        self.registry.register(_Levels(levels, jobs))
+
     def render(self) -> tuple[bytes, str]:
         """The document that is scraped, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
@@ -93,6 +98,35 @@ class PrometheusMetrics(Collector):
             yield histogram
 
 
+class _Levels(Collector):
+    """The gauges of one worker."""
+
+    def __init__(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
+        self._levels = levels
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        levels = self._levels()
+        yield _gauge("worker_jobs_running", "Jobs this worker is running.", levels.running)
+        yield _gauge("worker_slots", "Jobs this worker can run at once.", levels.slots)
+        yield _gauge("worker_processes_ready", "Processes that can be given jobs.", levels.processes_ready)
+        yield _gauge(
+            "worker_verdicts_undelivered", "Ended jobs the engine has not confirmed yet.", levels.verdicts_undelivered
+        )
+        yield _gauge(
+            "engine_unheard_seconds", "How long ago the engine last answered this worker.", levels.engine_unheard_s
+        )
+        jobs = self._jobs()
+        if jobs is not None:
+            counts = GaugeMetricFamily(
+                f"{PREFIX}jobs", "Jobs of the queues this worker works, by state.", labels=["queue", "state"]
+            )
+            for queue, states in sorted(jobs.items()):
+                for state, number in states.items():
+                    counts.add_metric([queue, state], number)
+            yield counts
+
+
 class _Histogram:
     """How many values fell into each bucket, and the sum of all."""
 
@@ -110,6 +144,10 @@ class _Histogram:
         """For each bound how many values were not above it, and the sum."""
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+
+
+def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, meaning, value=value)
 
 
 def _name(item: tuple[tuple[str, str], object]) -> str:

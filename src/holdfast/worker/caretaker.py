@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -37,6 +38,8 @@ class Caretaker:
         self._beat = Timer(engine.clock, BEAT_EVERY_S)
         self._progress: dict[tuple[str, int], tuple[JobLease, Progress]] = {}
         self._wake = threading.Event()
+        self.answered_at = time.monotonic()
+        self.failing_since: float | None = None
         self._is_over = False
         self._beats_now = False
         self._obeyed: StopOrder | None = None
@@ -82,14 +85,21 @@ class Caretaker:
             log.exception("maintenance failed, trying again")
 
     def _keep_in_touch(self) -> None:
-        if self._beat.is_due() or self._beats_now:
-            self._beats_now = False
-            order = self._engine.beat(self._report())
-        else:
-            order = self._engine.order_of(self._worker_id)
+        try:
+            order = self._ask_for_orders()
+        except BackendUnavailable:
+            self.failing_since = self.failing_since or time.monotonic()
+            raise
+        self.answered_at, self.failing_since = time.monotonic(), None
         if order is not None and order is not self._obeyed:
             self._obeyed = order
             self._on_order(order)
+
+    def _ask_for_orders(self) -> StopOrder | None:
+        if self._beat.is_due() or self._beats_now:
+            self._beats_now = False
+            return self._engine.beat(self._report())
+        return self._engine.order_of(self._worker_id)
 
     def _pass_progress_on(self) -> None:
         reports = [self._progress.pop(key) for key in list(self._progress)]

@@ -20,3 +20,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     give_up_after_s: float = 0.0
     poll_interval_s: float = 1.0
     reap_interval_s: float = 10.0
+
+    @property
+    def slots(self) -> int:
+        """How many jobs run at once."""
+        return self.processes * self.concurrency

@@ -1,8 +1,8 @@
 """`ProbeServer`: what an orchestrator or a scraper asks a worker over HTTP, answered on a thread of its own.
 
 `/livez` (also `/healthz`) says whether the worker's loop turns, `/readyz` whether it can work, `/metrics` what it has
-counted; `?verbose` lists every check. One request per connection. Readiness and metrics may have to wait for something:
-each is asked for on one further thread, so that whatever hangs there leaves `/livez` answering.
+counted and how it stands; `?verbose` lists every check. One request per connection. Readiness and metrics may have to
+wait for something: each is asked for on one further thread, so that whatever hangs there leaves `/livez` answering.
 """
 
 import asyncio

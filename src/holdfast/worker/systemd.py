@@ -1,4 +1,4 @@
-"""`Notifier`: tells systemd that the worker is ready, alive or leaving, if the environment asks for it.
+"""`Notifier`: tells systemd that a worker is ready, alive or leaving, if the environment asks for it; `Bulletin`: when.
 
 The protocol is sd_notify(3): lines `NAME=value` in one datagram to the socket that NOTIFY_SOCKET names.
 """
@@ -6,7 +6,7 @@ The protocol is sd_notify(3): lines `NAME=value` in one datagram to the socket t
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 # Children that inherited these would speak for the worker.
@@ -14,6 +14,7 @@ ENVIRONMENT_NAMES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 # systemd drops a whole message that is longer than 4096 bytes.
 MAX_STATUS_CHARACTERS: Final = 800
+STATUS_EVERY_S: Final = 5.0
 _NEVER_USEC: Final = 2**64 - 1
 
 
@@ -65,6 +66,30 @@ class Notifier:
             except OSError:
                 return
             self._unsent.clear()
+
+
+class Bulletin:
+    """What a loop has to tell as it turns: once that it is ready, and every so often its status and that it lives."""
+
+    def __init__(self, notifier: Notifier, *, is_ready: Callable[[], bool], status: Callable[[], str]) -> None:
+        self._notifier = notifier
+        self._is_ready = is_ready
+        self._status = status
+        self._is_announced = False
+        self._status_at = 0.0
+        self._beat_at = 0.0
+
+    def turn(self, now: float) -> None:
+        if not self._is_announced and self._is_ready():
+            self._is_announced = True
+            self._notifier.ready()
+        if now >= self._status_at:
+            self._status_at = now + STATUS_EVERY_S
+            self._notifier.status(self._status())
+        interval_s = self._notifier.watchdog_interval_s
+        if interval_s is not None and now >= self._beat_at:
+            self._beat_at = now + interval_s
+            self._notifier.beat()
 
 
 def _address(named: str) -> str | None:

@@ -1,6 +1,6 @@
 """Whose turn it is among several queues, and how many jobs to take at once. Pure bookkeeping."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 # A child should have work for about this long: enough to never wait for the next batch, too little to hoard.
@@ -51,6 +51,16 @@ class Pace:
     def __init__(self, *, is_shared: bool = False) -> None:
         self._is_shared = is_shared
         self._seconds: dict[str, float] = {}
+        self._lately: dict[str, list[float]] = {}
+
+    def took(self, queue: str, durations: Sequence[float]) -> None:
+        """Jobs took so long each; `learn` makes one batch of all that was told since it was last called."""
+        self._lately.setdefault(queue, []).extend(durations)
+
+    def learn(self) -> None:
+        for queue, durations in self._lately.items():
+            self.saw(queue, sum(durations), len(durations))
+        self._lately.clear()
 
     def saw(self, queue: str, seconds: float, jobs: int = 1) -> None:
         """So many jobs took that long together."""

@@ -3,14 +3,20 @@
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client import Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import ConfigError
 from holdfast.metrics import MeasuringCollector, measuring
+from holdfast.metrics.levels import JobCounts, WorkerLevels
 from holdfast.metrics.prometheus import BUCKETS_S, PrometheusMetrics
+from holdfast.values import JobState
+
+ROOT = Path(__file__).parents[3]
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -101,6 +107,42 @@ def test_every_metric_says_what_it_means() -> None:
     document = metrics.render()[0].decode()
     assert "# HELP holdfast_jobs_fetched_total Jobs this worker has claimed.\n" in document
     assert "# HELP holdfast_mails_sent_total Mails sent.\n" in document
+
+
+LEVELS = WorkerLevels(running=3, slots=8, processes_ready=2, verdicts_undelivered=5, engine_unheard_s=0.25)
+
+
+def test_how_a_worker_stands_is_asked_for_at_each_reading() -> None:
+    metrics = PrometheusMetrics()
+    levels = [LEVELS, msgspec.structs.replace(LEVELS, running=4)]
+    counts: list[JobCounts | None] = [{"mail": {JobState.PENDING: 7, JobState.DEAD: 0}, "b": {JobState.DEAD: 1}}, None]
+    metrics.follow(lambda: levels.pop(0), lambda: counts.pop(0))
+    assert scraped(metrics) == {
+        of("holdfast_jobs", queue="mail", state="pending"): 7,
+        of("holdfast_jobs", queue="mail", state="dead"): 0,
+        of("holdfast_jobs", queue="b", state="dead"): 1,
+        of("holdfast_worker_jobs_running"): 3,
+        of("holdfast_worker_slots"): 8,
+        of("holdfast_worker_processes_ready"): 2,
+        of("holdfast_worker_verdicts_undelivered"): 5,
+        of("holdfast_engine_unheard_seconds"): 0.25,
+    }
+    again = scraped(metrics)
+    assert again[of("holdfast_worker_jobs_running")] == 4
+    assert not any(name == "holdfast_jobs" for name, _ in again), "what is not known is not told"
+
+
+def test_every_gauge_of_a_worker_has_its_type_and_is_told_by_the_page() -> None:
+    metrics = PrometheusMetrics()
+    metrics.follow(lambda: LEVELS, lambda: {"mail": {JobState.PENDING: 7}})
+    families = list(text_string_to_metric_families(metrics.render()[0].decode()))
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for family in families:
+        assert family.type == "gauge"
+        labels = ", ".join(family.samples[0].labels)
+        name = f"{family.name}{{{labels}}}" if labels else family.name
+        assert f"| `{name}` | {family.documentation}" in page
+    assert len(families) == page.count("\n| `holdfast_")
 
 
 def test_an_application_may_add_its_own_metrics() -> None:

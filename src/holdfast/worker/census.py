@@ -1,0 +1,62 @@
+"""`Census`: how many jobs of a worker's queues there are in each state, for whoever watches the worker."""
+
+import logging
+import math
+import threading
+from collections.abc import Iterable
+from typing import Final
+
+from holdfast.metrics.levels import JobCounts
+from holdfast.queues.contract import Engine
+from holdfast.values import JobState
+
+log = logging.getLogger("holdfast.census")
+
+ASK_EVERY_S: Final = 5.0
+# Of the engine's time, counting takes no more than this: of millions of jobs it is done more seldom.
+LARGEST_SHARE: Final = 0.05
+PATIENCE_S: Final = 1.0
+# How long a count is shown beyond its time, if the engine does not answer the next question.
+STANDS_FOR_S: Final = 60.0
+
+
+class Census:
+    """Asks on a thread of its own, and not too often, however many want to know and however long the engine takes."""
+
+    def __init__(self, engine: Engine, queues: Iterable[str], *, patience_s: float = PATIENCE_S) -> None:
+        self._engine = engine
+        self._queues = tuple(queues)
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._is_answered = threading.Event()
+        self._is_answered.set()
+        self._ask_at = -math.inf
+        self._counts: JobCounts | None = None
+        self._stands_until = -math.inf
+
+    def read(self) -> JobCounts | None:
+        """The latest count, every state of every queue; None if the engine did not tell, or not for long."""
+        with self._lock:
+            if self._is_answered.is_set() and self._now() >= self._ask_at:
+                self._is_answered.clear()
+                threading.Thread(target=self._ask, name="holdfast-census", daemon=True).start()
+        self._is_answered.wait(self._patience_s)
+        return self._counts if self._now() < self._stands_until else None
+
+    def _ask(self) -> None:
+        asked_at = self._now()
+        counts: JobCounts | None = None
+        try:
+            found = self._engine.counts(self._queues[0] if len(self._queues) == 1 else None)
+            counts = {
+                queue: {state: found.get(queue, {}).get(state, 0) for state in JobState} for queue in self._queues
+            }
+        except Exception as problem:  # whatever it was: without an answer nobody would ask ever again
+            log.debug("the jobs could not be counted: %s", problem)
+        now = self._now()
+        self._ask_at = now + max(ASK_EVERY_S, (now - asked_at) / LARGEST_SHARE)
+        self._counts, self._stands_until = counts, self._ask_at + STANDS_FOR_S
+        self._is_answered.set()
+
+    def _now(self) -> float:
+        return self._engine.clock.monotonic()

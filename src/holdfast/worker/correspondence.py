@@ -1,0 +1,160 @@
+"""`Correspondence`: what a worker asks its engine next, and what it makes of the answer."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from holdfast.queues.contract import QueueBackend
+from holdfast.values import JobLease
+from holdfast.worker.dispatcher import Dispatcher
+from holdfast.worker.exchanger import Answer, Exchanger, Request
+from holdfast.worker.holdings import Holdings
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.mailbox import Mailbox
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.turns import Turns
+from holdfast.worker.verdicts import Verdicts
+
+LEAVE_IN_PEACE_S: Final = 0.05
+FAILED_PAUSE_S: Final = 1.0
+_BURST_LOOK_S: Final = 0.05
+_UNLIMITED: Final = 1 << 30
+
+
+class Correspondence:
+    """One request at a time: verdicts go out, leases come in. The `Exchanger` sees to it on a thread of its own."""
+
+    def __init__(
+        self,
+        backend: QueueBackend,
+        *,
+        holdings: Holdings,
+        dispatcher: Dispatcher,
+        keeper: Keeper,
+        mailbox: Mailbox,
+        reporter: Reporter,
+        options: WorkerOptions,
+        on_leases: Callable[[Sequence[JobLease]], None],
+        on_problem: Callable[[Exception], None],
+    ) -> None:
+        self._holdings = holdings
+        self._dispatcher = dispatcher
+        self._mailbox = mailbox
+        self._reporter = reporter
+        self._options = options
+        self._on_leases = on_leases
+        self._on_problem = on_problem
+        self._exchanger = Exchanger(
+            backend, Turns(options.queues), on_answer=self._post_answer, fence_at=keeper.fence_at
+        )
+        self._asked: Verdicts | None = None
+        self._asked_at = 0.0
+        self._ask_at = 0.0
+        self._is_waiting = False
+        self._is_leaving = False
+        self._endings_asked = 0
+        self._endings_dry: int | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether an answer is due."""
+        return self._asked is not None
+
+    @property
+    def is_exchanging(self) -> bool:
+        """Whether the exchanger is at work for us: its thread then gets the loop's time, which SQLite needs in a
+        thousand small pieces; what lingering children have to say goes into the next batch anyway. An engine that does
+        not answer for long is not waited for.
+        """
+        is_at_work = self._asked is not None and not self._is_waiting
+        return is_at_work and time.monotonic() < self._asked_at + LEAVE_IN_PEACE_S
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether the last claim found nothing, and nothing has ended since it was asked: that may be due again, or
+        have enqueued others.
+        """
+        return self._endings_dry == self._holdings.endings
+
+    @property
+    def undelivered(self) -> int:
+        """How many verdicts the engine has been told, and has not answered."""
+        return len(self._asked or ())
+
+    @property
+    def failing_since(self) -> float | None:
+        """Since when the engine has not answered, if that is so."""
+        return self._exchanger.failing_since
+
+    @property
+    def answered_at(self) -> float:
+        """When the engine has last answered."""
+        return self._exchanger.answered_at
+
+    def ask(self) -> None:
+        """Send the next request, if there is reason for one and the last is answered."""
+        if self._asked is not None:
+            if self._is_waiting and (self._holdings.verdicts or self._is_leaving):
+                self._is_waiting = False
+                self._exchanger.nudge()
+            return
+        now = time.monotonic()
+        limits = self._limits(now)
+        if (not self._holdings.verdicts and not limits) or now < self._ask_at:
+            return
+        if not limits and self._holdings.may_linger(now):
+            return
+        self._asked, self._asked_at = self._holdings.take_verdicts(), now
+        self._endings_asked = self._holdings.endings
+        wait_s = 0.0 if self._asked else self._wait()
+        self._is_waiting = wait_s > 0
+        self._exchanger.ask(Request(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
+
+    def leave(self) -> None:
+        """Ask for no more work."""
+        self._is_leaving = True
+        self._exchanger.leave()
+
+    def hurry(self) -> None:
+        """Stop repeating verdicts as well."""
+        self._exchanger.hurry()
+
+    def close(self, timeout_s: float) -> None:
+        self._exchanger.close(timeout_s)
+
+    def _wait(self) -> float:
+        if self._options.burst:
+            return _BURST_LOOK_S if self._holdings.flights else 0.0
+        return self._options.poll_interval_s
+
+    def _limits(self, now: float) -> Mapping[str, int]:
+        """How many jobs of each queue to claim: as many as will be started soon, and no more than are wanted."""
+        if self._is_leaving or (self._options.burst and self.is_dry and not self._holdings.flights):
+            return {}
+        left = self._left()
+        rooms = self._dispatcher.room(now)
+        return {queue: min(room, left) for queue, room in rooms.items()} if left > 0 else {}
+
+    def _left(self) -> int:
+        if not self._options.max_jobs:
+            return _UNLIMITED
+        # Those whose verdicts are on their way count already.
+        begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.verdicts)
+        return self._options.max_jobs - begun
+
+    def _post_answer(self, answer: Answer) -> None:
+        self._mailbox.post(lambda: self._take(answer))
+
+    def _take(self, answer: Answer) -> None:
+        asked, self._asked, self._is_waiting = self._asked, None, False
+        if answer.leases:
+            self._on_leases(answer.leases)
+        if answer.problem is not None:
+            # An error nobody foresaw.
+            self._ask_at = time.monotonic() + FAILED_PAUSE_S
+            self._on_problem(answer.problem)
+        elif answer.request.limits:
+            self._endings_dry = None if answer.leases else self._endings_asked
+        if asked:
+            self._holdings.answered(asked, answer.held)

@@ -1,0 +1,95 @@
+"""`Departure`: how a worker leaves: after what is running, or at once, and with which failure."""
+
+import logging
+import time
+from typing import Final
+
+from holdfast.errors import BackendUnavailable
+from holdfast.worker.caretaker import Caretaker
+from holdfast.worker.correspondence import Correspondence
+from holdfast.worker.executors.pool import ProcessPool
+from holdfast.worker.options import WorkerOptions
+from holdfast.worker.systemd import Notifier
+
+log = logging.getLogger("holdfast.worker")
+
+HURRY_KILL_AFTER_S: Final = 1.0
+FLUSH_S: Final = 10.0
+
+
+class Departure:
+    """Nothing happens until `drain` or `hurry` is called, but that a worker whose engine is silent gives up."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        *,
+        pool: ProcessPool,
+        correspondence: Correspondence,
+        caretaker: Caretaker,
+        notifier: Notifier,
+    ) -> None:
+        self.failure: Exception | None = None
+        self._options = options
+        self._pool = pool
+        self._correspondence = correspondence
+        self._caretaker = caretaker
+        self._notifier = notifier
+        self._draining_since: float | None = None
+        self._hurried_since: float | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self._draining_since is not None
+
+    @property
+    def has_waited_enough(self) -> bool:
+        """Whether a worker that was told to leave at once has tried long enough to deliver its verdicts."""
+        return (
+            self._hurried_since is not None and self._pool.is_empty and time.monotonic() > self._hurried_since + FLUSH_S
+        )
+
+    def drain(self) -> None:
+        """Fetch nothing more, finish what is running."""
+        if self._draining_since is None:
+            self._draining_since = time.monotonic()
+            self._notifier.stopping()
+            self._correspondence.leave()
+            self._pool.leave()
+            self._caretaker.beat_now()
+
+    def hurry(self) -> None:
+        """Hand back what is running, too."""
+        self.drain()
+        if self._hurried_since is None:
+            self._hurried_since = time.monotonic()
+            self._pool.patience(HURRY_KILL_AFTER_S)
+            self._correspondence.hurry()
+            self._pool.hurry(self._hurried_since)
+
+    def tend(self, now: float) -> None:
+        """Leave if it is time to, and leave at once if leaving takes too long."""
+        self._give_up_if_unheard(now)
+        since, grace = self._draining_since, self._options.grace_s
+        if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
+            running = len(self._pool.flights())
+            log.warning("the grace of %g s is over; what is running (%d) is handed back", grace, running)
+            self.hurry()
+        if self._hurried_since is not None:
+            self._pool.hurry(now)  # a job may have been started since
+
+    def _give_up_if_unheard(self, now: float) -> None:
+        """An engine that has not answered for so long may answer a new process: somebody else is to start one."""
+        limit_s, since = self._options.give_up_after_s, self._unheard_since()
+        if limit_s and since is not None and now > since + limit_s and self.failure is None:
+            self.failure = BackendUnavailable(
+                f"the engine has not answered for {now - since:.0f} s: the worker gives up"
+            )
+            self.hurry()
+
+    def _unheard_since(self) -> float | None:
+        if self._correspondence.failing_since is not None:
+            return self._correspondence.failing_since
+        # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
+        since = self._caretaker.failing_since
+        return since if since is not None and since > self._correspondence.answered_at else None

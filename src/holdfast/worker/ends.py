@@ -1,0 +1,97 @@
+"""`Ends`: what becomes of jobs, by what the children say of them and by how children die."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from holdfast import errors
+from holdfast.errors import HoldfastError, UnknownHandler
+from holdfast.execution.retry import RetryPolicy
+from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Progress
+from holdfast.worker.backlog import Backlog
+from holdfast.worker.decision import decide, policy_of, suspected
+from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.pool import Audience
+from holdfast.worker.executors.process import Flight, KillReason
+from holdfast.worker.holdings import Holdings
+from holdfast.worker.intake import Intake
+from holdfast.worker.reporting import EXECUTOR_DIED
+from holdfast.worker.turns import Pace
+
+
+class Ends(Audience):
+    """Hears the children out. Successes come in crowds and are taken in as such; all else comes one by one."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        backlog: Backlog,
+        *,
+        pace: Pace,
+        intake: Intake,
+        retry: RetryPolicy,
+        on_progress: Callable[[JobLease, Progress], None],
+    ) -> None:
+        self._holdings = holdings
+        self._backlog = backlog
+        self._pace = pace
+        self._intake = intake
+        self._retry = retry
+        self._pass_progress_on = on_progress
+
+    def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
+        for queue, durations in self._holdings.done(flights, frames).items():
+            self._pace.took(queue, durations)
+
+    def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
+        message, lease = flight.message, flight.lease
+        self._pace.took(lease.queue, [result.duration_s])
+        settlement = decide(result, message, lease, policy_of(message, self._retry))
+        self._holdings.judged(flight, settlement, result.duration_s)
+
+    def on_refused(self, flight: Flight, error: str, message: str) -> None:
+        kind = getattr(errors, error, UnknownHandler)
+        problem = (
+            kind(message) if isinstance(kind, type) and issubclass(kind, HoldfastError) else UnknownHandler(message)
+        )
+        self._holdings.settle(flight, self._intake.refusal(flight.lease, problem))
+
+    def on_returned(self, flights: Sequence[Flight]) -> None:
+        self._backlog.put_back(flights, time.monotonic())
+
+    def on_progress(self, flight: Flight, progress: Progress) -> None:
+        self._pass_progress_on(flight.lease, progress)
+
+    def on_died(
+        self, flights: Sequence[Flight], how: str, killed_for: tuple[KillReason, frozenset[int]] | None
+    ) -> None:
+        if killed_for is not None:
+            why, meant = killed_for
+            for flight in flights:
+                self._killed(flight, why, is_meant=flight.number in meant)
+        elif len(flights) == 1:
+            # It was alone in there, so it was this one's doing.
+            error = ErrorInfo(type=EXECUTOR_DIED, message=how)
+            self.on_ended(flights[0], self._holdings.cut_short(flights[0], Outcome.CRASHED, error))
+        else:
+            error = ErrorInfo(type=EXECUTOR_DIED, message=f"{how}, with {len(flights)} jobs started")
+            for flight in flights:
+                record = self._holdings.cut_short(flight, Outcome.CRASHED, error).record()
+                policy = policy_of(flight.message, self._retry)
+                self._holdings.settle(flight, suspected(flight.lease, record, policy))
+
+    def _killed(self, flight: Flight, why: KillReason, *, is_meant: bool) -> None:
+        if not is_meant:
+            self._holdings.hand_back(flight, "a neighbour in its process had to be killed")
+            return
+        match why:
+            case KillReason.TIMEOUT:
+                limit = f"ran longer than its timeout of {flight.message.timeout:g} s and had to be killed"
+                error = ErrorInfo(type="holdfast.JobTimeout", message=limit)
+                self.on_ended(flight, self._holdings.cut_short(flight, Outcome.TIMEOUT, error))
+            case KillReason.CANCELLED:
+                record = self._holdings.cut_short(flight, Outcome.CANCELLED).record()
+                self._holdings.settle(flight, Cancel(lease=flight.lease, record=record))
+            case KillReason.FENCED:
+                self._holdings.forsake(flight)
+            case _:
+                self._holdings.hand_back(flight, why.value)

@@ -1,0 +1,113 @@
+"""`Holdings`: the jobs in a worker's hands, and the verdicts on those that have left them."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from holdfast.clock import Clock
+from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
+from holdfast.worker.executors.frames import Done
+from holdfast.worker.executors.process import Flight
+from holdfast.worker.intake import Intake
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.reporting import Reporter
+from holdfast.worker.verdicts import Verdicts
+
+# Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
+SHORT_S: Final = 0.01
+SETTLE_LINGER_S: Final = 0.01
+
+
+class Holdings:
+    """A job is among the `flights` from its admission until there is a verdict on it, or until none can be given.
+
+    `verdicts` are those that go to the engine next. `unsettled` jobs have left without an answer from it, and
+    `endings` counts how often jobs have left with a verdict.
+    """
+
+    def __init__(self, keeper: Keeper, intake: Intake, *, clock: Clock, reporter: Reporter) -> None:
+        self.flights: set[Flight] = set()
+        self.verdicts = Verdicts()
+        self.unsettled = 0
+        self.endings = 0
+        self._keeper = keeper
+        self._intake = intake
+        self._clock = clock
+        self._reporter = reporter
+        self._settle_by = 0.0
+        self._is_urgent = False
+
+    def flight_of(self, lease: JobLease) -> Flight | None:
+        return next((flight for flight in self.flights if flight.lease is lease), None)
+
+    def done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
+        """These went well; how many seconds each of them took, by queue."""
+        self._ended(flights)
+        durations = self.verdicts.add_successes(flights, frames)
+        for seconds in durations.values():
+            self._is_urgent = self._is_urgent or max(seconds) > SHORT_S
+        return durations
+
+    def judged(self, flight: Flight, settlement: Settlement, duration_s: float) -> None:
+        """This one has run so long, and is to be settled like this."""
+        self._is_urgent = self._is_urgent or duration_s > SHORT_S
+        self.settle(flight, settlement)
+
+    def settle(self, flight: Flight, settlement: Settlement) -> None:
+        self._ended([flight])
+        self.verdicts.add(settlement, flight.message.job)
+
+    def cancel(self, flight: Flight) -> None:
+        """Settle a job that was cancelled before it was started."""
+        self.settle(flight, Cancel(lease=flight.lease, record=self._intake.record(Outcome.CANCELLED)))
+
+    def hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
+        """Let another worker have it: what it did here, if anything, counts for nothing."""
+        self._is_urgent = True
+        if flight.started_at > 0:
+            record = self.cut_short(flight, Outcome.INTERRUPTED, note=note).record()
+            self.settle(flight, Release(lease=flight.lease, delay=delay, record=record))
+        else:
+            self.settle(flight, self._intake.handed_back(flight.lease, note, delay=delay, unstarted=True))
+
+    def forsake(self, flight: Flight) -> None:
+        """Let it go without a verdict: whether its lease still holds is not known, so nothing may be said about it."""
+        self.flights.discard(flight)
+        self._keeper.drop([flight.lease])
+        self.unsettled += 1
+
+    def cut_short(
+        self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None, *, note: str = ""
+    ) -> ExecutionResult:
+        """The result of an attempt that could not tell its own, from its start to now."""
+        now_us = self._clock.now_us()
+        return ExecutionResult(
+            handler=flight.message.job,
+            outcome=outcome,
+            started_us=now_us - int((time.monotonic() - flight.started_at) * 1e6),
+            ended_us=now_us,
+            output=flight.printed,
+            error=error,
+            note=note,
+        )
+
+    def may_linger(self, now: float) -> bool:
+        """Whether all verdicts are on short jobs: more will come in a moment, for the same commit."""
+        return not self._is_urgent and now < self._settle_by
+
+    def take_verdicts(self) -> Verdicts:
+        """What is to go to the engine now; it is the caller's from here."""
+        verdicts, self.verdicts, self._is_urgent = self.verdicts, Verdicts(), False
+        return verdicts
+
+    def answered(self, verdicts: Verdicts, held: Sequence[bool | None]) -> None:
+        """The engine has answered these, each with whether its lease still held; None is no answer."""
+        self._keeper.drop(verdicts.leases)
+        self.unsettled += verdicts.report(held, self._reporter)
+
+    def _ended(self, flights: Sequence[Flight]) -> None:
+        """These leave our hands, with verdicts that go out next."""
+        self.flights.difference_update(flights)
+        self.endings += 1
+        if not self.verdicts:
+            self._settle_by = time.monotonic() + SETTLE_LINGER_S

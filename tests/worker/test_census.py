@@ -1,0 +1,116 @@
+"""How many jobs there are, for whoever watches a worker: asked seldom, and never waited for long."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.clock import ManualClock
+from holdfast.definition import JobDefinition
+from holdfast.errors import BackendUnavailable
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.contract import DEFAULT_POLICY
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring
+from holdfast.values import JobState
+from holdfast.worker.census import ASK_EVERY_S, LARGEST_SHARE, STANDS_FOR_S, Census
+
+from ..faults.processes import DEADLINE_S, until
+from .bench import KEY
+
+NONE = dict.fromkeys(JobState, 0)
+
+
+class CountedEngine(MemoryBackend):
+    """Remembers which counts it was asked for, and does something before it answers."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(EnvelopeFactory(Keyring.parse(KEY), clock=clock), policy=DEFAULT_POLICY, clock=clock)
+        self.time = clock
+        self.asked: list[str | None] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        self.asked.append(queue)
+        self.before()
+        return super().counts(queue)
+
+    def put(self, queue: str) -> None:
+        self.enqueue(JobDefinition(handler="mail", queue=queue))
+
+
+@pytest.fixture
+def engine() -> Iterator[CountedEngine]:
+    with CountedEngine(ManualClock()) as engine:
+        yield engine
+
+
+def test_every_state_of_every_queue_of_the_worker_is_told_and_no_other_queue(engine: CountedEngine) -> None:
+    engine.put("mail")
+    engine.put("other")
+    assert Census(engine, ["mail", "slow"]).read() == {"mail": NONE | {JobState.PENDING: 1}, "slow": NONE}
+    assert Census(engine, ["mail"]).read() == {"mail": NONE | {JobState.PENDING: 1}}
+    assert engine.asked == [None, "mail"], "of one queue only that one is counted"
+
+
+def test_the_engine_is_asked_every_few_seconds_however_often_somebody_wants_to_know(engine: CountedEngine) -> None:
+    census = Census(engine, ["mail"])
+    for _ in range(10):
+        assert census.read() == {"mail": NONE}
+    engine.put("mail")
+    engine.time.advance(ASK_EVERY_S - 0.1)
+    assert census.read() == {"mail": NONE}
+    assert len(engine.asked) == 1
+    engine.time.advance(0.1)
+    assert census.read() == {"mail": NONE | {JobState.PENDING: 1}}
+    assert len(engine.asked) == 2
+
+
+def test_an_engine_that_counts_slowly_is_asked_more_seldom(engine: CountedEngine) -> None:
+    engine.before = lambda: engine.time.advance(4.0)
+    census = Census(engine, ["mail"])
+    assert census.read() == {"mail": NONE}
+    engine.time.advance(4.0 / LARGEST_SHARE - 0.1)
+    assert census.read() == {"mail": NONE}
+    assert len(engine.asked) == 1
+    engine.time.advance(0.1)
+    census.read()
+    assert len(engine.asked) == 2
+
+
+@pytest.mark.parametrize("problem", [BackendUnavailable("nobody is there"), ZeroDivisionError()])
+def test_what_the_engine_cannot_tell_is_not_made_up_and_it_is_asked_again(
+    engine: CountedEngine, problem: Exception
+) -> None:
+    def refuse() -> None:
+        raise problem
+
+    census = Census(engine, ["mail"])
+    assert census.read() is not None
+    engine.time.advance(ASK_EVERY_S)
+    engine.before = refuse
+    assert census.read() is None
+    engine.time.advance(ASK_EVERY_S)
+    engine.before = lambda: None
+    assert census.read() == {"mail": NONE}
+
+
+def test_an_engine_that_hangs_is_asked_once_and_the_last_count_stands_for_a_while(engine: CountedEngine) -> None:
+    census = Census(engine, ["mail"], patience_s=0.001)
+    until(census.read, "the first count")
+    release = threading.Event()
+    engine.before = lambda: _wait_for(release)
+    try:
+        engine.time.advance(ASK_EVERY_S)
+        assert [census.read() for _ in range(3)] == [{"mail": NONE}] * 3
+        until(lambda: len(engine.asked) == 2, "the second question")
+        engine.time.advance(STANDS_FOR_S)
+        assert [census.read() for _ in range(3)] == [None] * 3
+        assert len(engine.asked) == 2
+    finally:
+        release.set()
+    assert until(census.read, "the engine to answer") == {"mail": NONE}
+
+
+def _wait_for(event: threading.Event) -> None:
+    assert event.wait(DEADLINE_S)
