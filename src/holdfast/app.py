@@ -199,7 +199,7 @@ class Holdfast:
         return str(sqlite_path(self.url)) if self.url.startswith("sqlite:") else redacted(self.url)
 
     def create_schema(self) -> None:
-        """Prepare the engine or bring its schema up to date."""
+        """Prepare the engine or bring its schema up to date. On a server, that needs no key."""
         engine, signer = self._factory().open(self.url, may_share=True)
         with engine:
             engine.create_schema()

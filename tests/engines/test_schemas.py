@@ -180,6 +180,25 @@ def test_asking_makes_nothing_and_says_whether_the_schema_is_current(
     assert schema() == (newest, newest, "current")
 
 
+@pytest.mark.parametrize("engine", ["postgresql", "mysql", "redis"])
+def test_migrating_a_server_needs_no_key_but_compares_one_that_is_given(
+    terminal: Terminal, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert terminal("migrate", "--url", place.url).code == 0
+    enqueue = ("enqueue", "--url", place.url, '{"job": "mail"}')
+    refused = terminal(*enqueue)
+    assert (refused.code, refused.out) == (2, "")
+    assert "HOLDFAST_SIGNING_KEY" in refused.err
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", KEY)
+    assert terminal(*enqueue).code == 0, "nobody has chosen a key before"
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", KEY[::-1])
+    other = terminal("migrate", "--url", place.url)
+    assert (other.code, other.out) == (2, "")
+    assert "were signed with another key" in other.err
+    monkeypatch.delenv("HOLDFAST_SIGNING_KEY")
+    assert terminal("migrate", "--url", place.url).code == 0
+
+
 def write_a_newer_version(place: Place, servers: dict[str, Server]) -> None:
     if place.engine == "redis":
         server = servers[place.engine]

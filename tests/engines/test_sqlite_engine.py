@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.clock import SystemClock
+from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import IdConflict
 from holdfast.queues.backends import sqlite, sqlite_file
 from holdfast.queues.backends import sqlite_inspector as inspector
+from holdfast.queues.backends.records import PRUNE_BATCH
 from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import TOMBSTONE_S, new_owner_token
 from holdfast.values import Ack, JobFilter, JobLease, JobState, Progress
 
 from ..faults.processes import Programs, until
@@ -72,6 +73,19 @@ def test_no_verb_does_more_because_more_jobs_wait_are_scheduled_or_have_finished
 
 
 # Many jobs at once.
+
+
+def test_more_records_than_one_batch_are_forgotten_and_later_their_tombstones(path: Path) -> None:
+    clock, many = ManualClock(), 2 * PRUNE_BATCH + 1
+    with opened(path, clock=clock, lease_s=600) as engine:
+        engine.accept([job() for _ in range(many)])
+        leases = engine.claim("default", many, owner_token=new_owner_token())
+        assert engine.settle([Ack(lease=lease) for lease in leases]) == [True] * many
+        assert engine.purge([JobState.COMPLETED]) == many
+        assert len(ids_in(path)) == many, "an hour long they are known"
+        clock.advance(TOMBSTONE_S)
+        engine.prune()
+        assert ids_in(path) == set()
 
 
 def test_a_statement_inserts_many_jobs_of_one_kind_and_another_the_rest(path: Path) -> None:

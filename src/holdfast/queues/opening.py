@@ -1,9 +1,10 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
@@ -19,6 +20,11 @@ from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
 _secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
 SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
+_DRIVERS: Final = {
+    "postgresql": ("PostgreSQL", "psycopg[binary,pool]"),
+    "mysql": ("MySQL", "PyMySQL"),
+    "redis": ("Redis", "redis[hiredis]"),
+}
 ALIASES: Final = {"postgres": "postgresql", "mariadb": "mysql", "rediss": "redis", "unix": "redis"}
 
 
@@ -45,23 +51,20 @@ class BackendFactory:
     def open(self, url: str, *, may_share: bool = False) -> tuple[Engine, Signer]:
         """The engine of a URL, and the keys its messages are signed with.
 
-        `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in.
+        `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in, and to
+        sign nothing, so that no key of a server's has to be known.
         """
         match engine_of(url):
             case "sqlite":
                 return self._open_sqlite(url, may_share=may_share)
-            case "postgresql":
-                return self._open_postgres(url)
-            case "mysql":
-                return self._open_mysql(url)
-            case "redis":
-                return self._open_redis(url)
             case "memory":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
-            case _:
+            case "sync":
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return self._open_sync(signer), signer
+            case engine:
+                return self._open_server(engine, url, signs=not may_share)
 
     def migrations(self, url: str) -> Sequence[Migration]:
         """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened, and no key is needed."""
@@ -72,16 +75,12 @@ class BackendFactory:
                 sqlite_path(url)
                 asked = sqlite_prefix(url)
             case "postgresql":
-                try:
+                with _driver("postgresql"):
                     from holdfast.queues.backends.postgres_connections import migrations
-                except ModuleNotFoundError as problem:
-                    raise _missing_postgres(problem) from problem
                 _, asked = _without_prefix(url)
             case "mysql":
-                try:
+                with _driver("mysql"):
                     from holdfast.queues.backends.mysql_connections import migrations
-                except ModuleNotFoundError as problem:
-                    raise _missing_mysql(problem) from problem
                 _, asked = _without_prefix(url)
             case engine:
                 raise ConfigError(
@@ -106,38 +105,12 @@ class BackendFactory:
         signer = self._signer or keyring_beside(path)
         return opened(signer), signer
 
-    def _open_postgres(self, url: str) -> tuple[Engine, Signer]:
-        try:
-            from holdfast.queues.backends.postgres import PostgresBackend
-        except ModuleNotFoundError as problem:
-            raise _missing_postgres(problem) from problem
-        signer = self._shared_signer(url)
+    def _open_server(self, engine: str, url: str, *, signs: bool) -> tuple[Engine, Signer]:
+        make = _server_engine(engine)
+        signer = self._shared_signer(url) if signs else self._signer or Unsigned()
         bare, asked = _without_prefix(url)
         prefix = self._prefix if asked is None else asked
-        envelopes = self._envelopes(signer)
-        return PostgresBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
-
-    def _open_mysql(self, url: str) -> tuple[Engine, Signer]:
-        try:
-            from holdfast.queues.backends.mysql import MysqlBackend
-        except ModuleNotFoundError as problem:
-            raise _missing_mysql(problem) from problem
-        signer = self._shared_signer(url)
-        bare, asked = _without_prefix(url)
-        prefix = self._prefix if asked is None else asked
-        envelopes = self._envelopes(signer)
-        return MysqlBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
-
-    def _open_redis(self, url: str) -> tuple[Engine, Signer]:
-        try:
-            from holdfast.queues.backends.redis import RedisBackend
-        except ModuleNotFoundError as problem:
-            raise _missing("Redis", "redis[hiredis]", problem) from problem
-        signer = self._shared_signer(url)
-        bare, asked = _without_prefix(url)
-        prefix = self._prefix if asked is None else asked
-        envelopes = self._envelopes(signer)
-        return RedisBackend(bare, envelopes, policy=self._policy, clock=self._clock, prefix=prefix), signer
+        return make(bare, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix), signer
 
     def _shared_signer(self, url: str) -> Signer:
         """The key of a networked engine, which all who use it must have: none is made here."""
@@ -154,6 +127,41 @@ class BackendFactory:
 
     def _envelopes(self, signer: Signer) -> EnvelopeFactory:
         return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
+
+
+class _ServerEngine(Protocol):
+    """An engine's class, as far as all that are on servers are made alike."""
+
+    def __call__(
+        self, address: str, envelopes: EnvelopeFactory, /, *, policy: LeasePolicy, clock: Clock, prefix: str
+    ) -> Engine: ...
+
+
+def _server_engine(engine: str) -> _ServerEngine:
+    with _driver(engine):
+        match engine:
+            case "postgresql":
+                from holdfast.queues.backends.postgres import PostgresBackend
+
+                return PostgresBackend
+            case "mysql":
+                from holdfast.queues.backends.mysql import MysqlBackend
+
+                return MysqlBackend
+            case _:
+                from holdfast.queues.backends.redis import RedisBackend
+
+                return RedisBackend
+
+
+@contextmanager
+def _driver(engine: str) -> Generator[None]:
+    """Around the import of an engine's files: a driver that is missing is named with what installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as problem:
+        name, package = _DRIVERS[engine]
+        raise ConfigError(f"{name} needs the package {problem.name}: pip install '{package}'") from problem
 
 
 def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
@@ -214,18 +222,6 @@ def _without_prefix(url: str) -> tuple[str, str | None]:
     asked = [unquote(option.removeprefix("prefix=")) for option in options if option.startswith("prefix=")]
     rest = "&".join(option for option in options if not option.startswith("prefix="))
     return f"{address}?{rest}" if rest else address, asked[-1] if asked else None
-
-
-def _missing_postgres(problem: ModuleNotFoundError) -> ConfigError:
-    return _missing("PostgreSQL", "psycopg[binary,pool]", problem)
-
-
-def _missing_mysql(problem: ModuleNotFoundError) -> ConfigError:
-    return _missing("MySQL", "PyMySQL", problem)
-
-
-def _missing(engine: str, package: str, problem: ModuleNotFoundError) -> ConfigError:
-    return ConfigError(f"{engine} needs the package {problem.name}: pip install '{package}'")
 
 
 def redacted(url: str) -> str:

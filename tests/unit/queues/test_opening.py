@@ -1,5 +1,6 @@
 """A URL becomes an engine, or an error that says how a URL is written and not what its password was."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,31 @@ def test_a_driver_is_given_the_rest_of_the_url_as_it_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(RedisBackend, "__init__", remember)
     BackendFactory(RING).open(url)
     assert given == [bare]
+
+
+@pytest.mark.parametrize(
+    ("url", "files", "driver", "advice"),
+    [
+        (
+            "postgres://db/shop",
+            "postgres",
+            "psycopg",
+            "PostgreSQL needs the package psycopg: pip install 'psycopg[binary,pool]'",
+        ),
+        ("mariadb://db/shop", "mysql", "pymysql", "MySQL needs the package pymysql: pip install 'PyMySQL'"),
+        ("rediss://db", "redis", "redis", "Redis needs the package redis: pip install 'redis[hiredis]'"),
+    ],
+)
+def test_a_missing_driver_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, url: str, files: str, driver: str, advice: str
+) -> None:
+    # As if nothing of the engine had been imported yet.
+    for module in [name for name in sys.modules if name.startswith(f"holdfast.queues.backends.{files}")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(ConfigError) as refusal:
+        BackendFactory(RING).open(url)
+    assert str(refusal.value) == advice
 
 
 @pytest.mark.parametrize("url", ["sqlite:///jobs.db", "postgresql://db/shop", "mysql://db/shop"])

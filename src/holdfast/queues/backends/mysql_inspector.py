@@ -1,27 +1,25 @@
 """Reading and operating the engine in MySQL: what people and pruning ask of the tables that `mysql.py` writes."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.clock import from_us, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.queues.backends.mysql_connections import CLOCK, PLACE, MysqlConnections, Session, chunks
 from holdfast.queues.backends.records import (
-    CANCELLED,
     CODES,
-    COMPLETED,
-    DEAD,
     FORGOTTEN,
-    NEVER,
     PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
     attempt,
+    not_replayed,
+    page,
     view,
 )
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
+from holdfast.queues.backends.retention import Outdated, Retention
+from holdfast.queues.contract import TOMBSTONE_S, has_expired
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -84,11 +82,10 @@ REPLAY: Final = f"""
     WHERE id = %(id)s AND state IN (5, 6) AND (NOT expired OR %(ignore_expiry)s)"""
 
 
-class MysqlInspector(QueueInspector):
+class MysqlInspector(Retention):
     """The reading side of `MysqlBackend`."""
 
     connections: MysqlConnections
-    policy: LeasePolicy
     _sql: Callable[[str], str]
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
@@ -119,10 +116,7 @@ class MysqlInspector(QueueInspector):
             return session.rows(self._sql(text), query | {"now": now, "limit": limit + 1}), now
 
         rows, now = self.connections.run(read)
-        page = rows[:limit]
-        last = page[-1] if len(rows) > limit and page else None
-        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
-        return Page(jobs=tuple(view(row, now) for row in page), next=cursor)
+        return page(rows, now, limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
         text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < 7"
@@ -158,13 +152,7 @@ class MysqlInspector(QueueInspector):
             query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
             if session.run(self._sql(REPLAY), query):
                 return ReplayAnswer.REPLAYED
-            match state:
-                case None:
-                    return ReplayAnswer.UNKNOWN
-                case JobState.DEAD | JobState.CANCELLED:
-                    return ReplayAnswer.EXPIRED
-                case _:
-                    return ReplayAnswer.NOT_FINAL
+            return not_replayed(state)
 
         return self.connections.transact(change)
 
@@ -179,19 +167,10 @@ class MysqlInspector(QueueInspector):
             row = session.row(self._sql(dead), (job_id,))
             if row is None:
                 return False
-            self._forget(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
             return True
 
         return self.connections.transact(change)
-
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        age_us = None if older_than is None else span_us(older_than.total_seconds())
-        return sum(
-            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
-            for state in sorted(check_purge(states))
-        )
 
     def pause(self, queue: str, reason: str = "") -> None:
         statement = self._sql(f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})")
@@ -221,51 +200,25 @@ class MysqlInspector(QueueInspector):
         )
         self.connections.transact(lambda session: session.insert(self._sql(statement), rows))
 
-    def prune(self) -> int:
-        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
-        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
-        if self.policy.retain_dead_s is not None:
-            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
-        self._drop_tombstones()
-        return dropped
-
-    def _drop_old(self, state: int, kept_s: float) -> int:
-        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
-        kept = span_us(max(kept_s, TOMBSTONE_S))
-        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
-
-    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
-        """Forget finished jobs in batches, so that nobody waits long for a lock.
-
-        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
-        """
-
+    def _forget_some(self, outdated: Outdated) -> int:
         def forget(session: Session) -> int:
             now = session.now()
-            old = self._lock_finished(session, state, queue, NEVER if age_us is None else now - age_us)
-            hour = now + span_us(TOMBSTONE_S)
-            stones = [(seq, hour if tombstone_us is None else finished_at + tombstone_us) for seq, finished_at in old]
-            self._forget(session, [stone for stone in stones if stone[1] > now])
-            self._delete(session, [seq for seq, until in stones if until <= now])
-            return len(old)
+            found = self._lock_finished(session, outdated.state, outdated.queue, outdated.before(now))
+            stones, rest = outdated.parted(found, now)
+            self._leave_tombstones(session, stones)
+            self._delete(session, rest)
+            return len(found)
 
-        return self._in_batches(forget)
+        return self.connections.transact(forget)
 
-    def _drop_tombstones(self) -> None:
+    def _drop_some_tombstones(self) -> int:
         def drop(session: Session) -> int:
             old = self._lock_finished(session, FORGOTTEN, None, session.now())
             for seqs in chunks(seq for seq, _ in old):
                 session.run(self._sql(DELETE_JOBS), (seqs,))
             return len(old)
 
-        self._in_batches(drop)
-
-    def _in_batches(self, work: Callable[[Session], int]) -> int:
-        total, batch = 0, PRUNE_BATCH
-        while batch == PRUNE_BATCH:
-            batch = self.connections.transact(work)
-            total += batch
-        return total
+        return self.connections.transact(drop)
 
     def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
         """The oldest of a state (number, when it finished); what another has locked is being forgotten or replayed."""
@@ -275,8 +228,8 @@ class MysqlInspector(QueueInspector):
             lock, {"lane": lane, "mark": bytes(16), "before": before, "queue": queue, "limit": PRUNE_BATCH}
         )
 
-    def _forget(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave only tombstones of these (number, until when)."""
+    def _leave_tombstones(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave nothing else of these (number, until when)."""
         until = dict(stones)
         seqs = sorted(until)
         for start in range(0, len(seqs), MESSAGES_AT_ONCE):

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.clock import from_us, span_us, to_us
@@ -10,19 +9,19 @@ from holdfast.codec import content_digest
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
 from holdfast.queues.backends.postgres_transactions import Statements
 from holdfast.queues.backends.records import (
-    CANCELLED,
     CODES,
-    COMPLETED,
-    DEAD,
     NEVER,
     PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
     attempt,
+    not_replayed,
+    page,
     view,
 )
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
+from holdfast.queues.backends.retention import Outdated, Retention
+from holdfast.queues.contract import TOMBSTONE_S, has_expired
 from holdfast.values import (
     AttemptView,
     CancelAnswer,
@@ -141,11 +140,10 @@ def numbers(values: Iterable[object]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
-class PostgresInspector(QueueInspector):
+class PostgresInspector(Retention):
     """The reading side of `PostgresBackend`."""
 
     connections: PostgresConnections
-    policy: LeasePolicy
     _sql: Callable[[str], bytes]
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
@@ -176,10 +174,8 @@ class PostgresInspector(QueueInspector):
         query["limit"] = limit + 1
         text = f"WITH {NOW_IS} {whole}"
         rows = self.connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
-        page = rows[:limit]
-        last = page[-1] if len(rows) > limit and page else None
-        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
-        return Page(jobs=tuple(view(row[:-1], row[-1]) for row in page), next=cursor)
+        now = rows[0][-1] if rows else 0
+        return page([row[:-1] for row in rows], now, limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
         text = f"WITH {NOW_IS} {OPEN} WHERE j.id = :id UNION ALL {ENDED} WHERE j.id = :id AND s.state < 7"
@@ -215,13 +211,7 @@ class PostgresInspector(QueueInspector):
             if replayed is not None:
                 self._announce(connection, replayed)
                 return ReplayAnswer.REPLAYED
-            match self._state(connection, job_id):
-                case None:
-                    return ReplayAnswer.UNKNOWN
-                case JobState.DEAD | JobState.CANCELLED:
-                    return ReplayAnswer.EXPIRED
-                case _:
-                    return ReplayAnswer.NOT_FINAL
+            return not_replayed(self._state(connection, job_id))
 
         return self.connections.transact(change)
 
@@ -240,19 +230,10 @@ class PostgresInspector(QueueInspector):
             row = connection.execute(self._sql(dead), {"id": job_id}).fetchone()
             if row is None:
                 return False
-            self._forget(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
             return True
 
         return self.connections.transact(change)
-
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        age_us = None if older_than is None else span_us(older_than.total_seconds())
-        return sum(
-            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
-            for state in sorted(check_purge(states))
-        )
 
     def pause(self, queue: str, reason: str = "") -> None:
         query = {"queue": queue, "reason": reason}
@@ -282,47 +263,34 @@ class PostgresInspector(QueueInspector):
         query = {"kind": kind, "facts": sorted(facts)}
         self.connections.run(lambda connection: connection.execute(self._sql(ADD_FACTS), query))
 
-    def prune(self) -> int:
-        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
-        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
-        if self.policy.retain_dead_s is not None:
-            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
-        self._drop_tombstones()
-        return dropped
+    def _forget_some(self, outdated: Outdated) -> int:
+        query = {
+            "state": outdated.state,
+            "queue": outdated.queue,
+            "age": -NEVER // 2 if outdated.age_us is None else outdated.age_us,
+            "limit": PRUNE_BATCH,
+        }
 
-    def _drop_old(self, state: int, kept_s: float) -> int:
-        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
-        kept = span_us(max(kept_s, TOMBSTONE_S))
-        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
+        def forget(connection: Connection) -> int:
+            found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
+            if found:
+                stones, rest = outdated.parted([row[:-1] for row in found], found[0][-1])
+                self._leave_tombstones(connection, stones)
+                self._drop(connection, rest)
+            return len(found)
 
-    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
-        """Forget finished jobs in batches, so that nobody waits long for a row.
+        return self.connections.transact(forget)
 
-        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
-        """
-        query = {"state": state, "queue": queue, "age": -NEVER // 2 if age_us is None else age_us, "limit": PRUNE_BATCH}
-        total, batch = 0, PRUNE_BATCH
-        while batch == PRUNE_BATCH:
-            batch = self.connections.transact(lambda connection: self._forget_batch(connection, query, tombstone_us))
-            total += batch
-        return total
+    def _drop_some_tombstones(self) -> int:
+        def drop(connection: Connection) -> int:
+            old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
+            self._drop(connection, [seq for (seq,) in old])
+            return len(old)
 
-    def _forget_batch(self, connection: Connection, query: dict[str, Any], tombstone_us: int | None) -> int:
-        old = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
-        keep: list[tuple[int, int]] = []
-        drop: list[int] = []
-        for seq, finished_at, now in old:
-            until = now + span_us(TOMBSTONE_S) if tombstone_us is None else finished_at + tombstone_us
-            if until > now:
-                keep.append((seq, until))
-            else:
-                drop.append(seq)
-        self._forget(connection, keep)
-        self._drop(connection, drop)
-        return len(old)
+        return self.connections.transact(drop)
 
-    def _forget(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave only tombstones of these (number, until when). Messages are read one by one: they may be large."""
+    def _leave_tombstones(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
         for seq, until in stones:
             message = connection.execute(self._sql(MESSAGE), {"seq": seq}).fetchone()
             digest = content_digest(message[0] if message else b"")
@@ -336,15 +304,6 @@ class PostgresInspector(QueueInspector):
         """Leave nothing of these."""
         for statement in (DELETE_JOB, DELETE_ENDED, DELETE_ATTEMPTS, DELETE_PROGRESS):
             connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
-
-    def _drop_tombstones(self) -> None:
-        def drop(connection: Connection) -> int:
-            old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
-            self._drop(connection, [seq for (seq,) in old])
-            return len(old)
-
-        while self.connections.transact(drop) == PRUNE_BATCH:
-            pass
 
 
 def _attempt(row: Row) -> AttemptView:

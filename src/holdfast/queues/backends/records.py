@@ -18,7 +18,9 @@ from holdfast.values import (
     JobView,
     LeaseState,
     Outcome,
+    Page,
     Progress,
+    ReplayAnswer,
     Settlement,
     StopOrder,
     WorkerReport,
@@ -150,6 +152,25 @@ def view(row: Row, now: int) -> JobView:
         last_error=row[16],
         progress=_progress(row[17:]),
     )
+
+
+def page(rows: Sequence[Row], now: int, *, limit: int, by_finish: bool) -> Page:
+    """A page, of rows as `view` takes them: one more than the limit tells that there is another."""
+    shown = rows[:limit]
+    last = shown[-1] if len(rows) > limit and shown else None
+    following = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
+    return Page(jobs=tuple(view(row, now) for row in shown), next=following)
+
+
+def not_replayed(state: JobState | None) -> ReplayAnswer:
+    """Why a job in this state, or an unknown one, got no new life."""
+    match state:
+        case None:
+            return ReplayAnswer.UNKNOWN
+        case JobState.DEAD | JobState.CANCELLED:
+            return ReplayAnswer.EXPIRED
+        case _:
+            return ReplayAnswer.NOT_FINAL
 
 
 def _progress(row: Row) -> Progress | None:

@@ -3,25 +3,23 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.clock import Clock, from_us, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.queues.backends.records import (
-    CANCELLED,
     CODES,
-    COMPLETED,
-    DEAD,
-    NEVER,
     PRUNE_BATCH,
     STATES,
     WAITING,
     attempt,
+    not_replayed,
+    page,
     view,
 )
+from holdfast.queues.backends.retention import Outdated, Retention
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, has_expired
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -89,12 +87,11 @@ REPLAY: Final = """
     WHERE id = :id AND state IN (5, 6) AND (NOT expired OR :ignore_expiry)"""
 
 
-class SqliteInspector(QueueInspector):
+class SqliteInspector(Retention):
     """The reading side of `SqliteBackend`."""
 
     file: SqliteFile
     clock: Clock
-    policy: LeasePolicy
     _sql: Callable[[str], str]
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
@@ -134,10 +131,7 @@ class SqliteInspector(QueueInspector):
         text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
         query["limit"] = limit + 1
         rows = self.file.read(lambda connection: connection.execute(self._sql(text), query).fetchall())
-        page = rows[:limit]
-        last = page[-1] if len(rows) > limit and page else None
-        cursor = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
-        return Page(jobs=tuple(view(row, query["now"]) for row in page), next=cursor)
+        return page(rows, query["now"], limit=limit, by_finish=by_finish)
 
     def _conditions(self, where: JobFilter) -> tuple[list[str], dict[str, Any]]:
         query: dict[str, Any] = {"now": self.clock.now_us()}
@@ -192,13 +186,7 @@ class SqliteInspector(QueueInspector):
             query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
             if connection.execute(self._sql(REPLAY), query).rowcount:
                 return ReplayAnswer.REPLAYED
-            match self._state(connection, job_id):
-                case None:
-                    return ReplayAnswer.UNKNOWN
-                case JobState.DEAD | JobState.CANCELLED:
-                    return ReplayAnswer.EXPIRED
-                case _:
-                    return ReplayAnswer.NOT_FINAL
+            return not_replayed(self._state(connection, job_id))
 
         return self.file.write(change)
 
@@ -213,19 +201,10 @@ class SqliteInspector(QueueInspector):
             row = connection.execute(self._sql(dead), (job_id,)).fetchone()
             if row is None:
                 return False
-            self._forget(connection, [(row[0], now + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(connection, [(row[0], now + span_us(TOMBSTONE_S))])
             return True
 
         return self.file.write(change)
-
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        age_us = None if older_than is None else span_us(older_than.total_seconds())
-        return sum(
-            self._forget_finished(CODES[state], queue=queue, age_us=age_us, tombstone_us=None)
-            for state in sorted(check_purge(states))
-        )
 
     def pause(self, queue: str, reason: str = "") -> None:
         statement = self._sql("INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)")
@@ -249,58 +228,24 @@ class SqliteInspector(QueueInspector):
         statement = self._sql("INSERT OR IGNORE INTO holdfast_facts (kind, fact) VALUES (?, ?)")
         self.file.write(lambda connection, _: connection.executemany(statement, rows))
 
-    def prune(self) -> int:
-        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
-        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
-        if self.policy.retain_dead_s is not None:
-            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
-        self._drop_tombstones()
-        return dropped
+    def _forget_some(self, outdated: Outdated) -> int:
+        def forget(connection: sqlite3.Connection, now: int) -> int:
+            query = {
+                "state": outdated.state,
+                "queue": outdated.queue,
+                "before": outdated.before(now),
+                "limit": PRUNE_BATCH,
+            }
+            found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
+            stones, rest = outdated.parted(found, now)
+            self._leave_tombstones(connection, stones)
+            self._delete(connection, rest)
+            return len(found)
 
-    def _drop_old(self, state: int, kept_s: float) -> int:
-        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
-        kept = span_us(max(kept_s, TOMBSTONE_S))
-        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), tombstone_us=kept)
+        return self.file.write(forget)
 
-    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, tombstone_us: int | None) -> int:
-        """Forget finished jobs in batches, so that nobody waits long for the write lock.
-
-        Ids stay known for an hour from now, or (`tombstone_us`) until that long after the job finished.
-        """
-        total, batch = 0, PRUNE_BATCH
-        while batch == PRUNE_BATCH:
-            batch = self.file.write(
-                lambda connection, now: self._forget_batch(connection, state, queue, now, age_us, tombstone_us)
-            )
-            total += batch
-        return total
-
-    def _forget_batch(
-        self,
-        connection: sqlite3.Connection,
-        state: int,
-        queue: str | None,
-        now: int,
-        age_us: int | None,
-        tombstone_us: int | None,
-    ) -> int:
-        query = {
-            "state": state,
-            "queue": queue,
-            "before": NEVER if age_us is None else now - age_us,
-            "limit": PRUNE_BATCH,
-        }
-        old = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
-        hour = now + span_us(TOMBSTONE_S)
-        stones: list[tuple[int, int]] = [
-            (seq, hour if tombstone_us is None else finished_at + tombstone_us) for seq, finished_at in old
-        ]
-        self._forget(connection, [stone for stone in stones if stone[1] > now])
-        self._delete(connection, [seq for seq, until in stones if until <= now])
-        return len(old)
-
-    def _forget(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave only tombstones of these (number, until when). Messages are read one by one: they may be large."""
+    def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
         for seq, until in stones:
             message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
             digest = content_digest(message[0] if message else b"")
@@ -313,16 +258,16 @@ class SqliteInspector(QueueInspector):
         for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
-    def _drop_tombstones(self) -> None:
+    def _drop_some_tombstones(self) -> int:
         def drop(connection: sqlite3.Connection, now: int) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
             connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
             return len(old)
 
+        # Looked for first: whoever only reads keeps nobody from writing.
         now = self.clock.now_us()
-        if self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone()):
-            while self.file.write(drop) == PRUNE_BATCH:
-                pass
+        any_old = self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
+        return self.file.write(drop) if any_old else 0
 
 
 def _state_condition(state: JobState) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.definition import JobDefinition
-from holdfast.errors import IdConflict, NotSupported
+from holdfast.errors import IdConflict
 from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy
 from holdfast.testing.lab import Lab
 from holdfast.values import (
@@ -264,12 +264,6 @@ class AcceptingLaws:
         envelope = lab.envelope("a", payload="x" * room)
         lab.engine.accept([envelope])
         assert lab.take("a").wire == envelope.wire
-
-    def test_a_transaction_is_refused_where_none_is_declared(self, lab: Lab) -> None:
-        if lab.engine.capabilities.transactional_enqueue:
-            pytest.skip("the engine declares that it can enqueue in a transaction")
-        with lab.unchanged(), pytest.raises(NotSupported):
-            lab.engine.accept([lab.envelope("a")], tx=object())
 
     def test_what_one_handle_accepts_every_other_can_see(self, lab: Lab) -> None:
         other = lab.open()

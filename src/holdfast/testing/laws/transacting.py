@@ -27,6 +27,12 @@ class TransactingLaws:
         with lab.unchanged(), pytest.raises(NotSupported):
             lab.engine.transaction("a", lease.delivery)
 
+    def test_a_transaction_is_refused_where_none_is_declared(self, lab: Lab) -> None:
+        if lab.engine.capabilities.transactional_enqueue:
+            pytest.skip("the engine declares that it can enqueue in a transaction")
+        with lab.unchanged(), pytest.raises(NotSupported):
+            lab.engine.accept([lab.envelope("a")], tx=object())
+
     def test_a_transaction_completes_its_job_and_keeps_the_record(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
