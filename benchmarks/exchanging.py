@@ -3,12 +3,14 @@ engine does it, and by the bare driver: the very statements, their parameters ma
 """
 
 import secrets
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+import msgspec
 import pymysql
 import redis
 
@@ -121,18 +123,18 @@ def _by_psycopg(place: PostgresPlace, jobs: int, batch: int) -> float:
 
 def _by_redis(place: RedisPlace, jobs: int, batch: int) -> float:
     script, base, now = redis_engine.EXCHANGE, "{holdfast_}:", time.time_ns() // 1000
-    ids = place.client.zrange(f"{base}jobs", 0, -1)
-    assert len(ids) == jobs
+    jobs_by_number = place.client.zrange(f"{base}jobs", 0, -1)
+    assert len(jobs_by_number) == jobs
     connection = _redis.Connection(host="127.0.0.1", port=place.server.port, protocol=2)
     place.client.script_load(script.source)
+    times = struct.pack(">qq", now - TOOK_US, now)
     steps: list[tuple[list[bytes], _Step]] = []
-    for step in _steps(ids, batch):
-        ended = step.ended_by + b"asucceeded %d %d" % (now - TOOK_US, now)
+    for step in _steps(jobs_by_number, batch):
         words: list[Any] = ["EVALSHA", script.digest, 1, base, DEFAULT_QUEUE, batch, step.claim, LEASE_US]
         words.append(DEFAULT_CRASH_LIMIT)
         if step.ended:
-            words += ("acks", step.ended_by, DEFAULT_QUEUE, len(step.ended))
-            words += (word for id in step.ended for word in (id, 1, ended, b""))
+            ids = msgspec.msgpack.encode([id.decode() for id in step.ended])
+            words += ("acks", step.ended_by, DEFAULT_QUEUE, 1, ids, times * len(step.ended), 0)
         steps.append((connection.pack_command(*words), step))
     connection.connect()
     began = time.perf_counter()

@@ -32,58 +32,105 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     """Every index says what the records say, and nothing else is there."""
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
-    expected = {"schema", "number", "queues", "lengths", "pauses", "workers"}
+    expected = {"schema", "number", "queues", "lengths", "pauses", "workers", "completions"}
     members: Counter[tuple[str, str]] = Counter()
-    claims: set[tuple[str, str]] = set()
+    completed: Counter[tuple[str, float, str]] = Counter()
+    held: dict[str, dict[str, float]] = {}
     waiting: set[tuple[str, str]] = set()
     delivered: set[tuple[str, str]] = set()
     for name in sorted(key for key in keys if key.startswith("job:")):
         id = name.removeprefix("job:")
         record = client.hgetall(base + name)
+        state, deliveries, instant, claim = _state(record)
+        queue = record.get(b"queue", b"").decode()
         expected |= {name}
         for index in _indexes(record):
             expected.add(index)
             members[index, id] += 1
-        if record[b"state"] != b"7":
+        if state != 7:
             expected |= {f"wire:{id}", f"told:{id}"}
             assert f"wire:{id}" in keys, f"the message of {id} is gone"
-        if record[b"state"] in (b"0", b"1"):
-            waiting.add((record[b"queue"].decode(), id))
-            if record.get(b"deliveries", b"0") != b"0":
-                delivered.add((record[b"queue"].decode(), id))
-        if record[b"state"] == b"2":
-            claims.add((record[b"lease"][:16].decode("latin-1"), id))
+        if state in (0, 1):
+            waiting.add((queue, id))
+            if deliveries:
+                delivered.add((queue, id))
+        if state == 2:
+            held.setdefault(f"claim:{claim}:{queue}", {})[id] = instant
+        if state == 4:
+            completed[queue, instant, id] += 1
     for index in {index for index, _ in members}:
         assert client.zcard(base + index) == sum(1 for name, _ in members if name == index), index
     for index, id in members:
         assert client.zscore(base + index, id) is not None, f"{id} is not in {index}"
-    assert _sets(client, base, keys, "claim:") == claims
-    assert delivered <= _sets(client, base, keys, "again:") <= waiting
-    aids = ("claim:", "again:", "wake:", "facts:", "worker:")
+    assert delivered <= _again(client, base, keys) <= waiting
+    _check_claims(client, base, keys, held)
+    _check_completed(client, base, keys, completed)
+    aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "facts:", "worker:")
     surplus = {key for key in keys - expected if not key.startswith(aids)}
     assert not surplus, f"left behind: {sorted(surplus)}"
 
 
-def _sets(client: Any, base: str, keys: set[str], kind: str) -> set[tuple[str, str]]:
-    return {
-        (key.removeprefix(kind), id.decode())
+def _check_claims(client: Any, base: str, keys: set[str], held: dict[str, dict[str, float]]) -> None:
+    """Every claim counts what it holds, and comes to the reaper before the first of its leases that is not renewed."""
+    assert {key for key in keys if key.startswith("claim:")} == held.keys()
+    leased = {
+        f"claim:{token.decode('latin-1')}:{key.removeprefix('leased:')}": score
         for key in keys
-        if key.startswith(kind)
-        for id in client.smembers(base.encode() + key.encode("latin-1"))
+        if key.startswith("leased:")
+        for token, score in client.zrange(base + key, 0, -1, withscores=True)
     }
+    assert leased.keys() == held.keys()
+    renewed = {
+        (key.removeprefix("renewed:"), id.decode()): score
+        for key in keys
+        if key.startswith("renewed:")
+        for id, score in client.zrange(base + key, 0, -1, withscores=True)
+    }
+    for claim, jobs in held.items():
+        stored = client.hgetall(base.encode() + claim.encode("latin-1"))
+        assert int(stored[b"held"]) == len(jobs), claim
+        assert jobs.keys() <= set(stored[b"ids"].decode().split("\n")), claim
+        for id, lease_until in jobs.items():
+            score = renewed.pop((claim[len("claim:") + 17 :], id), leased[claim])
+            assert score == lease_until, f"{id} is held until {lease_until} and indexed at {score}"
+    assert not renewed, f"renewed, and not held: {renewed}"
+
+
+def _check_completed(client: Any, base: str, keys: set[str], completed: Counter[tuple[str, float, str]]) -> None:
+    """Completed jobs are each once where they belong, and counted."""
+    found = Counter(
+        (key.removeprefix("completed:"), score, id)
+        for key in keys
+        if key.startswith("completed:")
+        for member, score in client.zrange(base + key, 0, -1, withscores=True)
+        for id in member.decode().split("\n")
+    )
+    assert found == completed
+    counted = {queue.decode(): int(number) for queue, number in client.hgetall(f"{base}completions").items()}
+    assert {queue: number for queue, number in counted.items() if number} == Counter(queue for queue, _, _ in completed)
+
+
+def _again(client: Any, base: str, keys: set[str]) -> set[tuple[str, str]]:
+    return {
+        (key.removeprefix("again:"), id.decode())
+        for key in keys
+        if key.startswith("again:")
+        for id in client.smembers(base + key)
+    }
+
+
+def _state(record: dict[bytes, bytes]) -> tuple[int, int, float, str]:
+    """State, deliveries, the instant there, and the claim."""
+    head, _, tail = record[b"state"].partition(b":")
+    instant, _, rest = tail.partition(b" ")
+    return int(head[:1]), int(head[1:] or 0), float(instant or 0), rest[:16].decode("latin-1")
 
 
 def _indexes(record: dict[bytes, bytes]) -> list[str]:
-    queue, state = record.get(b"queue", b"").decode(), int(record[b"state"])
+    """The sorted sets whose members are jobs that this one must be in."""
+    queue, state = record.get(b"queue", b"").decode(), _state(record)[0]
     if state == 7:
         return ["stones"]
     ready = f"ready:{queue}:{record[b'priority'].decode()}"
-    by_state = {
-        0: [ready],
-        1: [ready, f"failed:{queue}"],
-        2: [f"leased:{queue}"],
-        4: [f"completed:{queue}"],
-        5: [f"dead:{queue}"],
-        6: [f"cancelled:{queue}"],
-    }
-    return ["jobs", *by_state[state]]
+    by_state = {0: [ready], 1: [ready, f"failed:{queue}"], 5: [f"dead:{queue}"], 6: [f"cancelled:{queue}"]}
+    return ["jobs", *by_state.get(state, [])]

@@ -5,8 +5,8 @@ the server's clock is the only one asked; `lua/common.lua` names the keys. What 
 server's settings say, and no key that belongs to a job ever expires. `redis_connections.py` speaks to the server.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import struct
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -20,7 +20,6 @@ from holdfast.queues.backends.redis_inspector import RedisInspector
 from holdfast.queues.backends.redis_workers import RedisRegistry
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
-    EFFECT_OF_ACK,
     FORGET_LOST_S,
     Capabilities,
     Crashes,
@@ -39,6 +38,7 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    Outcome,
     Progress,
     Settlement,
 )
@@ -63,6 +63,8 @@ LOOK_EVERY_S: Final = 1.0
 
 # One letter for each verdict, behind the claim that gave it: by both a repetition is known.
 VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", "cancel": b"c"}
+# Instead of start and end, of an acknowledgement that leaves no record.
+NO_TIMES: Final = (0, 0)
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
 
 _Words: TypeAlias = list[bytes | str | int]
@@ -160,16 +162,17 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
             return []
-        return _answers(self.connections.run(SETTLE, self.policy.crash_limit, *_settlements(settlements)))
+        words, places = _settlements(settlements)
+        return _answers(self.connections.run(SETTLE, self.policy.crash_limit, *words), places)
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         asked_at = self.clock.monotonic()
         length, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
-        words = _settlements(settlements)
+        words, places = _settlements(settlements)
         answers, groups = self.connections.run(EXCHANGE, queue, limit, token, length, self.policy.crash_limit, *words)
-        return _answers(answers), leased(_rows(groups), queue, owner_token, asked_at)
+        return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
@@ -230,32 +233,54 @@ def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
         raise IdConflict(envelope.id)
 
 
-def _settlements(settlements: Sequence[Settlement]) -> _Words:
-    """The words of settlements, in order; acknowledgements of one claim, which are nearly all, share theirs."""
-    words: _Words = []
-    for claim, run in groupby(settlements, key=_claim_of_ack):
-        if claim is None:
-            for one in run:
-                words += _other(one)
-        else:
-            owner, queue = claim
-            acks = _acks(run, bytes.fromhex(owner) + VERDICTS[EFFECT_OF_ACK.verdict])
-            words += ("acks", bytes.fromhex(owner), queue, len(acks) // 4)
-            words += acks
-    return words
+class _Successes:
+    """Acknowledgements of one claim at the same delivery, which are nearly all settlements, on their way."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.times: list[int] = []
+        self.tales: _Words = []
+        self.places: list[int] = []
+
+    def words(self, owner_token: str, queue: str, delivery: int) -> _Words:
+        times = struct.pack(f">{len(self.times)}q", *self.times)
+        head: _Words = ["acks", bytes.fromhex(owner_token), queue, delivery, _pack(self.ids), times]
+        return [*head, len(self.tales) // 2, *self.tales]
 
 
-def _acks(settlements: Iterator[Settlement], head: bytes) -> _Words:
-    success = head + b"succeeded "
+def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
+    """The words of settlements, and which one each of the answers will be to.
+
+    Successes go together as far as no other verdict stands between them: of two verdicts on a job the first counts.
+    """
     words: _Words = []
-    for one in settlements:
+    places: list[int] = []
+    together: dict[tuple[str, str, int], _Successes] = {}
+    for place, one in enumerate(settlements):
         lease, record = one.lease, one.record
-        if record is not None and record.is_plain_success:
-            ended, tells = b"%b%d %d" % (success, record.started_us, record.ended_us), b""
-        else:
-            ended, tells = _ended(head, record), _told(record)
-        words += (lease.id, lease.delivery, ended, tells)
-    return words
+        if type(one) is not Ack or (record is not None and record.outcome is not Outcome.SUCCEEDED):
+            _say_together(together, words, places)
+            words += _other(one)
+            places.append(place)
+            continue
+        claim = (lease.owner_token, lease.queue, lease.delivery)
+        successes = together.get(claim)
+        if successes is None:
+            successes = together[claim] = _Successes()
+        successes.ids.append(lease.id)
+        successes.places.append(place)
+        successes.times += NO_TIMES if record is None else (record.started_us, record.ended_us)
+        if record is not None and not record.is_plain_success:
+            successes.tales += (len(successes.ids), _told(record))
+    _say_together(together, words, places)
+    return words, places
+
+
+def _say_together(together: dict[tuple[str, str, int], _Successes], words: _Words, places: list[int]) -> None:
+    for claim, successes in together.items():
+        words += successes.words(*claim)
+        places += successes.places
+    together.clear()
 
 
 def _other(settlement: Settlement) -> _Words:
@@ -278,11 +303,6 @@ def _other(settlement: Settlement) -> _Words:
     ]
 
 
-def _claim_of_ack(settlement: Settlement) -> tuple[str, str] | None:
-    lease = settlement.lease
-    return (lease.owner_token, lease.queue) if type(settlement) is Ack else None
-
-
 def _ended(head: bytes, record: AttemptRecord | None) -> bytes:
     """How a delivery ended: claim and verdict, outcome, start and end. Short, so that the record stays small there."""
     if record is None:
@@ -296,12 +316,15 @@ def _told(record: AttemptRecord | None) -> bytes:
     return b"" if all(word is None for word in tells) else _pack(tells)
 
 
-def _pack(values: Row) -> bytes:
+def _pack(values: Sequence[Any]) -> bytes:
     return msgspec.msgpack.encode(values)
 
 
-def _answers(answers: bytes) -> list[bool]:
-    return [answer == 49 for answer in answers]  # the digit 1
+def _answers(answers: bytes, places: Sequence[int]) -> list[bool]:
+    found = [False] * len(places)
+    for place, answer in zip(places, answers, strict=True):
+        found[place] = answer == 49  # the digit 1
+    return found
 
 
 def _rows(groups: Sequence[Any]) -> list[Row]:

@@ -1,5 +1,6 @@
 """Reading and operating the Redis engine: what people and pruning ask of the records that `redis.py` writes."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -27,6 +28,7 @@ from holdfast.values import (
     JobHistory,
     JobState,
     JobView,
+    Outcome,
     Page,
     QueuePause,
     ReplayAnswer,
@@ -54,8 +56,9 @@ COUNTED: Final = (
 # How many jobs one call of a search looks at, and how many bytes of messages one call names: nobody waits for long.
 LOOK_AT: Final = 2000
 SIFT_BYTES: Final = 8 * 1024 * 1024
-# The claim and the verdict in front of what is kept of an attempt.
+# The claim and the verdict in front of what is kept of an attempt; start and end of one that succeeded.
 END_HEAD: Final = 17
+TIMES: Final = struct.Struct(">qq")
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
@@ -104,11 +107,13 @@ class RedisInspector(QueueInspector):
         found = self.connections.run(GET, job_id)
         if found is None:
             return None
-        now, row, fields, told = found
-        tells = _pairs(told)
-        ends = [(int(name[4:]), ended) for name, ended in _pairs(fields).items() if name.startswith(b"end:")]
-        attempts = [_attempt(delivery, ended, tells.get(b"%d" % delivery)) for delivery, ended in sorted(ends)]
-        return JobHistory(job=_view(row, now), attempts=tuple(one for one in attempts if one is not None))
+        now, row, fields, told, success = found
+        tells, job = _pairs(told), _view(row, now)
+        ends = [(int(name[4:]), _end(ended)) for name, ended in _pairs(fields).items() if name.startswith(b"end:")]
+        if job.state is JobState.COMPLETED and success:
+            ends.append((job.deliveries, _success(success)))
+        attempts = [_attempt(delivery, end, tells.get(b"%d" % delivery)) for delivery, end in sorted(ends) if end]
+        return JobHistory(job=job, attempts=tuple(attempts))
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return CancelAnswer(self.connections.run(CANCEL, job_id, reason).decode())
@@ -211,27 +216,33 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 def _view(row: Sequence[Any], now: int) -> JobView:
     """A job as people see it, of what `view.lua` answers."""
-    id, wire, number, queue, state, job, attempts, crashes, deliveries, accepted_at, due_at = row[:11]
-    dead_reason, cancel_reason, cancel_request, last_error, finished_at, lease_until, progress, progress_at = row[11:]
-    counts = (int(attempts or 0), int(crashes or 0), int(deliveries or 0))
-    times = (int(accepted_at), int(due_at), _number(finished_at), _number(lease_until))
+    id, wire, number, queue, state, job, attempts, crashes, accepted_at, due_at, dead_reason, cancel_reason = row[:12]
+    cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at = row[12:]
+    counts = (int(attempts or 0), int(crashes or 0), deliveries)
+    times = (int(accepted_at), int(due_at), finished_at, lease_until)
     texts = (_text(dead_reason), _text(cancel_reason), _text(cancel_request), _text(last_error))
     reported: Row = (None, None, None, None) if progress is None else (*_unpack(progress), int(progress_at))
     head = (int(number), _text(id), _text(queue), int(state), _text(job), wire or b"")
     return view((*head, *counts, *times, *texts, *reported), now)
 
 
-def _attempt(delivery: int, ended: bytes, told: bytes | None) -> AttemptView | None:
-    """An attempt, if its delivery ended with a record: behind the claim and the verdict come outcome, start and end."""
-    if len(ended) <= END_HEAD:
-        return None
-    outcome, started_us, ended_us = ended[END_HEAD:].split()
+def _end(stored: bytes) -> Row:
+    """How a delivery ended, if it left a record: behind the claim and the verdict come outcome, start and end."""
+    if len(stored) <= END_HEAD:
+        return ()
+    outcome, started_us, ended_us = stored[END_HEAD:].decode().split()
+    return (outcome, int(started_us), int(ended_us))
+
+
+def _success(stored: bytes) -> Row:
+    """The same of a delivery that was acknowledged: its record is only that it succeeded, and when."""
+    times = TIMES.unpack(stored[END_HEAD:])
+    return (Outcome.SUCCEEDED.value, *times) if any(times) else ()
+
+
+def _attempt(delivery: int, end: Row, told: bytes | None) -> AttemptView:
     tells = [None] * 6 if told is None else _unpack(told)
-    return attempt((delivery, outcome.decode(), int(started_us), int(ended_us), *tells))
-
-
-def _number(stored: bytes | None) -> int | None:
-    return None if stored is None else int(stored)
+    return attempt((delivery, *end, *tells))
 
 
 def _text(stored: bytes | None) -> str | None:

@@ -21,7 +21,7 @@ if known > 0 then
   for place = at, #ARGV, 7 do
     local id = ARGV[place]
     local record = call('HMGET', base .. 'job:' .. id, 'state', 'number', 'known_until', 'digest')
-    if record[1] == FORGOTTEN and tonumber(record[3]) <= now then
+    if state_of(record[1]) == FORGOTTEN and tonumber(record[3]) <= now then
       free[#free + 1] = id
     elseif record[1] and compared[id] ~= record[2] then
       open[#open + 1] = { id, record[2], record[4], not record[4] and call('GET', base .. 'wire:' .. id) }

@@ -5,10 +5,12 @@ local buried = 0
 for at = 4, #ARGV, 3 do
   local id, number, digest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local record = call('HMGET', base .. 'job:' .. id, 'state', 'number', 'queue')
-  if record[1] == state and record[2] == number then
-    local finished_at = call('ZSCORE', base .. FINISHED[state] .. record[3], id)
-    bury(id, state, record[3], number, digest, kept and finished_at + kept or now + hour)
+  if state_of(record[1]) == state and record[2] == number then
+    local finished = finished_at(id, record[1], record[3])
+    bury(id, number, digest, kept and finished + kept or now + hour)
+    leave(id, state, record[3], digits(finished))
     buried = buried + 1
   end
 end
+all_left()
 return buried

@@ -1,7 +1,7 @@
 -- ARGV: id, reason.
 local id, reason = ARGV[1], ARGV[2]
 local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'priority')
-local state, queue, priority = record[1], record[2], record[3]
+local state, queue, priority = state_of(record[1]), record[2], record[3]
 if not state or state == FORGOTTEN then
   return 'unknown'
 elseif FINISHED[state] then
@@ -14,5 +14,6 @@ end
 call('ZREM', base .. 'ready:' .. queue .. ':' .. priority, id)
 call('ZREM', base .. 'failed:' .. queue, id)
 call('SREM', base .. 'again:' .. queue, id)
-move(id, queue, priority, CANCELLED, now, { 'cancel_reason', reason })
+local _, deliveries = read_state(record[1])
+move(id, queue, priority, CANCELLED, deliveries, now, { 'cancel_reason', reason })
 return 'cancelled'

@@ -16,17 +16,17 @@ local function messages(ids)
 end
 
 -- What this claim holds already: its answer was lost, and it is repeated.
-local function held_by(token, queue)
+local function held_by(token, claim)
   local groups = {}
-  for _, id in ipairs(call('SMEMBERS', base .. 'claim:' .. token)) do
-    local record = call('HMGET', base .. 'job:' .. id, 'state', 'lease', 'queue', 'deliveries', 'attempts',
-      'crashes', 'ignore_expiry')
-    local lease_until = record[3] == queue and held_until(id, token, record[1], record[2], queue)
+  local at, length = tonumber(claim[1]), tonumber(claim[2])
+  for _, id in ipairs(lines(claim[3])) do
+    local record = call('HMGET', base .. 'job:' .. id, 'state', 'attempts', 'crashes', 'ignore_expiry')
+    local lease_until = held_until(token, record[1])
     if lease_until then
-      local _, claimed_at, length = read_lease(record[2])
+      local _, deliveries = read_state(record[1])
       groups[#groups + 1] = {
-        claimed_at, length, math.min(lease_until - now, length), { id }, messages({ id }),
-        { tonumber(record[4]), tonumber(record[5] or 0), tonumber(record[6] or 0), tonumber(record[7] or 0) },
+        at, length, math.min(lease_until - now, length), { id }, messages({ id }),
+        { deliveries, tonumber(record[2] or 0), tonumber(record[3] or 0), tonumber(record[4] or 0) },
       }
     end
   end
@@ -34,9 +34,10 @@ local function held_by(token, queue)
 end
 
 local function stamp(queue, limit, token, length)
-  local ids, numbers, leased = {}, {}, {}
+  local ids, numbers = {}, {}
   local again, failed = base .. 'again:' .. queue, base .. 'failed:' .. queue
-  local lease, lease_until = token .. at_once .. ' ' .. digits(length), digits(now + length)
+  local lease_until = now + length
+  local first = held(1, lease_until, token)
   local is_full = false
   local has_old = call('EXISTS', again) == 1
   for priority = 9, 0, -1 do
@@ -46,27 +47,29 @@ local function stamp(queue, limit, token, length)
     local is_old = has_old and each('SMISMEMBER', again, best) or {}
     local taken = 0
     for place, id in ipairs(best) do
-      local job = base .. 'job:' .. id
-      local deliveries, attempts, crashes, ignore_expiry = '1', 0, 0, 0
+      local job, field = base .. 'job:' .. id, first
+      local deliveries, attempts, crashes, ignore_expiry = 1, 0, 0, 0
       if is_old[place] == 1 then
-        local record = call('HMGET', job, 'deliveries', 'attempts', 'crashes', 'ignore_expiry')
-        deliveries, attempts = (record[1] or 0) + 1, tonumber(record[2] or 0)
-        crashes, ignore_expiry = tonumber(record[3] or 0), tonumber(record[4] or 0)
+        local record = call('HMGET', job, 'state', 'attempts', 'crashes', 'ignore_expiry')
+        attempts, crashes = tonumber(record[2] or 0), tonumber(record[3] or 0)
+        ignore_expiry = tonumber(record[4] or 0)
         -- A suspect runs alone: it waits for the next claim, or is all there is in this one.
         is_full = crashes > 0
         if is_full and #ids > 0 then
           break
         end
+        local _, before = read_state(record[1])
+        deliveries = before + 1
+        field = held(deliveries, lease_until, token)
         call('ZREM', failed, id)
         call('SREM', again, id)
       end
-      call('HSET', job, 'state', PROCESSING, 'lease', lease, 'deliveries', deliveries)
+      call('HSET', job, 'state', field)
       taken = taken + 1
       ids[#ids + 1] = id
-      leased[#leased + 1], leased[#leased + 2] = lease_until, id
       if has_old then
         local last = #numbers
-        numbers[last + 1], numbers[last + 2] = tonumber(deliveries), attempts
+        numbers[last + 1], numbers[last + 2] = deliveries, attempts
         numbers[last + 3], numbers[last + 4] = crashes, ignore_expiry
       end
       if is_full then
@@ -90,16 +93,20 @@ local function stamp(queue, limit, token, length)
   if #ids == 0 then
     return {}
   end
-  many('ZADD', base .. 'leased:' .. queue, leased)
-  many('SADD', base .. 'claim:' .. token, ids)
+  call('HSET', base .. 'claim:' .. token .. ':' .. queue, 'at', at_once, 'length', length, 'held', #ids,
+    'ids', table.concat(ids, '\n'))
+  call('ZADD', base .. 'leased:' .. queue, lease_until, token)
   call('ZADD', base .. 'lengths', length, length)
   return { { now, length, length, ids, messages(ids), numbers } }
 end
 
 local function claim(queue, limit, token, length)
-  local groups = held_by(token, queue)
-  if #groups > 0 or limit <= 0 or call('HEXISTS', base .. 'pauses', queue) == 1 then
-    return groups
+  local known = call('HMGET', base .. 'claim:' .. token .. ':' .. queue, 'at', 'length', 'ids')
+  if known[1] then
+    -- If all of these leases have ended, they are the reaper's, and the next claim has a token of its own.
+    return held_by(token, known)
+  elseif limit <= 0 or call('HEXISTS', base .. 'pauses', queue) == 1 then
+    return {}
   end
   return stamp(queue, limit, token, length)
 end

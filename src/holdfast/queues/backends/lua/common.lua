@@ -5,17 +5,29 @@
 --   wire:<id>                   string: the signed message, written once
 --   told:<id>                   hash: what attempts have to tell (by delivery), and the latest progress
 --
--- The others are indexes of it. A score is kept nowhere else, but for the due time, which outlives its index:
+-- The first character of `state` is the state; then come the number of deliveries and, of a job that is held or was
+-- acknowledged, a colon, an instant (the end of the lease, or when it completed), a space, the claim (16 bytes), and of
+-- an acknowledgement the verdict (one letter), start and end (8 bytes each, the highest first; 0 without a record).
+--
+-- The others are indexes of it. A score is kept nowhere else, but for those instants, and the due time, which outlives
+-- its index:
 --
 --   jobs                        zset by number: every record that is not forgotten
 --   ready:<queue>:<priority>    zset by due time: jobs that wait, due or not
 --   failed:<queue>              zset by due time: those of them that wait for a retry
 --   again:<queue>               set: those of them that were delivered before
---   leased:<queue>              zset by the end of the lease: jobs that are held
---   completed: dead: cancelled: zsets by the time of finishing, per queue
+--   claim:<token>:<queue>       hash: what a claim was given (`ids`, a line each), when (`at`), for how long (`length`),
+--                               and how many of these it holds (`held`); gone with the last one
+--   leased:<queue>              zset: claims that hold jobs, by when the next lease of them may end
+--   renewed:<queue>             zset by the end of the lease: jobs that are held longer than they were claimed for
+--   completed:<queue>           zset by the time of finishing: ids, a line each, of some jobs that completed together
+--   completions                 hash: how many completed jobs each queue has
+--   dead: cancelled:            zsets by the time of finishing, per queue
 --   stones                      zset: ids of forgotten jobs, by when they become free
---   claim:<token>               set: what a claim holds
 --   wake:<queue>                list: a hint that the queue has work, never more than one, and never the work itself
+--
+-- What a server does for each command and each of its words is most of what a job costs. So a claim and an
+-- acknowledgement write one field of each job, and what is alike for all of a batch is written once.
 local base = KEYS[1]
 local call = redis.call
 local time = call('TIME')
@@ -30,6 +42,31 @@ local at_once = digits(now)
 local WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN =
   '0', '1', '2', '3', '4', '5', '6', '7'
 local FINISHED = { [COMPLETED] = 'completed:', [DEAD] = 'dead:', [CANCELLED] = 'cancelled:' }
+
+-- The field `state`, taken apart: state, deliveries, instant, the claim and what follows it.
+local function read_state(field)
+  local deliveries, instant, rest = string.match(field, '^(%d*):?(%d*) ?(.*)$', 2)
+  return string.sub(field, 1, 1), tonumber(deliveries) or 0, tonumber(instant), rest
+end
+
+local function state_of(field)
+  return field and string.sub(field, 1, 1)
+end
+
+-- When a finished job was.
+local function finished_at(id, field, queue)
+  local state, _, instant = read_state(field)
+  return instant or tonumber(call('ZSCORE', base .. FINISHED[state] .. queue, id))
+end
+
+-- The lines of a text: ids, of which none has a line feed.
+local function lines(text)
+  local found = {}
+  for line in string.gmatch(text, '[^\n]+') do
+    found[#found + 1] = line
+  end
+  return found
+end
 
 -- One command for many values, in portions that fit Lua's stack; pairs are never torn.
 local function many(command, key, values)

@@ -11,9 +11,13 @@ for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queu
     pending = pending + call('ZCOUNT', ready, '-inf', now)
     scheduled = scheduled + call('ZCOUNT', ready, after, '+inf')
   end
+  local processing = 0
+  for _, token in ipairs(call('ZRANGE', base .. 'leased:' .. queue, 0, -1)) do
+    processing = processing + call('HGET', base .. 'claim:' .. token .. ':' .. queue, 'held')
+  end
   answer[#answer + 1] = {
-    queue, pending, scheduled, call('ZCARD', failed), call('ZCARD', base .. 'leased:' .. queue),
-    call('ZCARD', base .. 'completed:' .. queue), call('ZCARD', base .. 'dead:' .. queue),
+    queue, pending, scheduled, call('ZCARD', failed), processing,
+    tonumber(call('HGET', base .. 'completions', queue) or 0), call('ZCARD', base .. 'dead:' .. queue),
     call('ZCARD', base .. 'cancelled:' .. queue),
   }
 end

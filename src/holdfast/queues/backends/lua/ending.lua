@@ -1,25 +1,64 @@
--- How a job leaves one state for the next.
+-- How a job is held, and how it leaves one state for the next.
 
--- The field `lease` of a record: the claim (16 bytes), when it was, and how long its leases last.
-local function read_lease(lease)
-  local claimed_at, length = string.match(lease, '(%d+) (%d+)$', 17)
-  return string.sub(lease, 1, 16), tonumber(claimed_at), tonumber(length)
+-- The ids of jobs that complete together are kept so many to a member of their index.
+local TOGETHER = 100
+
+local function held(deliveries, lease_until, token)
+  return PROCESSING .. deliveries .. ':' .. digits(lease_until) .. ' ' .. token
 end
 
--- When the lease of this claim ends; false if it holds the job no more.
-local function held_until(id, token, state, lease, queue)
-  if state ~= PROCESSING or string.sub(lease, 1, 16) ~= token then
+-- When the lease of this claim (at this delivery, if one is named) ends; false if it holds the job no more.
+local function held_until(token, field, delivery)
+  if state_of(field) ~= PROCESSING then
     return false
   end
-  local lease_until = tonumber(call('ZSCORE', base .. 'leased:' .. queue, id))
+  local _, deliveries, lease_until, owner = read_state(field)
+  if owner ~= token or deliveries ~= tonumber(delivery or deliveries) then
+    return false
+  end
   return lease_until > now and lease_until
 end
 
+-- From now on this job is held until then, whatever its claim was given.
+local function renew(id, field, queue, lease_until)
+  local _, deliveries, _, token = read_state(field)
+  call('HSET', base .. 'job:' .. id, 'state', held(deliveries, lease_until, token))
+  call('ZADD', base .. 'renewed:' .. queue, lease_until, id)
+end
+
+-- These jobs are not held by their claim any more.
+local function let_go(token, queue, ids)
+  local renewed, claim = base .. 'renewed:' .. queue, base .. 'claim:' .. token .. ':' .. queue
+  if call('EXISTS', renewed) == 1 then
+    many('ZREM', renewed, ids)
+  end
+  if call('HINCRBY', claim, 'held', -#ids) == 0 then
+    call('UNLINK', claim)
+    call('ZREM', base .. 'leased:' .. queue, token)
+  end
+end
+
+-- Put jobs into the index of the completed.
+local function complete(queue, ids)
+  local members = {}
+  for first = 1, #ids, TOGETHER do
+    members[#members + 1] = at_once
+    members[#members + 1] = table.concat(ids, '\n', first, math.min(first + TOGETHER - 1, #ids))
+  end
+  many('ZADD', base .. 'completed:' .. queue, members)
+  call('HINCRBY', base .. 'completions', queue, #ids)
+end
+
 -- Write the changes (field, value, …) together with the new state, and put the job into the index of that state.
-local function move(id, queue, priority, state, due, changes)
+local function move(id, queue, priority, state, deliveries, due, changes)
   local at = #changes
-  changes[at + 1], changes[at + 2] = 'state', state
-  if FINISHED[state] then
+  changes[at + 1], changes[at + 2] = 'state', state .. deliveries
+  if state == COMPLETED then
+    changes[at + 2] = state .. deliveries .. ':' .. at_once
+    call('HSET', base .. 'job:' .. id, unpack(changes))
+    complete(queue, { id })
+    return
+  elseif FINISHED[state] then
     call('HSET', base .. 'job:' .. id, unpack(changes))
     call('ZADD', base .. FINISHED[state] .. queue, now, id)
     return
@@ -35,7 +74,7 @@ local function move(id, queue, priority, state, due, changes)
 end
 
 -- A job that would wait again is cancelled if an operator wants it so, and dead if its crashes have reached the limit.
-local function give_back(id, queue, priority, state, due, changes, request, is_crash_loop)
+local function give_back(id, queue, priority, state, deliveries, due, changes, request, is_crash_loop)
   if request then
     call('HDEL', base .. 'job:' .. id, 'cancel_request')
     changes[#changes + 1] = 'cancel_reason'
@@ -46,5 +85,5 @@ local function give_back(id, queue, priority, state, due, changes, request, is_c
     changes[#changes + 1] = 'crash-loop'
     state = DEAD
   end
-  move(id, queue, priority, state, due, changes)
+  move(id, queue, priority, state, deliveries, due, changes)
 end

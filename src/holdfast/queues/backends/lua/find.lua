@@ -6,15 +6,7 @@ local limit, budget, after_score, after_id = tonumber(ARGV[1]), tonumber(ARGV[2]
 local by_finish, finished_before = ARGV[5] == '1', tonumber(ARGV[10])
 local FEW = 10000
 
-local function words(text)
-  local found = {}
-  for word in string.gmatch(text, '[^\n]+') do
-    found[#found + 1] = word
-  end
-  return found
-end
-
-local states, asked = words(ARGV[6]), {}
+local states, asked = lines(ARGV[6]), {}
 for _, state in ipairs(states) do
   asked[state] = true
 end
@@ -24,13 +16,9 @@ local function is_newer(score, id, other_score, other_id)
   return score > other_score or (score == other_score and id > other_id)
 end
 
-local function finished_at(id, state, queue)
-  return tonumber(call('ZSCORE', base .. FINISHED[state] .. queue, id))
-end
-
 local function matches(id)
   local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at')
-  local state = record[1]
+  local state = state_of(record[1])
   if not state or state == FORGOTTEN then
     return false
   elseif state == WAITING then
@@ -40,56 +28,83 @@ local function matches(id)
     and (ARGV[7] == '' or ARGV[7] == record[2])
     and (ARGV[8] == '' or ARGV[8] == record[3])
     and (ARGV[9] == '' or ARGV[9] == record[4])
-    and (not finished_before or (FINISHED[state] and finished_at(id, state, record[2]) < finished_before))
+    and (not finished_before or (FINISHED[state] and finished_at(id, record[1], record[2]) < finished_before))
 end
 
--- A stream of jobs, newest first, read from an index portion by portion.
-local function stream(key)
+local function is_behind(score, id)
+  return not after_score or is_newer(after_score, after_id, score, id)
+end
+
+local function by_newness(first, second)
+  return is_newer(first[1], first[2], second[1], second[2])
+end
+
+-- A stream of the members of an index with their scores, the highest first, read portion by portion.
+local function members(key)
   local highest = after_score and digits(after_score) or '+inf'
   local offset, portion, place = 0, {}, 1
   return function()
-    while true do
-      if place > #portion then
-        portion = call('ZREVRANGEBYSCORE', key, highest, '-inf', 'WITHSCORES', 'LIMIT', offset, 200)
-        offset, place = offset + #portion / 2, 1
-        if #portion == 0 then
-          return nil
-        end
-      end
-      local id, score = portion[place], tonumber(portion[place + 1])
-      place = place + 2
-      if not after_score or is_newer(after_score, after_id, score, id) then
-        return { score, id }
-      end
+    if place > #portion then
+      portion = call('ZREVRANGEBYSCORE', key, highest, '-inf', 'WITHSCORES', 'LIMIT', offset, 50)
+      offset, place = offset + #portion / 2, 1
     end
+    place = place + 2
+    return tonumber(portion[place - 1]), portion[place - 2]
+  end
+end
+
+-- A stream of the jobs of an index, newest first. Where a member is several jobs, others of the same score may be, too.
+local function stream(key)
+  local source = members(key)
+  local score, member = source()
+  local alike, place = {}, 0
+  return function()
+    place = place + 1
+    while not alike[place] and score do
+      local this = score
+      alike, place = {}, 1
+      while score == this do
+        for _, id in ipairs(lines(member)) do
+          if is_behind(score, id) then
+            alike[#alike + 1] = { score, id }
+          end
+        end
+        score, member = source()
+      end
+      table.sort(alike, by_newness)
+    end
+    return alike[place]
   end
 end
 
 -- A stream of the few jobs with these ids.
 local function few(ids)
-  local found, place = {}, 0
+  local found, seen, place = {}, {}, 0
   for _, id in ipairs(ids) do
     local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'number')
     local score = tonumber(record[3] or nil)
     if by_finish then
-      score = FINISHED[record[1]] and finished_at(id, record[1], record[2])
+      score = FINISHED[state_of(record[1])] and finished_at(id, record[1], record[2])
     end
-    if score and (not after_score or is_newer(after_score, after_id, score, id)) then
+    if score and not seen[id] and is_behind(score, id) then
       found[#found + 1] = { score, id }
     end
+    seen[id] = true
   end
-  table.sort(found, function(first, second) return is_newer(first[1], first[2], second[1], second[2]) end)
+  table.sort(found, by_newness)
   return function()
     place = place + 1
     return found[place]
   end
 end
 
-local WHERE = { ['pending'] = 'ready:', ['scheduled'] = 'ready:', [FAILED] = 'failed:', [PROCESSING] = 'leased:' }
+local READY, LEASED = 'ready:', 'leased:'
+local WHERE = { ['pending'] = READY, ['scheduled'] = READY, [FAILED] = 'failed:', [PROCESSING] = LEASED }
 
--- The indexes that hold every unfinished job of the states asked for; nil if the states do not tell.
-local function indexes()
-  local names, keys = {}, {}
+-- The ids in the indexes that hold every unfinished job of the states asked for, and perhaps others; nil if the states
+-- do not tell, or if these are many.
+local function unfinished()
+  local names, ids = {}, {}
   for _, state in ipairs(states) do
     if not WHERE[state] and state ~= BLOCKED then
       return nil
@@ -98,17 +113,27 @@ local function indexes()
   end
   for name in pairs(names) do
     for _, queue in ipairs(queues) do
-      for priority = 0, name == 'ready:' and 9 or 0 do
-        keys[#keys + 1] = base .. name .. queue .. (name == 'ready:' and ':' .. priority or '')
+      for priority = 0, name == READY and 9 or 0 do
+        local key = base .. name .. queue .. (name == READY and ':' .. priority or '')
+        for _, member in ipairs(call('ZRANGE', key, 0, FEW - #ids)) do
+          -- Claims are indexed, not what they hold.
+          local given = name == LEASED and call('HGET', base .. 'claim:' .. member .. ':' .. queue, 'ids')
+          for _, id in ipairs(given and lines(given) or { member }) do
+            ids[#ids + 1] = id
+          end
+          if #ids > FEW then
+            return nil
+          end
+        end
       end
     end
   end
-  return keys
+  return ids
 end
 
 local function streams()
   if ARGV[11] ~= '' then
-    return { few(words(ARGV[11])) }
+    return { few(lines(ARGV[11])) }
   end
   if by_finish then
     local all = {}
@@ -119,20 +144,8 @@ local function streams()
     end
     return all
   end
-  local keys, number = #states > 0 and indexes(), 0
-  for _, key in ipairs(keys or {}) do
-    number = number + call('ZCARD', key)
-  end
-  if not keys or number > FEW then
-    return { stream(base .. 'jobs') }
-  end
-  local ids = {}
-  for _, key in ipairs(keys) do
-    for _, id in ipairs(call('ZRANGE', key, 0, -1)) do
-      ids[#ids + 1] = id
-    end
-  end
-  return { few(ids) }
+  local ids = #states > 0 and unfinished()
+  return { ids and few(ids) or stream(base .. 'jobs') }
 end
 
 local sources, heads = streams(), {}

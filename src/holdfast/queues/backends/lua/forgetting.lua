@@ -1,14 +1,57 @@
 -- What is left of a job that is forgotten: nothing, or an id that is known by the digest of its content for a while.
 
-local function remove(id, state, queue)
+local function remove(id)
   call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id)
   call('ZREM', base .. 'jobs', id)
-  call('ZREM', base .. FINISHED[state] .. queue, id)
 end
 
-local function bury(id, state, queue, number, digest, known_until)
-  remove(id, state, queue)
+local function bury(id, number, digest, known_until)
+  remove(id)
   call('HSET', base .. 'job:' .. id, 'state', FORGOTTEN, 'number', number, 'digest', digest,
     'known_until', known_until)
   call('ZADD', base .. 'stones', known_until, id)
+end
+
+-- Take jobs (id: true) of this score out of the completed, of whom some have a member in common.
+local function leave_completed(queue, score, ids)
+  local completed = base .. 'completed:' .. queue
+  local left = 0
+  for _, member in ipairs(call('ZRANGEBYSCORE', completed, score, score)) do
+    local staying, leaving = {}, 0
+    for _, id in ipairs(lines(member)) do
+      if ids[id] then
+        leaving = leaving + 1
+      else
+        staying[#staying + 1] = id
+      end
+    end
+    if leaving > 0 then
+      call('ZREM', completed, member)
+      if #staying > 0 then
+        call('ZADD', completed, score, table.concat(staying, '\n'))
+      end
+      left = left + leaving
+    end
+  end
+  call('HINCRBY', base .. 'completions', queue, -left)
+end
+
+-- Forgotten jobs, by what index they have to leave: ids (id: true) by queue and score of completed ones.
+local leaving = {}
+
+-- Take this forgotten job out of the index of its state; of completed ones, remember to.
+local function leave(id, state, queue, score)
+  if state ~= COMPLETED then
+    call('ZREM', base .. FINISHED[state] .. queue, id)
+    return
+  end
+  local place = queue .. ' ' .. score
+  leaving[place] = leaving[place] or { queue, score, {} }
+  leaving[place][3][id] = true
+end
+
+local function all_left()
+  for _, one in pairs(leaving) do
+    leave_completed(unpack(one))
+  end
 end

@@ -1,6 +1,9 @@
--- ARGV: id. Answers nothing, or the time, the record as people see it, all its fields, and what its attempts tell.
-local state = call('HGET', base .. 'job:' .. ARGV[1], 'state')
-if not state or state == FORGOTTEN then
+-- ARGV: id. Answers nothing, or the time, the record as people see it, all its fields, what its attempts tell, and how
+-- it was acknowledged, if it was: the claim, the verdict, start and end.
+local job = base .. 'job:' .. ARGV[1]
+local field = call('HGET', job, 'state')
+if not field or state_of(field) == FORGOTTEN then
   return false
 end
-return { now, view(ARGV[1]), call('HGETALL', base .. 'job:' .. ARGV[1]), call('HGETALL', base .. 'told:' .. ARGV[1]) }
+local _, _, _, how = read_state(field)
+return { now, view(ARGV[1]), call('HGETALL', job), call('HGETALL', base .. 'told:' .. ARGV[1]), how }

@@ -2,11 +2,12 @@
 local answers = {}
 for at = 1, #ARGV, 3 do
   local id, token, report = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'lease', 'queue', 'deliveries')
-  local held = held_until(id, token, record[1], record[2], record[3])
-  if held then
-    call('HSET', base .. 'told:' .. id, 'progress', report, 'progress_of', record[4], 'progress_at', now)
+  local field = call('HGET', base .. 'job:' .. id, 'state')
+  local is_held = held_until(token, field)
+  if is_held then
+    local _, deliveries = read_state(field)
+    call('HSET', base .. 'told:' .. id, 'progress', report, 'progress_of', deliveries, 'progress_at', now)
   end
-  answers[#answers + 1] = held and 1 or 0
+  answers[#answers + 1] = is_held and 1 or 0
 end
 return answers

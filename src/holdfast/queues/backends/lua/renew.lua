@@ -1,12 +1,13 @@
 -- ARGV: id and claim of each lease. Answers for each 0 (lost), 1 (held) or 2 (held, and to be cancelled).
-local answers = {}
+local answers, lengths = {}, {}
 for at = 1, #ARGV, 2 do
   local id, token = ARGV[at], ARGV[at + 1]
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'lease', 'queue', 'cancel_request')
-  if held_until(id, token, record[1], record[2], record[3]) then
-    local _, _, length = read_lease(record[2])
-    call('ZADD', base .. 'leased:' .. record[3], now + length, id)
-    answers[#answers + 1] = record[4] and 2 or 1
+  local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'cancel_request')
+  if held_until(token, record[1]) then
+    local claim = base .. 'claim:' .. token .. ':' .. record[2]
+    lengths[claim] = lengths[claim] or tonumber(call('HGET', claim, 'length'))
+    renew(id, record[1], record[2], now + lengths[claim])
+    answers[#answers + 1] = record[3] and 2 or 1
   else
     answers[#answers + 1] = 0
   end

@@ -1,66 +1,74 @@
 -- Settlements. A held lease is what its job's record says: this claim, processing, not ended. How each delivery ended
--- stands in the record as `end:<delivery>`: the claim (16 bytes), the verdict (one letter), outcome, start and end.
+-- stands in the record: in `state` if it was acknowledged, else as `end:<delivery>`: the claim (16 bytes), the verdict
+-- (one letter), outcome, start and end.
 
+-- Whether this delivery ended like this before; `ended` begins with the claim and the verdict.
 local function was_settled(id, delivery, ended)
-  local known = call('HGET', base .. 'job:' .. id, 'end:' .. delivery)
+  local record = call('HMGET', base .. 'job:' .. id, 'state', 'end:' .. delivery)
+  local known = record[2]
+  if state_of(record[1]) == COMPLETED and not known then
+    local _, deliveries, _, how = read_state(record[1])
+    known = deliveries == tonumber(delivery) and how
+  end
   return known and string.sub(known, 1, 17) == string.sub(ended, 1, 17)
 end
 
--- Acknowledgements of one claim, which are nearly all settlements: ARGV from `at` on has id, delivery, end and what the
--- attempt has to tell, `count` times. Who holds what is asked for all at once: a job is in the set of a claim as long
--- as its record names that claim, and its lease ends when the index says so.
-local function acknowledge(token, queue, count, at, answers)
-  local claim, leased = base .. 'claim:' .. token, base .. 'leased:' .. queue
-  local ids, leaving, done, finished = {}, {}, {}, {}
-  for number = 1, count do
-    ids[number] = ARGV[at + 4 * (number - 1)]
+-- Successes of one claim at the same delivery, which are nearly all settlements. ARGV from `at` on: the claim, its
+-- queue, the delivery, the ids, start and end of each, and what attempts have to tell: the number of the job in this
+-- batch, and the words. Answers how many words these were.
+local function acknowledge(at, answers)
+  local token, queue, delivery, packed, times = unpack(ARGV, at, at + 4)
+  local tales = tonumber(ARGV[at + 5])
+  local completed = COMPLETED .. delivery .. ':' .. at_once .. ' ' .. token .. 'a'
+  local holds_any = call('EXISTS', base .. 'claim:' .. token .. ':' .. queue) == 1
+  local ids, told, leaving, stamp = cmsgpack.unpack(packed), {}, {}, nil
+  for place = at + 6, at + 4 + 2 * tales, 2 do
+    told[tonumber(ARGV[place])] = ARGV[place + 1]
   end
-  local is_claimed, leased_until = each('SMISMEMBER', claim, ids), each('ZMSCORE', leased, ids)
   for number, id in ipairs(ids) do
-    local delivery, ended, told = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    at = at + 4
-    if is_claimed[number] == 1 and tonumber(leased_until[number] or 0) > now and not finished[id] then
-      call('HSET', base .. 'job:' .. id, 'state', COMPLETED, 'end:' .. delivery, ended)
-      if told ~= '' then
-        call('HSET', base .. 'told:' .. id, delivery, told)
+    local job = base .. 'job:' .. id
+    local field = call('HGET', job, 'state')
+    -- Nearly all were stamped alike, so what holds of one holds of the next.
+    if field == stamp or holds_any and held_until(token, field, delivery) then
+      stamp = field
+      call('HSET', job, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
+      if told[number] then
+        call('HSET', base .. 'told:' .. id, delivery, told[number])
       end
-      finished[id] = true
       leaving[#leaving + 1] = id
-      done[#done + 1], done[#done + 2] = at_once, id
       answers[#answers + 1] = '1'
     else
-      answers[#answers + 1] = was_settled(id, delivery, ended) and '1' or '0'
+      answers[#answers + 1] = was_settled(id, delivery, token .. 'a') and '1' or '0'
     end
   end
-  if #done > 0 then
-    many('ZADD', base .. 'completed:' .. queue, done)
-    many('ZREM', leased, leaving)
-    many('SREM', claim, leaving)
+  if #leaving > 0 then
+    complete(queue, leaving)
+    let_go(token, queue, leaving)
   end
+  return 6 + 2 * tales
 end
 
 local function settle_one(at, crash_limit)
   local id, delivery, token, ended, told, state = unpack(ARGV, at, at + 5)
   local adds_attempt, crashing, line, reason, expired, delay = unpack(ARGV, at + 6, at + 11)
   local job = base .. 'job:' .. id
-  local record = call('HMGET', job, 'state', 'lease', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
-  local queue, priority, request = record[3], record[4], record[7]
-  if not held_until(id, token, record[1], record[2], queue) then
+  local record = call('HMGET', job, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
+  local queue, priority, request = record[2], record[3], record[6]
+  if not held_until(token, record[1], delivery) then
     return was_settled(id, delivery, ended)
   end
-  local crashes = crashing == 'reset' and 0 or (record[6] or 0) + (crashing == 'add' and 1 or 0)
-  local changes = { 'attempts', (record[5] or 0) + adds_attempt, 'crashes', crashes, 'end:' .. delivery, ended }
+  local crashes = crashing == 'reset' and 0 or (record[5] or 0) + (crashing == 'add' and 1 or 0)
+  local changes = { 'attempts', (record[4] or 0) + adds_attempt, 'crashes', crashes, 'end:' .. delivery, ended }
   if line ~= '' then
     changes[#changes + 1], changes[#changes + 2] = 'last_error', line
   end
-  call('ZREM', base .. 'leased:' .. queue, id)
-  call('SREM', base .. 'claim:' .. token, id)
+  let_go(token, queue, { id })
   if told ~= '' then
     call('HSET', base .. 'told:' .. id, delivery, told)
   end
   if not FINISHED[state] then
     local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)
-    give_back(id, queue, priority, state, now + delay, changes, request, is_crash_loop)
+    give_back(id, queue, priority, state, delivery, now + delay, changes, request, is_crash_loop)
     return true
   end
   if request then
@@ -72,19 +80,16 @@ local function settle_one(at, crash_limit)
     changes[#changes + 1], changes[#changes + 2] = 'cancel_reason', reason ~= '' and reason or request or ''
     changes[#changes + 1], changes[#changes + 2] = 'expired', expired
   end
-  move(id, queue, priority, state, now, changes)
+  move(id, queue, priority, state, delivery, now, changes)
   return true
 end
 
--- ARGV from `at` on: `acks`, the claim, its queue, how many, and these; or `one` and the twelve words of any other
--- settlement.
+-- ARGV from `at` on: `acks` and the words of these; or `one` and the twelve words of any other settlement.
 local function settle(at, crash_limit)
   local answers = {}
   while at <= #ARGV do
     if ARGV[at] == 'acks' then
-      local count = tonumber(ARGV[at + 3])
-      acknowledge(ARGV[at + 1], ARGV[at + 2], count, at + 4, answers)
-      at = at + 4 + 4 * count
+      at = at + 1 + acknowledge(at + 1, answers)
     else
       answers[#answers + 1] = settle_one(at + 1, crash_limit) and '1' or '0'
       at = at + 13

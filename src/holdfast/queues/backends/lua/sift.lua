@@ -10,15 +10,21 @@ for _, name in ipairs(queue ~= '' and { queue } or call('SMEMBERS', base .. 'que
   local before = age and now - age or '+inf'
   local old = call('ZRANGEBYSCORE', finished, '-inf', before, 'WITHSCORES', 'LIMIT', 0, limit - removed - #named)
   for place = 1, #old, 2 do
-    local id = old[place]
-    if kept and old[place + 1] + kept <= now then
-      remove(id, state, name)
-      removed = removed + 1
-    elseif bytes > 0 then
-      local wire = call('GET', base .. 'wire:' .. id) or ''
-      bytes = bytes - #wire
-      named[#named + 1] = { id, call('HGET', base .. 'job:' .. id, 'number'), wire }
+    local score = old[place + 1]
+    for _, id in ipairs(lines(old[place])) do
+      if removed + #named == limit then
+        break
+      elseif kept and score + kept <= now then
+        remove(id)
+        leave(id, state, name, score)
+        removed = removed + 1
+      elseif bytes > 0 then
+        local wire = call('GET', base .. 'wire:' .. id) or ''
+        bytes = bytes - #wire
+        named[#named + 1] = { id, call('HGET', base .. 'job:' .. id, 'number'), wire }
+      end
     end
   end
 end
+all_left()
 return { removed, named }

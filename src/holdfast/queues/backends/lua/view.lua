@@ -1,21 +1,24 @@
--- A record as people see it: id, message, the fields below, when it was finished, when its lease ends, and the
--- latest progress with its time, if it is shown.
-local VIEW = { 'number', 'queue', 'state', 'job', 'attempts', 'crashes', 'deliveries', 'accepted_at', 'due_at',
-  'dead_reason', 'cancel_reason', 'cancel_request', 'last_error' }
+-- A record as people see it: id, message, the fields below, deliveries, when it was finished, when its lease ends, and
+-- the latest progress with its time, if it is shown.
+local VIEW = { 'number', 'queue', 'state', 'job', 'attempts', 'crashes', 'accepted_at', 'due_at', 'dead_reason',
+  'cancel_reason', 'cancel_request', 'last_error' }
 local SHOWS_PROGRESS = { [FAILED] = true, [PROCESSING] = true, [DEAD] = true, [CANCELLED] = true }
 
 local function view(id)
   local record = call('HMGET', base .. 'job:' .. id, unpack(VIEW))
-  local queue, state, deliveries = record[2], record[3], record[7]
+  local queue, field = record[2], record[3]
+  local state, deliveries, lease_until = read_state(field)
+  record[3] = state
   -- An acknowledgement writes as little as it can: what it has made meaningless is not shown.
   if state == COMPLETED then
-    record[6], record[12], record[13] = false, false, false
+    record[6], record[11], record[12] = false, false, false
   end
   local told = call('HMGET', base .. 'told:' .. id, 'progress_of', 'progress', 'progress_at')
-  local is_shown = SHOWS_PROGRESS[state] and told[1] == deliveries
+  local is_shown = SHOWS_PROGRESS[state] and tonumber(told[1] or -1) == deliveries
   local row = { id, call('GET', base .. 'wire:' .. id), unpack(record) }
-  row[16] = FINISHED[state] and call('ZSCORE', base .. FINISHED[state] .. queue, id) or false
-  row[17] = state == PROCESSING and call('ZSCORE', base .. 'leased:' .. queue, id)
+  row[15] = deliveries
+  row[16] = FINISHED[state] and finished_at(id, field, queue) or false
+  row[17] = state == PROCESSING and lease_until
   row[18], row[19] = is_shown and told[2] or false, is_shown and told[3] or false
   return row
 end
