@@ -30,6 +30,7 @@ pymysql, connector = untyped("pymysql"), untyped("mysql.connector")
 psycopg, psycopg2 = untyped("psycopg"), untyped("psycopg2")
 django_db = untyped("django.db")
 KEY = "0123456789abcdef0123456789abcdef"
+PLACES = ["sqlite", "postgres", "mysql"]
 _numbers = itertools.count(1)
 
 
@@ -91,7 +92,7 @@ def mariadb() -> Generator[MariadbServer]:
     server.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mysql"])
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Place]:
     match request.param:
         case "sqlite":
@@ -163,14 +164,14 @@ def of_another_driver(place: Place) -> Generator[Any]:
 
 
 @contextmanager
-def engine_of(place: Place) -> Generator[sqlalchemy.Engine]:
+def engine_of(place: Place, *, mysql: str = "pymysql") -> Generator[sqlalchemy.Engine]:
     match place.name:
         case "sqlite":
             url = f"sqlite:///{place.options['database']}"
         case "postgres":
             url = f"postgresql+psycopg://postgres@127.0.0.1:{place.options['port']}"
         case _:
-            url = f"mysql+pymysql://{place.options['user']}@127.0.0.1:{place.options['port']}/holdfast"
+            url = f"mysql+{mysql}://{place.options['user']}@127.0.0.1:{place.options['port']}/holdfast"
     engine = sqlalchemy.create_engine(url)
     try:
         yield engine
@@ -195,7 +196,7 @@ def session_of_sqlalchemy(place: Place) -> Generator[Any]:
 
 
 @contextmanager
-def of_django(place: Place) -> Generator[Any]:
+def of_django(place: Place, *, mysql: str = "mysql.connector.django") -> Generator[Any]:
     settings = untyped("django.conf").settings
     if not settings.configured:
         settings.configure(USE_TZ=True)
@@ -210,7 +211,7 @@ def of_django(place: Place) -> Generator[Any]:
             database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", **where}
         case _:
             where = {"HOST": "127.0.0.1", "PORT": place.options["port"], "USER": place.options["user"]}
-            database = {"ENGINE": "mysql.connector.django", "NAME": "holdfast", **where}
+            database = {"ENGINE": mysql, "NAME": "holdfast", **where}
     connections.settings = connections.configure_settings({**connections.settings, alias: database})
     connection = connections[alias]
     try:
@@ -221,14 +222,71 @@ def of_django(place: Place) -> Generator[Any]:
         connection.close()
 
 
+@contextmanager
+def of_mysqlclient(place: Place) -> Generator[Any]:
+    with driver(place, mysqlclient().connect(**place.options)) as connection:
+        yield connection
+
+
+@contextmanager
+def of_mysqlclient_with_rows_of_its_own(place: Place) -> Generator[Any]:
+    connect, rows = mysqlclient().connect, untyped("MySQLdb.cursors").DictCursor
+    with driver(place, connect(**place.options, cursorclass=rows)) as connection:
+        yield connection
+
+
+@contextmanager
+def of_mysqlclient_begun_by_hand(place: Place) -> Generator[Any]:
+    connection = mysqlclient().connect(**place.options, autocommit=True)
+    connection.begin()
+    with driver(place, connection):
+        yield connection
+
+
+@contextmanager
+def of_mysqlclient_through_sqlalchemy(place: Place) -> Generator[Any]:
+    mysqlclient()
+    with engine_of(place, mysql="mysqldb") as engine, engine.connect() as connection:
+        connection.execute(sqlalchemy.text(place.insert(1)))
+        yield connection
+        connection.commit()
+
+
+@contextmanager
+def of_mysqlclient_through_django(place: Place) -> Generator[Any]:
+    mysqlclient()
+    with of_django(place, mysql="django.db.backends.mysql") as connection:
+        yield connection
+
+
+def mysqlclient() -> Any:
+    """A driver that is compiled where it is installed: on this system there is no wheel of it."""
+    try:
+        return untyped("MySQLdb")
+    except ImportError as problem:
+        pytest.skip(f"NO DRIVER: mysqlclient is not installed here, nothing of it is tested ({problem})")
+
+
 CALLERS = [of_driver, with_rows_of_its_own, of_another_driver, of_sqlalchemy, session_of_sqlalchemy, of_django]
+CALLERS_ON_MYSQL = [
+    of_mysqlclient,
+    of_mysqlclient_with_rows_of_its_own,
+    of_mysqlclient_begun_by_hand,
+    of_mysqlclient_through_sqlalchemy,
+    of_mysqlclient_through_django,
+]
+every_caller = pytest.mark.parametrize(
+    ("place", "caller"),
+    [*itertools.product(PLACES, CALLERS), *itertools.product(["mysql"], CALLERS_ON_MYSQL)],
+    indirect=["place"],
+)
 
 
 class Regret(Exception):
     """The caller does not want it after all."""
 
 
-@pytest.mark.parametrize("caller", CALLERS)
+@every_caller
 def test_a_job_exists_when_the_callers_transaction_is_committed(place: Place, caller: Callable[[Place], Any]) -> None:
     with caller(place) as tx:
         handle = place.ship.enqueue(1, tx=tx)
@@ -239,7 +297,7 @@ def test_a_job_exists_when_the_callers_transaction_is_committed(place: Place, ca
     assert (place.orders(), [place.knows(id) for id in ids]) == (1, [True] * 4)
 
 
-@pytest.mark.parametrize("caller", CALLERS)
+@every_caller
 def test_a_job_is_gone_when_the_callers_transaction_is_rolled_back(
     place: Place, caller: Callable[[Place], Any]
 ) -> None:
@@ -257,7 +315,7 @@ def test_a_job_is_gone_when_the_callers_transaction_is_rolled_back(
     assert place.ship.options(id=id).enqueue(1).id == id
 
 
-@pytest.mark.parametrize("caller", CALLERS)
+@every_caller
 def test_a_conflict_leaves_the_rest_of_the_transaction_alone(place: Place, caller: Callable[[Place], Any]) -> None:
     known = place.ship.enqueue(1).id
     with caller(place) as tx:
@@ -280,6 +338,15 @@ def test_a_connection_that_commits_by_itself_is_refused(place: Place) -> None:
                 connection.autocommit(True)
         with pytest.raises(TransactionRefused, match="is in no transaction"):
             place.ship.enqueue(1, tx=connection)
+    assert place.hf.backend().counts() == before
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_a_connection_of_mysqlclient_that_commits_by_itself_is_refused(place: Place) -> None:
+    before = place.hf.backend().counts()
+    connection = mysqlclient().connect(**place.options, autocommit=True)
+    with closing(connection), pytest.raises(TransactionRefused, match="is in no transaction"):
+        place.ship.enqueue(1, tx=connection)
     assert place.hf.backend().counts() == before
 
 

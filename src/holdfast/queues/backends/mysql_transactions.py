@@ -6,7 +6,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
-from pymysql.constants import SERVER_STATUS
+from pymysql.constants import ER, SERVER_STATUS
 
 from holdfast.errors import LeaseLost, TransactionRefused
 from holdfast.queues.backends.mysql_connections import CLOCK, MysqlConnections, Session
@@ -50,14 +50,14 @@ class CallersSession:
 
     def __init__(self, tx: object, connections: MysqlConnections) -> None:
         connection = self._connection = driver_connection(tx)
-        driver = type(connection).__module__.partition(".")[0]
+        driver = _driver(connection)
         if driver in ("pymysql", "MySQLdb"):
             self._cursor = connection.cursor(import_module(f"{driver}.cursors").Cursor)
         elif driver == "mysql":
             self._cursor = connection.cursor()
         else:
             raise refused(tx, _WANTED)
-        if not _is_begun(connection):
+        if not self._is_begun():
             raise not_begun("call  connection.begin()  or switch autocommit off")
         self._refuse_another_database(connections)
 
@@ -88,6 +88,25 @@ class CallersSession:
         else:
             with suppress(Exception):
                 self.run("ROLLBACK TO SAVEPOINT holdfast_accept")
+
+    def _is_begun(self) -> bool:
+        """Whether what is executed belongs to a transaction; one that has yet to begin by itself counts."""
+        connection = self._connection
+        autocommit = connection.get_autocommit() if hasattr(connection, "get_autocommit") else connection.autocommit
+        if not autocommit:
+            return True
+        # mysqlclient does not tell; but outside of a transaction, no savepoint outlives the statement that makes it.
+        return self._keeps_savepoints() if _driver(connection) == "MySQLdb" else _is_in_transaction(connection)
+
+    def _keeps_savepoints(self) -> bool:
+        self.run("SAVEPOINT holdfast_accept")
+        try:
+            self.run("RELEASE SAVEPOINT holdfast_accept")
+        except self._connection.Error as problem:
+            if problem.args[0] == ER.SP_DOES_NOT_EXIST:
+                return False
+            raise
+        return True
 
     def _refuse_another_database(self, connections: MysqlConnections) -> None:
         if _seen.get(self._connection) == connections.prefix:
@@ -120,6 +139,7 @@ class MysqlTransaction(EngineTransaction):
             with connections.translating():
                 session.run("START TRANSACTION")
                 row = session.row(held, (job_id, delivery))
+                connections.hand_over(session)
         except BaseException:
             self.roll_back()
             raise
@@ -132,6 +152,7 @@ class MysqlTransaction(EngineTransaction):
     def complete(self, record: AttemptRecord) -> None:
         session, lease = self._session, self._lease
         is_held = False
+        self._connections.hurry(session)
         try:
             # A definition of a table commits, too.
             if not _is_in_transaction(self.connection):
@@ -151,10 +172,8 @@ class MysqlTransaction(EngineTransaction):
             self._connections.take_back(self._session)
 
 
-def _is_begun(connection: Any) -> bool:
-    """Whether what is executed belongs to a transaction; one that has yet to begin by itself counts."""
-    autocommit = connection.get_autocommit() if hasattr(connection, "get_autocommit") else connection.autocommit
-    return not autocommit or _is_in_transaction(connection)
+def _driver(connection: object) -> str:
+    return type(connection).__module__.partition(".")[0]
 
 
 def _is_in_transaction(connection: Any) -> bool:
