@@ -101,6 +101,16 @@ def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None
         assert {one.execute(asked).fetchone() for _ in range(SESSIONS)} >= both
 
 
+def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresBackend) -> None:
+    for _ in range(2 * SESSIONS):
+        engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
+        [lease] = engine.claim("default", 1, owner_token=new_owner_token())
+        assert engine.ack(lease)
+    asked = "SELECT count(*) FROM pg_prepared_statements"
+    prepared = {engine.connections.run(lambda one: one.execute(asked).fetchone()) for _ in range(2 * SESSIONS)}
+    assert prepared == {(0,)}
+
+
 def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody tells it: what it listens on is a session that others have."""
     engine.create_schema()

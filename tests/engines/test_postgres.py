@@ -21,7 +21,7 @@ from holdfast.queues.contract import new_owner_token
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
-from holdfast.values import Ack, JobEnvelope, JobState
+from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobState, Outcome
 
 from ..faults.processes import until
 from ..servers.postgres import PostgresServer
@@ -70,6 +70,33 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(
     taken = [engine.connections.transact(claim) for _ in range(3)]
     assert [len(ids) for ids in taken] == [7, 7, 7]
     assert {id for ids in taken for id in ids} == set(accepted[:21])
+
+
+def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresBackend) -> None:
+    """A plan that reads the whole table is the cheapest one for an empty table, and would be kept for a full one."""
+    engine.accept(envelopes(engine, 1))
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token())
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=0, ended_us=0)
+    assert engine.exchange([Ack(lease=lease, record=record)], "default", 1, owner_token=new_owner_token()) == (
+        [True],
+        [],
+    )
+    asked = b"SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE %s"
+
+    def plan(connection: Connection, what: str) -> str:
+        [(name, parameters)] = connection.execute(asked, [f"%{what}%"]).fetchall()
+        explained = connection.execute(f"EXPLAIN EXECUTE {name}({', '.join(['NULL'] * parameters)})".encode())
+        return "\n".join(line for (line,) in explained.fetchall())
+
+    def plans(connection: Connection) -> list[str]:
+        connection.execute(postgres.PLAN_ONCE)
+        return [plan(connection, "FOR UPDATE SKIP LOCKED"), plan(connection, "INTO %.ended_jobs")]
+
+    claim, ack = engine.connections.transact(plans)
+    assert "Index Scan using open_jobs_ready" in claim
+    assert "Index Scan using open_jobs_pkey" in ack
+    for whole in ("Seq Scan on open_jobs", "Seq Scan on jobs", "Bitmap Heap Scan"):
+        assert whole not in claim + ack
 
 
 def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> None:
@@ -144,15 +171,15 @@ def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
     engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.counts()
-    connect = psycopg.connect
+    connect = Connection.connect
 
     def connect_and_die(*arguments: Any, **options: Any) -> Connection:
         connection = connect(*arguments, **options)
-        with connect(engine.connections.conninfo, autocommit=True) as other:
+        with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
         return connection
 
-    monkeypatch.setattr(psycopg, "connect", connect_and_die)
+    monkeypatch.setattr(Connection, "connect", connect_and_die)
     with pytest.raises(BackendUnavailable):
         engine.wait_for_work(["default"], 1.0)
 

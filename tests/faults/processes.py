@@ -48,12 +48,21 @@ def lives(pid: int) -> bool:
         return False
 
 
+def stands_still(pid: int) -> bool:
+    """Whether none of its threads can do anything."""
+    try:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # one has just ended
+        return False
+    return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
+
+
 @contextmanager
 def stopped(pid: int) -> Generator[None]:
     """This process stands still while the block runs."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it to stand still")
+        until(lambda: stands_still(pid), "it to stand still")
         yield
     finally:
         os.kill(pid, signal.SIGCONT)

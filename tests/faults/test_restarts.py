@@ -90,6 +90,7 @@ def test_a_server_killed_again_and_again_loses_no_accepted_job_and_its_workers_r
     for worker in workers:
         assert worker.runs
         assert "Traceback" not in worker.complained
+        assert "ignored" not in worker.complained, "what a driver has to say about the end of its connections"
 
 
 def test_a_worker_without_work_whose_server_was_killed_takes_the_next_job(yard: Yard, server: Server) -> None:

@@ -1,4 +1,7 @@
-"""MariaDB for tests: the system's, or Debian's own packages, unpacked without being root beside this environment."""
+"""MariaDB for tests: the system's, or Debian's own packages, unpacked without being root beside this environment.
+
+With HOLDFAST_TEST_MYSQL_SERVER=/path/to/mysqld it is that server, which may as well be MySQL.
+"""
 
 import atexit
 import os
@@ -12,7 +15,7 @@ import pymysql
 
 from .certificates import Certificates
 from .debian import Package, libraries, with_libraries
-from .running import Server, started
+from .running import Server, chosen, started
 
 # The second package has what the server of the first prepares its files with.
 PACKAGE = Package(
@@ -26,13 +29,14 @@ SETTINGS = {
     "innodb-flush-method": "nosync",
     "innodb-file-per-table": "0",
     "innodb-buffer-pool-size": "64M",
-    "innodb-log-file-size": "64M",
     "max-connections": "200",
     "skip-log-bin": "1",
 }
+OF_MARIADB = {"innodb-log-file-size": "64M"}
+OF_MYSQL = {"innodb-redo-log-capacity": "64M", "mysqlx": "OFF", "secure-file-priv": "NULL"}
 
 # By its own clock, a lock that is held while a test lets years pass is held for years: it would end itself.
-PATIENCE = {"innodb-fatal-semaphore-wait-threshold": str(2**32 - 1)}
+PATIENCE = {"loose-innodb-fatal-semaphore-wait-threshold": str(2**32 - 1)}
 
 
 class MariadbServer(Server):
@@ -43,9 +47,14 @@ class MariadbServer(Server):
     def __init__(
         self, *, clock: bool = False, settings: dict[str, str] | None = None, tls: Certificates | None = None
     ) -> None:
-        self._home = _home()
+        self._binary = _binary()
+        self._home = self._binary.parents[1]
+        self._is_mysql = is_mysql(self._binary)
         super().__init__(clock=clock)
-        self._settings = SETTINGS | (PATIENCE if clock else {}) | (_with_tls(tls) if tls else {}) | (settings or {})
+        # Unless told otherwise, MySQL makes certificates for itself.
+        own = OF_MYSQL | ({} if tls else {"tls-version": ""}) if self._is_mysql else OF_MARIADB
+        asked = (PATIENCE if clock else {}) | (_with_tls(tls) if tls else {}) | (settings or {})
+        self._settings = SETTINGS | own | asked
 
     @property
     def url(self) -> str:
@@ -57,21 +66,25 @@ class MariadbServer(Server):
         return self.directory / "socket"
 
     def prepare(self) -> None:
-        init = [self._home / "bin/mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal"]
+        if self._is_mysql:
+            init = [str(self._binary), "--no-defaults", "--initialize-insecure"]
+        else:
+            init = [str(self._home / "bin/mariadb-install-db"), "--no-defaults", "--skip-test-db"]
+            init.append("--auth-root-authentication-method=normal")
         done = subprocess.run(
-            [*map(str, init), "--skip-test-db", *self._place()],
+            [*init, *self._place()],
             env={**os.environ, **libraries(self._home)},
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(f"mariadb-install-db failed:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"{Path(init[0]).name} failed:\n{done.stdout}{done.stderr}")
 
     def command(self) -> Sequence[str]:
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         place = [f"--port={self.port}", f"--socket={self.socket}"]
-        server = [str(self._home / "sbin/mariadbd"), "--no-defaults"]
+        server = [str(self._binary), "--no-defaults"]
         return with_libraries(self._home, [*server, *self._place(), *place, *options])
 
     def answers(self) -> bool:
@@ -98,12 +111,21 @@ def _with_tls(tls: Certificates) -> dict[str, str]:
     return {"ssl-ca": str(tls.authority), "ssl-cert": str(tls.certificate), "ssl-key": str(tls.key)}
 
 
-def _home() -> Path:
-    """Where the server's `bin`, `sbin` and `share` are."""
+def _binary() -> Path:
+    """The server; beside it, in `bin` and `share`, is what it needs."""
+    if (binary := chosen("mysql")) is not None:
+        return binary
     for found in (shutil.which("mariadbd"), "/usr/sbin/mariadbd"):
         if found is not None and (home := Path(found).resolve().parents[1]) and PACKAGE.is_home(home):
-            return home
-    return PACKAGE.home()
+            return home / "sbin/mariadbd"
+    return PACKAGE.home() / "sbin/mariadbd"
+
+
+@cache
+def is_mysql(binary: Path) -> bool:
+    """Whether it is MySQL, and not MariaDB."""
+    version = with_libraries(binary.parents[1], [str(binary), "--version"])
+    return "MariaDB" not in subprocess.run(version, capture_output=True, text=True, check=True).stdout
 
 
 @cache

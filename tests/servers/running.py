@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.worker.executors import guardian
 
-from ..faults.processes import lives, until
+from ..faults.processes import lives, stands_still, until
 from .clock import ServerClock
 
 START_WITHIN_S = 60.0
@@ -52,6 +52,17 @@ def unless_missing(make: Callable[[], T]) -> T:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+def chosen(engine: str) -> Path | None:
+    """The server to be tested with, if somebody has chosen one: HOLDFAST_TEST_MYSQL_SERVER=/opt/mysql/bin/mysqld"""
+    variable = f"HOLDFAST_TEST_{engine.upper()}_SERVER"
+    path = os.environ.get(variable)
+    if path is None:
+        return None
+    if not os.access(path, os.X_OK):
+        pytest.fail(f"{variable}={path} is no program")
+    return Path(path)
 
 
 def free_port() -> int:
@@ -124,6 +135,7 @@ class Server(ABC):
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
         try:
+            until(lambda: all(map(stands_still, family)), f"{self.name} to stand still")
             yield
         finally:
             for pid in family:

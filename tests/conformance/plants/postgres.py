@@ -279,11 +279,6 @@ BUGS: dict[str, Bug] = {
     "progress accepted after the lease ended": bug(
         "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, IN_TIME, "")
     ),
-    "progress of a job handed back": bug(
-        "test_a_settled_job_takes_no_more_reports",
-        (REPORT_PROGRESS, " AND state = 2", ""),
-        (GIVE_BACK, "owner_token = NULL,", "owner_token = o.owner_token,"),
-    ),
     "second report keeps the delivery of the first": bug(
         "test_a_crash_loop_shows_how_far_the_last_delivery_got",
         (REPORT_PROGRESS, "delivery = excluded.delivery, ", ""),

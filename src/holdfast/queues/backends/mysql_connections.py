@@ -57,6 +57,10 @@ PREPARE: Final = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
     f"innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, wait_timeout = {IDLE_TIMEOUT_S}",
 )
+# A handler may take its time, between its statements and with them.
+HAND_OVER: Final = (
+    "SET SESSION wait_timeout = @@GLOBAL.wait_timeout, innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout"
+)
 DURABILITY: Final = {
     "innodb_flush_log_at_trx_commit 1": "the end of any process, and of the machine: each commit is synced",
     "innodb_flush_log_at_trx_commit 1, log_bin on, sync_binlog not 1": (
@@ -110,6 +114,11 @@ class Session:
         self._packet: int = self.one("SELECT @@max_allowed_packet")[0]
         # A character is at most four bytes.
         self._longest = min(STATEMENT_BYTES, self._packet // 4)
+
+    def be_patient(self, seconds: float | None) -> None:
+        """How long the server may be silent from now on while it is waited for; None is without end."""
+        wire: Any = self.wire
+        wire._read_timeout = seconds
 
     def run(self, statement: str, values: _Values = None) -> int:
         """Execute it; how many rows it found to change."""
@@ -229,8 +238,18 @@ class MysqlConnections:
             else:
                 return session
 
+    def hand_over(self, session: Session) -> None:
+        """Let others use it as they would one of their own: how long their statements take is their affair."""
+        session.run(HAND_OVER)
+        session.be_patient(None)
+
+    def hurry(self, session: Session) -> None:
+        """Give a silent server up again."""
+        session.be_patient(self.address.timeout_s)
+
     def take_back(self, session: Session) -> None:
         """Roll back what is open and keep it for the next, without what others may have set in it."""
+        self.hurry(session)
         try:
             session.run("ROLLBACK")
             for statement in ("SET autocommit = 1", *PREPARE):
@@ -404,6 +423,12 @@ class MysqlConnections:
                 session.run(statement)
         except (pymysql.Error, OSError) as problem:
             raise self._translated(problem) from problem
+        except RuntimeError as problem:
+            # The driver says no password in clear where it can be overheard, and encrypts one only with a package more.
+            raise BackendError(
+                f"{address} wants the password of '{address.user}' encrypted (caching_sha2_password): write "
+                "?tls=verify or ?tls=encrypt in the URL, or  pip install cryptography"
+            ) from problem
         return session
 
     def _can_skip_locked(self, session: Session) -> bool:

@@ -84,8 +84,8 @@ HELD_BY_RUN: Final = f"""
     WHERE j.id = :id AND o.deliveries = :delivery AND o.state = 2 AND o.lease_until > {NOW}"""
 
 LEASE_COLUMNS: Final = f"""
-    o.seq, o.id, j.wire, o.lease_us, o.claimed_at, o.deliveries, o.attempts, o.crashes, o.ignore_expiry,
-    least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
+    o.seq, o.id, (SELECT wire FROM holdfast.jobs AS j WHERE j.seq = o.seq), o.lease_us, o.claimed_at, o.deliveries,
+    o.attempts, o.crashes, o.ignore_expiry, least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
 
 # One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
 # whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
@@ -112,13 +112,16 @@ CLAIM: Final = f"""
             lease_until = {NOW} + :lease
         WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
     )
-    SELECT {LEASE_COLUMNS} FROM o JOIN holdfast.jobs AS j ON j.seq = o.seq
-    UNION ALL
-    SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o JOIN holdfast.jobs AS j ON j.seq = o.seq
-    WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
+    SELECT {LEASE_COLUMNS} FROM o
+    UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
 
 # The same claim, sent again while the first is under way, waits for it here, and then sees what it has stamped.
 GATE: Final = "SELECT pg_advisory_xact_lock(:gate)"
+
+# What is prepared shall be planned once, perhaps while there are few jobs, and be right when there are a million.
+PLAN_ONCE: Final = b"""
+    SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+        set_config('enable_bitmapscan', 'off', true)"""
 
 NEXT_DUE: Final = f"""
     WITH {NOW_IS}
@@ -133,7 +136,7 @@ NEXT_DUE: Final = f"""
 ACK: Final = f"""
     WITH {NOW_IS}, held AS (
         DELETE FROM holdfast.open_jobs
-        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}
         RETURNING seq, due_at, attempts, deliveries, ignore_expiry, queue
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, deliveries, ignore_expiry, queue, crashes, state,
@@ -156,7 +159,7 @@ _KEEP_ATTEMPT: Final = """
 END: Final = f"""
     WITH {NOW_IS}, held AS (
         DELETE FROM holdfast.open_jobs
-        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW} RETURNING *
+        WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW} RETURNING *
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
             crashes, last_error, dead_reason, expired, cancel_reason)
@@ -192,7 +195,7 @@ _MOVE_ON: Final = f"""
 GIVE_BACK: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
-        WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW} FOR UPDATE
+        WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW} FOR UPDATE
     ), {_MOVE_ON}, {_KEEP_ATTEMPT}"""
 
 SETTLED_AS: Final = """
@@ -205,7 +208,7 @@ SETTLED_AS: Final = """
 RENEW: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
-        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}
         ORDER BY seq FOR UPDATE
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
@@ -215,7 +218,7 @@ REPORT_PROGRESS: Final = f"""
     WITH {NOW_IS}
     INSERT INTO holdfast.progress (seq, delivery, done, total, message, at)
     SELECT seq, deliveries, :done, :total, :message, {NOW} FROM holdfast.open_jobs
-    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > {NOW}
+    WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
     ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
         message = excluded.message, at = excluded.at"""
 
@@ -297,7 +300,9 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         """In one statement; None if its id is known already, and then nothing was written."""
         statement = INSERT_AND_ANNOUNCE if self._news(_at_once([envelope])) else INSERT
         query = {**_inserts([envelope]), "channel": self._channel}
-        is_new = self.connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchone())
+        is_new = self.connections.run(
+            lambda connection: connection.execute(self._sql(statement), query, prepare=True).fetchone()
+        )
         return [True] if is_new else None
 
     def _insert(
@@ -355,6 +360,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         def claim(connection: Connection) -> list[Row]:
             # What a pipeline sends is one transaction, also without a word about it.
             with connection.pipeline():
+                connection.execute(PLAN_ONCE, prepare=True)
                 claimed = self._send_claim(connection, query)
             return claimed.fetchall()
 
@@ -366,8 +372,8 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         return {"queue": queue, "limit": limit, "token": token, "lease": lease_us, "gate": gate}
 
     def _send_claim(self, connection: Connection, query: dict[str, Any]) -> "psycopg.Cursor[Row]":
-        connection.execute(self._sql(GATE), query)
-        return connection.execute(self._sql(CLAIM), query, binary=True)
+        connection.execute(self._sql(GATE), query, prepare=True)
+        return connection.execute(self._sql(CLAIM), query, binary=True, prepare=True)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -445,6 +451,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
         def both(connection: Connection) -> tuple[list[bool], list[Row]]:
             with connection.pipeline():
+                connection.execute(PLAN_ONCE, prepare=True)
                 asked = self._send(connection, settlements)
                 claimed = None if claim is None else self._send_claim(connection, claim)
                 self._announce(connection, {one.lease.queue for one in settlements if _is_due_again(one)})
@@ -466,7 +473,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         for token, run in groupby(settlements, key=_plain_token):
             batch = list(run)
             if token is not None:
-                sent.append((batch, connection.execute(self._sql(ACK), _acks(batch, token), binary=True)))
+                sent.append((batch, connection.execute(self._sql(ACK), _acks(batch, token), binary=True, prepare=True)))
             else:
                 sent += [([one], self._send_one(connection, one)) for one in batch]
         return sent

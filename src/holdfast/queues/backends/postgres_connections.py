@@ -2,9 +2,11 @@
 
 Nothing here needs a session: every call is one transaction, so a pooler that gives each transaction another session
 (PgBouncer in transaction mode) is fine. What has to be repeated, because a connection was stale or two transactions met
-in a deadlock, is repeated here: every verb of an engine may be.
+in a deadlock, is repeated here: every verb of an engine may be. A server that stands still is given up: the driver by
+itself waits for an answer as long as the network holds.
 """
 
+import logging
 import os
 import random
 import re
@@ -13,10 +15,12 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import psycopg
 from psycopg import errors
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
@@ -25,9 +29,12 @@ from holdfast.queues.backends.migrations import Migration, read_migrations
 from holdfast.queues.contract import EngineInfo
 
 T = TypeVar("T")
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 CONNECT_TIMEOUT_S: Final = 10
+ANSWER_TIMEOUT_S: Final = 10.0
+MOST_SECONDS: Final = 3600.0
+# How often a wait looks up: for its own end, and for an interrupt.
+LOOK_EVERY_S: Final = 0.1
 # A server that is gone without a word is noticed within half a minute, whatever is being waited for.
 KEEPALIVE: Final = {
     "keepalives_idle": "10",
@@ -35,6 +42,8 @@ KEEPALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+# Only statements of which we say so are prepared, however often others are executed.
+WHEN_TOLD: Final = 2**31
 MOST_IDLE: Final = 8
 RETRIES: Final = 8
 MIN_VERSION: Final = 120_000
@@ -69,14 +78,66 @@ _NOT_NOW: Final = (
 )
 
 
+class NoAnswer(psycopg.OperationalError):
+    """The server was silent for too long. What it was asked may have happened, or may yet."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that gives up a server which stands still."""
+
+    patience_s: float | None = None
+    """How long the server may be silent while it is waited for; None is without end."""
+
+    def wait(self, gen: PQGen[T], interval: float = LOOK_EVERY_S, timeout: float | None = None) -> T:
+        try:
+            return self._wait(gen, interval, timeout)
+        except BaseException:
+            # Left alone, the end of a pipeline would fail when nobody can catch it, and be written to stderr.
+            with suppress(Exception):
+                gen.close()
+            raise
+
+    def _wait(self, gen: PQGen[T], interval: float, timeout: float | None) -> T:
+        if timeout is not None:  # by a driver since 3.3.6, for notifications: they may never come
+            return super().wait(gen, interval, timeout)
+        if self.patience_s is None:
+            return super().wait(gen, interval)
+        try:
+            wanted = next(gen)
+        except StopIteration as end:  # as most of what is sent in a pipeline does
+            answer: T = end.value
+            return answer
+        return super().wait(self._listening(gen, wanted, self.patience_s), interval)
+
+    def _listening(self, gen: PQGen[T], wanted: Any, patience_s: float) -> PQGen[T]:
+        """Go on, until the server has been silent for too long; then the connection is of no more use."""
+        silent_since: float | None = None
+        try:
+            while True:
+                ready = yield wanted
+                if ready:
+                    silent_since = None
+                elif silent_since is None:
+                    silent_since = time.monotonic()
+                elif time.monotonic() - silent_since >= patience_s:
+                    # An answer that comes yet would be taken for that of the next question.
+                    self.pgconn.finish()
+                    raise NoAnswer(f"no answer for {patience_s:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
+
 class PostgresConnections:
     """The connections of this process to one server, and the schema they find there."""
 
     def __init__(self, conninfo: str, *, prefix: str) -> None:
         self.namespace = namespace_of(prefix)
         self._steps = migrations(prefix)
+        address, self.answer_timeout_s = _without_timeout(conninfo)
         try:
-            given = conninfo_to_dict(conninfo)
+            given = conninfo_to_dict(address)
         except psycopg.ProgrammingError as problem:
             raise _unreadable(problem) from None
         if not _ports.fullmatch(str(given.get("port") or "")):
@@ -88,6 +149,7 @@ class PostgresConnections:
         )
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
+        self._lent: list[Connection] = []
         self._pid = os.getpid()
         self._has_schema = False
 
@@ -115,12 +177,16 @@ class PostgresConnections:
     def open(self, first: bytes | None = None) -> Connection:
         """One more connection, for the caller alone, on which this statement was executed."""
         try:
-            connection = psycopg.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
+            connection.patience_s = self.answer_timeout_s
             if first is not None:
                 connection.execute(first)
             else:
                 # Behind a pooler, the session may be one that somebody listens on; the driver would keep all it hears.
                 connection.add_notify_handler(_ignore)
+                # A pooler answers with a number of its own making, since it has to tell one client from another.
+                [session] = connection.execute("SELECT pg_backend_pid()").fetchone() or [None]
+                connection.prepare_threshold = WHEN_TOLD if session == connection.info.backend_pid else None
         except psycopg.Error as problem:
             raise BackendUnavailable(f"{self.place} cannot be reached: {_said(problem)}{_advice(problem)}") from None
         return connection
@@ -130,31 +196,35 @@ class PostgresConnections:
         if not self._has_schema:
             self.create_schema()
         while True:
-            connection, is_fresh = self._take()
-            if is_fresh:
-                return connection
+            connection, is_fresh = self._take(self._lent)
             try:
-                connection.execute("")  # it may have died since it was used
+                if not is_fresh:
+                    connection.execute("")  # it may have died since it was used
+            except NoAnswer as problem:
+                raise self._translated(problem, connection) from problem
             except psycopg.Error:
                 connection.close()
             else:
+                connection.prepare_threshold = None  # what others set in the session would change plans of ours
                 return connection
 
     def take_back(self, connection: Connection) -> None:
         """Keep it for the next, without what others may have set in its session."""
+        connection.patience_s = self.answer_timeout_s
         with suppress(psycopg.Error):
             connection.row_factory = tuple_row
             connection.cursor_factory = psycopg.Cursor
             if connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
                 connection.execute("DISCARD ALL")
-                self._give_back(connection)
+                self._give_back(connection, self._lent)
                 return
         with suppress(psycopg.Error):
             connection.close()
 
     @contextmanager
     def translating(self, connection: Connection) -> Generator[None]:
-        """What the driver raises inside, in our words."""
+        """What the driver raises inside, in our words; a silent server is given up again."""
+        connection.patience_s = self.answer_timeout_s
         try:
             yield
         except psycopg.Error as problem:
@@ -192,7 +262,9 @@ class PostgresConnections:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = [*self._idle, *self._lent]
+            self._idle.clear()
+            self._lent.clear()
         if self._pid == os.getpid():
             for connection in idle:
                 connection.close()
@@ -202,7 +274,7 @@ class PostgresConnections:
             self.create_schema()
         failures = 0
         while True:
-            connection, is_fresh = self._take()
+            connection, is_fresh = self._take(self._idle)
             try:
                 answer = work(connection)
             except _IN_THE_WAY as problem:
@@ -212,37 +284,42 @@ class PostgresConnections:
                 time.sleep(random.uniform(0.001, 0.02) * failures)
             except psycopg.Error as problem:
                 # A connection that was kept may have died meanwhile, with all others of its age.
-                if is_fresh or not _is_lost(problem, connection):
+                if is_fresh or isinstance(problem, NoAnswer) or not _is_lost(problem, connection):
                     raise self._translated(problem, connection) from problem
                 connection.close()
                 self.close()
             else:
                 return answer
             finally:
-                self._give_back(connection)
+                self._give_back(connection, self._idle)
 
-    def _take(self) -> tuple[Connection, bool]:
+    def _take(self, idle: list[Connection]) -> tuple[Connection, bool]:
         with self._lock:
             if self._pid != os.getpid():
                 # What was inherited through a fork belongs to the parent; psycopg leaves it alone.
-                self._idle, self._pid = [], os.getpid()
-            while self._idle:
-                connection = self._idle.pop()
+                self._idle.clear()
+                self._lent.clear()
+                self._pid = os.getpid()
+            while idle:
+                connection = idle.pop()
                 if not connection.closed:
                     return connection, False
                 connection.close()
         return self.open(), True
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: Connection, idle: list[Connection]) -> None:
         if not connection.closed and connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE:
             with self._lock:
-                if len(self._idle) < MOST_IDLE and self._pid == os.getpid():
-                    self._idle.append(connection)
+                if len(idle) < MOST_IDLE and self._pid == os.getpid():
+                    idle.append(connection)
                     return
         with suppress(psycopg.Error):
             connection.close()
 
     def _translated(self, problem: psycopg.Error, connection: Connection) -> BackendError:
+        if isinstance(problem, NoAnswer):
+            self.close()  # the others are no better; a new one may lead to a server that took over
+            return BackendUnavailable(f"{self.place} has not answered for {self.answer_timeout_s:g} s")
         if _is_lost(problem, connection):
             connection.close()  # nobody shall have it again
             return BackendUnavailable(f"{self.place} is gone: {_said(problem)}")
@@ -256,6 +333,8 @@ class PostgresConnections:
     def _migrate(self, connection: Connection) -> None:
         if self._known_version(connection) == self._steps[-1].number:
             return
+        # An index over all there is takes its time, and so may whoever came first.
+        connection.patience_s = None
         try:
             with connection.transaction():
                 # Held until the end of the transaction; it is the name of our tables, so it is nobody else's.
@@ -269,6 +348,8 @@ class PostgresConnections:
                 f"{self.place}: this user may not create tables ({_said(problem)}): let somebody who may run "
                 "holdfast migrate"
             ) from problem
+        finally:
+            connection.patience_s = self.answer_timeout_s
 
     def _version(self, connection: Connection) -> int:
         # Looked for among the rows, for a session remembers of a name that it was not there (to_regclass) as long as it
@@ -315,6 +396,24 @@ def _ignore(_: psycopg.Notify) -> None:
     """Who did not ask for an announcement has no use for it."""
 
 
+def _without_timeout(conninfo: str) -> tuple[str, float]:
+    """The address as libpq is to have it, and the only option of ours: how long an answer may take."""
+    # Cut out and not put together again: libpq has its own mind about what has to be escaped.
+    address, _, query = conninfo.partition("?")
+    options = query.split("&")
+    asked = [unquote(option.removeprefix("timeout=")) for option in options if option.startswith("timeout=")]
+    if not asked:
+        return conninfo, ANSWER_TIMEOUT_S
+    try:
+        seconds = float(asked[-1])
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ConfigError(f"timeout={asked[-1]!r} is not a number of seconds")
+    rest = "&".join(option for option in options if not option.startswith("timeout="))
+    return f"{address}?{rest}" if rest else address, seconds
+
+
 def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
     """What to say of an address; what the parser says could quote a piece of a password, unless it names an option."""
     unknown = _unknown_option.search(str(problem))
@@ -351,3 +450,15 @@ def _is_lost(problem: psycopg.Error, connection: Connection) -> bool:
 def _said(problem: psycopg.Error) -> str:
     """What the server said, in one line; libpq never repeats a password."""
     return " ".join(str(problem).split()) or type(problem).__name__
+
+
+class _Repetition(logging.Filter):
+    """What the driver logs about the end of a block on a connection of ours that is gone: its callers know already."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        block = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        connection = getattr(block, "_conn", None)  # of a pipeline or a transaction
+        return not (isinstance(connection, Connection) and connection.closed)
+
+
+logging.getLogger("psycopg").addFilter(_Repetition())

@@ -118,6 +118,8 @@ class PostgresTransaction(EngineTransaction):
             raise LeaseLost(job_id)
         seq, token, queue = row
         self._lease = lease_of_run(job_id, queue, seq, bytes(token).hex(), delivery)
+        # How long the handler's own statements take is its own affair.
+        self.connection.patience_s = None
 
     def complete(self, record: AttemptRecord) -> None:
         connection, lease = self.connection, self._lease
@@ -136,6 +138,7 @@ class PostgresTransaction(EngineTransaction):
             raise LeaseLost(lease.id)
 
     def roll_back(self) -> None:
+        self.connection.patience_s = self._connections.answer_timeout_s
         # As if the block of the transaction had raised this; a connection that is gone has rolled back already.
         with suppress(psycopg.Error):
             self._open.__exit__(psycopg.Rollback, psycopg.Rollback(), None)

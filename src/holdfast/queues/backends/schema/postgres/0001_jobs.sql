@@ -23,7 +23,8 @@ CREATE TABLE holdfast.jobs (
 CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
 
 -- How it stands with a job that is not over: narrow rows, since a claim rewrites them. A job is in here or in
--- `ended_jobs`. state: 0 waiting, 1 failed, 2 processing, 3 blocked.
+-- `ended_jobs`. state: 0 waiting, 1 failed, 2 processing, 3 blocked. Only what is processing has a token, so who asks
+-- for a token need not ask for the state; and does not, where the rows are to be found by their numbers.
 CREATE TABLE holdfast.open_jobs (
     seq            bigint   PRIMARY KEY,
     due_at         bigint   NOT NULL,
@@ -40,7 +41,8 @@ CREATE TABLE holdfast.open_jobs (
     queue          text     COLLATE "C" NOT NULL,
     owner_token    bytea,
     cancel_request text,
-    last_error     text
+    last_error     text,
+    CHECK ((state = 2) = (owner_token IS NOT NULL))
 ) WITH (
     -- Every row is rewritten once and deleted: room for that in its own page, and vacuuming long before a fifth of a
     -- large table is dead.
