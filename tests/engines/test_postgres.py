@@ -4,24 +4,25 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.backends import postgres
+from holdfast.queues.backends import postgres, retention
 from holdfast.queues.backends.postgres import PostgresBackend
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
-from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobState, Outcome
+from holdfast.values import Ack, AttemptRecord, CancelAnswer, JobEnvelope, JobState, Outcome, Release
 
 from ..faults.processes import until
 from ..servers.postgres import PostgresServer
@@ -33,6 +34,7 @@ SWITCHES = (
     *("nestloop", "seqscan", "sort", "tidscan"),
 )
 _numbers = itertools.count(1)
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,8 @@ def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engi
         return "\n".join(line for (line,) in explained.fetchall())
 
     def plans(connection: Connection) -> list[str]:
-        connection.execute(postgres.PLAN_ONCE)
+        # Nothing that would make a good plan now: it has to be the one that was made then.
+        connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         return [plan(connection, "FOR UPDATE SKIP LOCKED"), plan(connection, "INTO %.ended_jobs")]
 
     claim, ack = engine.connections.transact(plans)
@@ -116,6 +119,84 @@ def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> No
             done = [id for part in pool.map(work, range(8)) for id in part]
         assert (len(done), set(done)) == (400, ids)
         assert first.counts() == {"default": {JobState.COMPLETED: 400}}
+
+
+def in_the_way(engine: PostgresBackend, change: Callable[[Connection], object], ask: Callable[[], T]) -> T:
+    """What somebody is answered who asks while another has changed something, and has not committed yet."""
+
+    def asked_meanwhile(connection: Connection) -> "Future[T]":
+        change(connection)
+        asked = pool.submit(ask)
+        with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+            waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            until(lambda: asked.done() or other.execute(waits).fetchone(), "it to wait or to be answered")
+        return asked
+
+    with ThreadPoolExecutor(1) as pool:
+        return engine.connections.transact(asked_meanwhile).result(30)
+
+
+def test_an_id_is_known_while_its_job_is_being_forgotten(
+    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = envelopes(engine, 1)
+    engine.accept([one])
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
+    assert engine.ack(lease)
+    until_us = (time.time_ns() // 1000) + 3_600_000_000
+
+    is_known, is_forgotten, known = threading.Event(), threading.Event(), engine._known
+
+    def known_later(*given: Any) -> set[str]:
+        is_known.set()
+        assert is_forgotten.wait(30)
+        return known(*given)
+
+    def forget(connection: Connection) -> None:
+        assert is_known.wait(30)
+        engine._leave_tombstones(connection, [(int(lease.token), until_us)])
+        is_forgotten.set()
+
+    monkeypatch.setattr(engine, "_known", known_later)
+    with ThreadPoolExecutor(1) as pool:
+        accepting = pool.submit(engine.accept, [one])
+        (accepted,) = in_the_way(engine, forget, lambda: accepting.result(30))
+    assert not accepted.created
+    assert not engine.accept([one])[0].created
+
+
+def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresBackend) -> None:
+    (accepted,) = engine.accept(envelopes(engine, 1))
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
+
+    def give_back(connection: Connection) -> None:
+        assert engine._settle_in(connection, [Release(lease=lease)]) == [True]
+
+    assert in_the_way(engine, give_back, lambda: engine.cancel(accepted.id)) is CancelAnswer.CANCELLED
+    assert engine.counts() == {"default": {JobState.CANCELLED: 1}}
+
+
+def test_more_jobs_than_fit_into_a_statement_keep_their_order(
+    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "INSERTS_AT_ONCE", 3)
+    ids = [one.id for one in engine.accept(envelopes(engine, 10))]
+    assert [lease.id for lease in engine.claim("default", 10, owner_token=new_owner_token())] == ids
+
+
+def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "PRUNE_BATCH", 3)
+    monkeypatch.setattr(retention, "PRUNE_BATCH", 3)
+    policy = LeasePolicy(lease_s=0.001)
+    with PostgresBackend(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
+        engine.accept(envelopes(engine, 10))
+        assert len(engine.claim("default", 10, owner_token=new_owner_token())) == 10
+        ended = engine.connections.sql(f"WITH {NOW_IS} SELECT bool_and(lease_until <= {NOW}) FROM holdfast.open_jobs")
+        until(lambda: engine.connections.run(lambda one: one.execute(ended).fetchone()) == (True,), "the leases to end")
+        assert engine.reap_expired() == 10
+        assert engine.counts() == {"default": {JobState.PENDING: 10}}
 
 
 def test_many_who_migrate_at_once_make_the_tables_once(server: PostgresServer) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
+from holdfast.errors import BackendError
 from holdfast.metrics.levels import JobCounts
 from holdfast.queues.contract import Engine
 from holdfast.values import JobState
@@ -52,7 +53,9 @@ class Census:
                 queue: {state: found.get(queue, {}).get(state, 0) for state in JobState} for queue in self._queues
             }
         except Exception as problem:  # whatever it was: without an answer nobody would ask ever again
-            log.debug("the jobs could not be counted: %s", problem)
+            is_foreseen = isinstance(problem, BackendError)
+            level = logging.DEBUG if is_foreseen else logging.WARNING
+            log.log(level, "the jobs could not be counted: %s", problem, exc_info=not is_foreseen)
         now = self._now()
         self._ask_at = now + max(ASK_EVERY_S, (now - asked_at) / LARGEST_SHARE)
         self._counts, self._stands_until = counts, self._ask_at + STANDS_FOR_S

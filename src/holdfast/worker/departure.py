@@ -80,16 +80,20 @@ class Departure:
 
     def _give_up_if_unheard(self, now: float) -> None:
         """An engine that has not answered for so long may answer a new process: somebody else is to start one."""
-        limit_s, since = self._options.give_up_after_s, self._unheard_since()
+        limit_s, since = self._options.give_up_after_s, self.unheard_since
         if limit_s and since is not None and now > since + limit_s and self.failure is None:
             self.failure = BackendUnavailable(
                 f"the engine has not answered for {now - since:.0f} s: the worker gives up"
             )
             self.hurry()
 
-    def _unheard_since(self) -> float | None:
-        if self._correspondence.failing_since is not None:
-            return self._correspondence.failing_since
+    @property
+    def unheard_since(self) -> float | None:
+        """Since when the engine has answered nobody, if that is so."""
         # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
-        since = self._caretaker.failing_since
-        return since if since is not None and since > self._correspondence.answered_at else None
+        asked, cared = self._correspondence, self._caretaker
+        if asked.failing_since is not None and asked.failing_since > cared.answered_at:
+            return asked.failing_since
+        if cared.failing_since is not None and cared.failing_since > asked.answered_at:
+            return cared.failing_since
+        return None

@@ -2,8 +2,10 @@
 
 import os
 import selectors
+import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Mailbox:
@@ -14,15 +16,16 @@ class Mailbox:
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
+        self._lock = threading.Lock()
+        self._is_closed = False
         selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakes)
 
     def post(self, action: Callable[[], None]) -> None:
-        """Let the loop do this; from any thread."""
+        """Let the loop do this; from any thread, also from one that is left behind when the loop is over."""
         self._actions.append(action)
-        try:
-            os.write(self._wake_in, b"\0")
-        except BlockingIOError:
-            return
+        with self._lock, suppress(BlockingIOError):
+            if not self._is_closed:
+                os.write(self._wake_in, b"\0")
 
     def open(self) -> None:
         """Do what was posted, on the loop's thread."""
@@ -30,8 +33,10 @@ class Mailbox:
             self._actions.popleft()()
 
     def close(self) -> None:
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        with self._lock:
+            self._is_closed = True
+            os.close(self._wake_in)
+            os.close(self._wake_out)
 
     def _drain_wakes(self, _events: int) -> None:
         try:

@@ -178,7 +178,7 @@ class Supervisor:
 
     def readiness(self) -> list[tuple[str, str | None]]:
         """What a load balancer or an operator wants to know: each check with its problem, if there is one."""
-        since = self._correspondence.failing_since
+        since = self._departure.unheard_since
         unheard = None if since is None else f"has not answered for {time.monotonic() - since:.0f} s"
         has_children = bool(self._pool.ready) or self.is_draining
         children = None if has_children else (self._pool.problem or "none is ready yet")

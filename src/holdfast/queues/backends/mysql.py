@@ -95,7 +95,8 @@ ACKED: Final = """
 END: Final = f"""
     UPDATE holdfast_jobs
     SET state = %(state)s, attempts = attempts + %(attempt)s, finished_at = %(now)s,
-        crashes = CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END, last_error = COALESCE(%(error)s, last_error),
+        crashes = CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
+        last_error = CASE WHEN %(state)s <> 4 THEN COALESCE(%(error)s, last_error) END,
         dead_reason = %(dead_reason)s, expired = %(expired)s,
         cancel_reason = CASE WHEN %(state)s = 6
                              THEN COALESCE(NULLIF(%(cancel_reason)s, ''), cancel_request, '') END,

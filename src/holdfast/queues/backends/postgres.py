@@ -20,7 +20,8 @@ from holdfast.queues.backends.postgres_connections import Connection, PostgresCo
 from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS, PostgresInspector, numbers
 from holdfast.queues.backends.postgres_transactions import CallersConnection, PostgresTransaction, Statements
 from holdfast.queues.backends.postgres_workers import PostgresRegistry
-from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING, Row, end_row, lease_state, leased
+from holdfast.queues.backends.records import CODES, FORGOTTEN, PRUNE_BATCH, WAITING, Row, end_row, lease_state, leased
+from holdfast.queues.backends.retention import until_done
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
     EFFECT_OF_ACK,
@@ -51,6 +52,7 @@ from holdfast.values import (
 # How soon a waiting worker looks by itself, ever more seldom: what it is told of is a hint, and may be lost.
 FIRST_LOOK_S: Final = 0.005
 LOOK_EVERY_S: Final = 0.5
+INSERTS_AT_ONCE: Final = 5000
 # A queue is announced once in this time: each announcement is a lock that all commits of the server take.
 ANNOUNCE_EVERY_S: Final = 0.02
 
@@ -72,11 +74,12 @@ INSERT: Final = f"""
 
 INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
 
+# One statement, and no lock: what it reads of two tables is of one moment.
 KNOWN: Final = f"""
     WITH {NOW_IS}
     SELECT j.seq, j.id, e.state, e.finished_at <= {NOW}, e.digest, j.wire
     FROM holdfast.jobs AS j LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
-    WHERE j.id = ANY (:ids::text[]) ORDER BY j.seq FOR UPDATE OF j"""
+    WHERE j.id = ANY (:ids::text[])"""
 
 HELD_BY_RUN: Final = f"""
     WITH {NOW_IS}
@@ -164,7 +167,8 @@ END: Final = f"""
         INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
             crashes, last_error, dead_reason, expired, cancel_reason)
         SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, attempts + :attempt, {NOW},
-            CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, coalesce(:error, last_error), :dead_reason, :expired,
+            CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
+            CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END, :dead_reason, :expired,
             CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
         FROM held
     ), {_KEEP_ATTEMPT}"""
@@ -227,7 +231,7 @@ CLAMP: Final = f"""
     WITH {NOW_IS}, ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
         WHERE state = 2 AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
-        ORDER BY seq FOR UPDATE SKIP LOCKED
+        ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
 
@@ -235,7 +239,7 @@ REAP: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
         WHERE state = 2 AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
-        ORDER BY seq FOR UPDATE SKIP LOCKED
+        ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
     ), {_MOVE_ON}, kept AS (
         INSERT INTO holdfast.attempts
             (seq, delivery, outcome, started_at, ended_at, error_type, error_message, traceback)
@@ -324,7 +328,13 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
     def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Insert those whose id is free: which ones that were."""
-        return {id for (id,) in connection.execute(self._sql(INSERT), _inserts(envelopes), binary=True).fetchall()}
+        new: set[str] = set()
+        # In parts that do not let a server look as if it stood still.
+        for start in range(0, len(envelopes), INSERTS_AT_ONCE):
+            query = _inserts(envelopes[start : start + INSERTS_AT_ONCE])
+            query["number"] = len(envelopes) - start
+            new.update(id for (id,) in connection.execute(self._sql(INSERT), query, binary=True).fetchall())
+        return new
 
     def _known(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
@@ -548,6 +558,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         assert record.error is not None  # noqa: S101 - for the type checkers: it always tells one
         query = {
             "queue": queue,
+            "limit": PRUNE_BATCH,
             "state": WAITING,
             "delay": 0,
             "attempt": 0,
@@ -560,13 +571,16 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             "error_message": record.error.message,
         }
 
+        def clamp(connection: Connection) -> int:
+            return connection.execute(self._sql(CLAMP), query).rowcount
+
         def reap(connection: Connection) -> int:
-            connection.execute(self._sql(CLAMP), query)
             reaped = connection.execute(self._sql(REAP), query).fetchall()
             self._announce(connection, [name for name, _ in reaped])
             return sum(number for _, number in reaped)
 
-        return self.connections.transact(reap)
+        until_done(lambda: self.connections.run(clamp))
+        return until_done(lambda: self.connections.transact(reap))
 
     def prune(self) -> int:
         self._forget_lost()

@@ -10,7 +10,6 @@ from holdfast.queues.backends.postgres_connections import Connection, PostgresCo
 from holdfast.queues.backends.postgres_transactions import Statements
 from holdfast.queues.backends.records import (
     CODES,
-    NEVER,
     PRUNE_BATCH,
     STATES,
     WAITING,
@@ -51,7 +50,8 @@ DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])
 FINISHED_BEFORE: Final = f"""
     WITH {NOW_IS}
     SELECT seq, finished_at, {NOW} FROM holdfast.ended_jobs
-    WHERE state = :state AND finished_at <= {NOW} - :age::bigint AND (:queue::text IS NULL OR queue = :queue)
+    WHERE state = :state AND (:age::bigint IS NULL OR finished_at <= {NOW} - :age::bigint)
+        AND (:queue::text IS NULL OR queue = :queue)
     ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 
 MESSAGE: Final = "SELECT wire FROM holdfast.jobs WHERE seq = :seq"
@@ -96,6 +96,9 @@ STATE_OF: Final = """
     WHERE j.id = :id"""
 
 _OF_ID: Final = "seq = (SELECT seq FROM holdfast.jobs WHERE id = :id)"
+
+# Somebody may be giving the job back: only then is it waiting, or running, or over.
+HOLD_STILL: Final = f"SELECT 1 FROM holdfast.open_jobs WHERE {_OF_ID} FOR UPDATE"
 
 CANCEL_WAITING: Final = f"""
     WITH {NOW_IS}, waiting AS (
@@ -193,6 +196,7 @@ class PostgresInspector(Retention):
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: Connection) -> CancelAnswer:
             query = {"id": job_id, "reason": reason}
+            connection.execute(self._sql(HOLD_STILL), query)
             if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
                 return CancelAnswer.CANCELLED
             if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
@@ -267,7 +271,7 @@ class PostgresInspector(Retention):
         query = {
             "state": outdated.state,
             "queue": outdated.queue,
-            "age": -NEVER // 2 if outdated.age_us is None else outdated.age_us,
+            "age": outdated.age_us,
             "limit": PRUNE_BATCH,
         }
 
@@ -302,7 +306,8 @@ class PostgresInspector(Retention):
 
     def _drop(self, connection: Statements, seqs: Sequence[int]) -> None:
         """Leave nothing of these."""
-        for statement in (DELETE_JOB, DELETE_ENDED, DELETE_ATTEMPTS, DELETE_PROGRESS):
+        # The end first, as everybody who forgets a job does.
+        for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS):
             connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
 
 

@@ -69,14 +69,15 @@ class Retention(QueueInspector):
             # A record that was kept for an hour needs no tombstone.
             known_us = span_us(max(seconds, TOMBSTONE_S))
             dropped += self._forget_all(Outdated(state=state, age_us=span_us(seconds), known_us=known_us))
-        _until_done(self._drop_some_tombstones)
+        until_done(self._drop_some_tombstones)
         return dropped
 
     def _forget_all(self, outdated: Outdated) -> int:
-        return _until_done(lambda: self._forget_some(outdated))
+        return until_done(lambda: self._forget_some(outdated))
 
 
-def _until_done(work: Callable[[], int]) -> int:
+def until_done(work: Callable[[], int]) -> int:
+    """Repeat it as long as it does a whole batch; how much it did."""
     total, batch = 0, PRUNE_BATCH
     while batch == PRUNE_BATCH:
         batch = work()

@@ -158,7 +158,8 @@ ACKED: Final = """
 END: Final = """
     UPDATE holdfast_jobs
     SET state = :state, attempts = attempts + :attempt, finished_at = :now, cancel_request = NULL,
-        crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END, last_error = coalesce(:error, last_error),
+        crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        last_error = CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END,
         dead_reason = :dead_reason, expired = :expired,
         cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
     WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""

@@ -239,6 +239,14 @@ class VerdictLaws:
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED, lab.record(Outcome.FAILED, error=worse))
         assert lab.view("a").last_error == worse.line
 
+    def test_a_job_that_succeeds_has_no_last_error_whatever_it_returns(self, lab: Lab) -> None:
+        success = lab.record(Outcome.SUCCEEDED)
+        for id, record in (("plain", success), ("telling", replace(success, result=b"1", output="done"))):
+            lab.put(id)
+            assert lab.engine.nack(lab.take(id), record=lab.record(Outcome.FAILED, error=BOOM))
+            assert lab.engine.ack(lab.take(id), record)
+            assert lab.view(id).last_error is None
+
 
 class HolderLaws:
     """A stale worker can change nothing, and repeating a call is safe."""
