@@ -433,10 +433,10 @@ def _keep_out_of_version_control(directory: Path) -> None:
 
 
 def _compare_keys(engine: Engine, keyring: Keyring) -> None:
-    """Refuse keys that cannot verify what is already queued; remember the one that signs from now on."""
+    """Refuse keys that can verify nothing of what is here, if there is anything; remember the one that signs now."""
     known = engine.facts(KEY_FACTS)
     ours = {key.fingerprint for key in keyring.keys}
-    if known and not known & ours:
+    if known and not known & ours and engine.counts():
         raise ConfigError(
             "the jobs in this queue were signed with another key than the one given here, so every one of them would "
             "be rejected: give the old key too, behind the new one (HOLDFAST_SIGNING_KEY=new,old)"

@@ -548,6 +548,19 @@ def test_a_migration_that_was_cut_off_is_completed(backend: MysqlBackend, server
     assert list(backend.workers()) == []
 
 
+def test_a_table_of_another_program_is_not_taken_for_ours(
+    backend: MysqlBackend, server: MariadbServer, prefix: str
+) -> None:
+    with stranger(server) as cursor:
+        cursor.execute(f"CREATE TABLE {prefix}jobs (id int)")
+        with pytest.raises(BackendError, match=f"has a table {prefix}jobs of another program: .*prefix"):
+            backend.accept([job("a")])
+        cursor.execute("SHOW TABLES LIKE %s", (f"{prefix}%",))
+        assert cursor.fetchall() == ((f"{prefix}jobs",),)
+        cursor.execute(f"DROP TABLE {prefix}jobs")
+    assert backend.accept([job("a")])[0].created
+
+
 def test_a_newer_schema_is_refused(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
     backend.create_schema()
     with stranger(server) as cursor:

@@ -375,6 +375,11 @@ def test_a_connection_of_another_kind_is_refused(place: Place, tmp_path: Path) -
         place.ship.enqueue(1, tx=wrong)
 
 
+def test_a_cursor_is_refused_with_what_to_pass(place: Place) -> None:
+    with place.plain() as connection, pytest.raises(TransactionRefused, match=r"is a cursor .*: pass its connection"):
+        place.ship.enqueue(1, tx=connection.cursor())
+
+
 def test_a_function_with_a_parameter_of_that_name_gets_it(place: Place) -> None:
     @place.hf.job
     def transfer(tx: int) -> None: ...

@@ -578,6 +578,13 @@ def test_another_key_than_the_queues_is_refused_with_what_to_do(tmp_path: Path) 
         shop(tmp_path, TWO).backend()
 
 
+def test_a_key_with_which_nothing_was_signed_binds_nobody(tmp_path: Path) -> None:
+    with shop(tmp_path, ONE) as hf:
+        assert hf.backend().counts() == {}
+    with shop(tmp_path, TWO) as hf:
+        hf.define("mail").dispatch()
+
+
 def test_a_new_key_before_the_old_one_takes_over(tmp_path: Path) -> None:
     def send() -> None: ...
 

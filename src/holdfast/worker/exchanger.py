@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from holdfast.errors import BackendUnavailable
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import QueueBackend, new_owner_token
 from holdfast.values import JobLease, Settlement
 from holdfast.worker.turns import Turns
@@ -111,7 +111,10 @@ class Exchanger:
             try:
                 answer = self._work(request)
             except Exception as problem:
-                log.exception("a request failed")
+                if isinstance(problem, BackendError):
+                    log.warning("a request failed: %s", problem)
+                else:
+                    log.exception("a request failed")
                 answer = Answer(request=request, held=[None] * len(request.settlements), problem=problem)
             self._drain_wakes()
             self._on_answer(answer)

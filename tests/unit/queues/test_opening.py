@@ -71,6 +71,17 @@ def test_a_url_that_cannot_be_split_is_a_configuration_error() -> None:
         BackendFactory(RING).open("postgres://[half/db")
 
 
+def test_a_database_of_redis_is_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"'shop' is no database of a Redis server, .*\?prefix=shop_"):
+        BackendFactory(RING).open("redis://:secret@127.0.0.1:6379/shop?socket_timeout=3")
+
+
+def test_a_password_that_was_not_escaped_is_not_taken_for_a_host() -> None:
+    with pytest.raises(ConfigError, match="escape special characters") as caught:
+        BackendFactory(RING).open("postgresql://ada:p@hunter2@127.0.0.1/shop")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_an_unknown_option_of_a_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'timeout' is no option of sqlite URLs; known: prefix"):
         BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?timeout=5")

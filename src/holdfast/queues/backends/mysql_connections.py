@@ -99,9 +99,8 @@ _NOT_NOW: Final = frozenset(
     | {ER.OPTION_PREVENTS_STATEMENT, _READ_ONLY_TRANSACTION, _READ_ONLY_MODE, ER.QUERY_INTERRUPTED}
     | {ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT}
 )
-_MAY_NOT: Final = frozenset(
-    {ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698}
-)
+_MAY_NOT_COME: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
+OWN_TABLES: Final = ("schema", "jobs", "attempts", "progress", "gates", "pauses", "facts", "workers")
 
 
 class Session:
@@ -449,11 +448,24 @@ class MysqlConnections:
         if got is None or got[0] != 1:
             raise BackendUnavailable(f"{self.address} is being migrated by another process: try again later")
         version = self._known_version(session)
+        if not version:
+            self._refuse_tables_of_others(session)
         for step in self._steps:
             # A definition commits by itself: a step that was cut off is taken again from its beginning.
             if step.number > version:
                 for statement in _statements(step.sql):
                     session.run(statement)
+
+    def _refuse_tables_of_others(self, session: Session) -> None:
+        """The first table made is that of the schema's version: where it is missing, none can be ours."""
+        asked = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN %s"
+        names = [f"{self.prefix}{name}" for name in OWN_TABLES]
+        found = {name for (name,) in session.rows(asked, (names,))}
+        if found and names[0] not in found:
+            raise BackendError(
+                f"{self.address} has a table {min(found)} of another program: give Holdfast a prefix of its own "
+                "(?prefix=… in the URL, or the setting table-prefix)"
+            )
 
     def _version(self, session: Session) -> int:
         try:
@@ -499,7 +511,12 @@ class MysqlConnections:
             return BackendError(f"{self.address} has no tables '{self.prefix}…' any more: run  holdfast migrate")
         if code == ER.NET_PACKET_TOO_LARGE:
             return BackendError(f"{self.address} takes no packet that large: raise its max_allowed_packet ({said})")
-        if code in _MAY_NOT:
+        if code == ER.TABLEACCESS_DENIED_ERROR:
+            return BackendError(
+                f"{self.address}: this user may not do that ({said}): grant SELECT, INSERT, UPDATE and DELETE on "
+                "Holdfast's tables, and let somebody who may create them run  holdfast migrate"
+            )
+        if code in _MAY_NOT_COME:
             return BackendError(f"{self.address} does not let '{self.address.user}' in: {said}")
         return BackendError(f"{self.address}: {said}")
 

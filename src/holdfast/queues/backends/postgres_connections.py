@@ -140,7 +140,8 @@ class PostgresConnections:
             given = conninfo_to_dict(address)
         except psycopg.ProgrammingError as problem:
             raise _unreadable(problem) from None
-        if not _ports.fullmatch(str(given.get("port") or "")):
+        # What libpq takes for a host may be the rest of a password that was not escaped.
+        if not _ports.fullmatch(str(given.get("port") or "")) or "@" in str(given.get("host") or ""):
             raise _unreadable()
         _check_certificates(given)
         self.place = f"PostgreSQL at {given.get('host') or 'localhost'}:{given.get('port') or 5432}"
@@ -328,6 +329,11 @@ class PostgresConnections:
         if isinstance(problem, errors.UndefinedTable | errors.InvalidSchemaName):
             self._has_schema = False
             return BackendError(f"{self.place} has no tables in '{self.namespace}' any more: run  holdfast migrate")
+        if isinstance(problem, errors.InsufficientPrivilege):
+            return BackendError(
+                f"{self.place}: this user may not do that ({_said(problem)}): grant USAGE on the schema "
+                f"'{self.namespace}', and SELECT, INSERT, UPDATE and DELETE on its tables"
+            )
         return BackendError(f"{self.place}: {_said(problem)}")
 
     def _migrate(self, connection: Connection) -> None:

@@ -110,6 +110,7 @@ class RedisConnections:
                 "the URL of the Redis server cannot be read: write redis://host:6379/0, rediss://… or unix:///path, "
                 "and escape special characters of the password"
             ) from None
+        _check_database(url)
         self.place = _place(options)
         self._given = options.keys() - _IN_EVERY_URL
         self.base = f"{{{prefix}}}:"
@@ -430,6 +431,17 @@ def _check_certificates(place: str, options: dict[str, Any]) -> None:
             f"the certificates for {place} cannot be used ({problem}): ssl_ca_certs, ssl_certfile and ssl_keyfile name "
             "readable files in PEM format"
         ) from problem
+
+
+def _check_database(url: str) -> None:
+    """Refuse a path that is no number: the driver would take database 0, and the user for granted that it did not."""
+    scheme, _, rest = url.partition("://")
+    database = rest.partition("?")[0].partition("/")[2]
+    if scheme != "unix" and database and not database.isdecimal():
+        raise ConfigError(
+            f"{database!r} is no database of a Redis server, which has numbers: write redis://host:6379/0, and give "
+            "each installation a prefix of its own (?prefix=shop_)"
+        )
 
 
 def _place(options: dict[str, Any]) -> str:

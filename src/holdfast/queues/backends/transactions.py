@@ -31,6 +31,8 @@ def driver_connection(tx: object) -> Any:
         return _below_django(cast("_Django", tx))
     if module == "sqlalchemy":
         return _below_sqlalchemy(tx)
+    if hasattr(tx, "fetchone"):
+        raise TransactionRefused(f"tx is a cursor ({type(tx).__module__}.{type(tx).__qualname__}): pass its connection")
     return tx
 
 

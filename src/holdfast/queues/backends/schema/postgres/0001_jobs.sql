@@ -24,7 +24,7 @@ CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
 
 -- How it stands with a job that is not over: narrow rows, since a claim rewrites them. A job is in here or in
 -- `ended_jobs`. state: 0 waiting, 1 failed, 2 processing, 3 blocked. Only what is processing has a token, so who asks
--- for a token need not ask for the state; and does not, where the rows are to be found by their numbers.
+-- for a token need not ask for the state, and does not where the rows are to be found by their numbers.
 CREATE TABLE holdfast.open_jobs (
     seq            bigint   PRIMARY KEY,
     due_at         bigint   NOT NULL,
