@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.errors import BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
 from holdfast.queues.backends import postgres, retention
 from holdfast.queues.backends.postgres import PostgresBackend
 from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
@@ -211,6 +211,18 @@ def test_many_who_migrate_at_once_make_the_tables_once(server: PostgresServer) -
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(migrate, range(6)))
+
+
+@pytest.mark.parametrize("table", ["jobs", "schema"])
+def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresBackend, table: str) -> None:
+    namespace = engine.connections.namespace
+    with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+        other.execute(f"CREATE SCHEMA {namespace}".encode())
+        other.execute(f"CREATE TABLE {namespace}.{table} (id integer)".encode())
+        with pytest.raises(BackendError, match=f"has tables of another program in '{namespace}' .*prefix"):
+            engine.accept(envelopes(engine, 1))
+        other.execute(f"DROP TABLE {namespace}.{table}".encode())
+    assert engine.accept(envelopes(engine, 1))[0].created
 
 
 def test_a_newer_schema_is_refused(engine: PostgresBackend) -> None:

@@ -179,3 +179,20 @@ def test_outside_any_project_the_users_own_file_is_written(terminal: Terminal, m
     assert tomllib.loads(own.read_text()) == {"lease": 5.0}
     assert terminal("config", "get", "lease").out == "5\n"
     assert terminal("config", "get").err == f"from {own}\n"
+
+
+def test_the_password_of_a_url_is_written_and_never_shown(terminal: Terminal) -> None:
+    url = "postgresql://ada:hunter2@db.example/shop"
+    answers = [
+        terminal("config", "set", "url", url),
+        terminal("config", "set", "url", url, "--json"),
+        terminal("config", "get", "url"),
+        terminal("config", "get", "url", "--json"),
+        terminal("config", "get"),
+        terminal("config", "get", "--json"),
+    ]
+    assert f'url = "{url}"' in terminal.config.read_text()
+    for answer in answers:
+        assert answer.code == 0
+        assert "postgresql://ada:…@db.example/shop" in answer.out
+        assert "hunter2" not in answer.out + answer.err

@@ -7,6 +7,7 @@ import click
 from holdfast.cli.options import json_option
 from holdfast.cli.output import glyph, print_json, print_table, say
 from holdfast.config import KEYS, find_project, key_named, load_settings, write_setting
+from holdfast.queues.opening import redacted
 
 
 @click.group()
@@ -23,13 +24,13 @@ def get_setting(key: str | None, as_json: bool) -> None:
     settings = load_settings(project)
     if key is not None:
         found = key_named(key)
-        value = getattr(settings, found.field)
+        value = _shown(found.name, getattr(settings, found.field))
         if as_json:
             print_json({"key": found.name, "value": value})
         else:
             click.echo(_text(value))
         return
-    values = {name: getattr(settings, each.field) for name, each in KEYS.items()}
+    values = {name: _shown(name, getattr(settings, each.field)) for name, each in KEYS.items()}
     if as_json:
         print_json(values)
     else:
@@ -51,13 +52,18 @@ def set_setting(key: str, value: str, as_json: bool) -> None:
       holdfast config set allowed-commands sleep,echo
     """
     project = find_project()
-    written = write_setting(project.config_file, key, value)
     name = key_named(key).name
+    written = _shown(name, write_setting(project.config_file, key, value))
     if as_json:
         print_json({"key": name, "value": written, "file": str(project.config_file)})
     else:
         click.echo(f"{glyph('✓', '*')} {name} = {_text(written)}")
         say(f"  written to {project.config_file}; it counts for whatever starts from now on")
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A setting without the password that a URL may have; who needs that has the file."""
+    return redacted(value) if name == "url" and value else value
 
 
 def _text(value: Any) -> str:

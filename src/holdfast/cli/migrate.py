@@ -39,7 +39,8 @@ def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
     if as_json:
         print_json({"location": hf.location, "migrations": migrations})
         return
+    engine = engine_of(hf.url)
+    how = "to be run until it succeeds" if engine == "mysql" else "to be run once, in one transaction"
     for migration in migrations:
-        step = f"{engine_of(hf.url)}/{migration.number:04}_{migration.name}"
-        click.echo(f"-- Holdfast's schema, {step}: to be run once, in one transaction.\n")
+        click.echo(f"-- Holdfast's schema, {engine}/{migration.number:04}_{migration.name}: {how}.\n")
         click.echo(migration.sql)

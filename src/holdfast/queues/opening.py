@@ -21,7 +21,7 @@ _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
 _secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
 SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
 _DRIVERS: Final = {
-    "postgresql": ("PostgreSQL", "psycopg[binary,pool]"),
+    "postgresql": ("PostgreSQL", "psycopg[binary,pool]>=3.2.11"),
     "mysql": ("MySQL", "PyMySQL"),
     "redis": ("Redis", "redis[hiredis]"),
 }

@@ -349,6 +349,8 @@ class PostgresConnections:
                 for step in self._steps:
                     if step.number > version:
                         connection.execute(step.sql.encode())
+        except errors.DuplicateTable as problem:
+            raise self._of_others(problem) from problem
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
                 f"{self.place}: this user may not create tables ({_said(problem)}): let somebody who may run "
@@ -363,9 +365,18 @@ class PostgresConnections:
         asked = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema'"
         if connection.execute(asked, [self.namespace]).fetchone() is None:
             return 0
-        row = connection.execute(self.sql("SELECT coalesce(max(version), 0) FROM holdfast.schema")).fetchone()
+        try:
+            row = connection.execute(self.sql("SELECT coalesce(max(version), 0) FROM holdfast.schema")).fetchone()
+        except errors.UndefinedColumn as problem:
+            raise self._of_others(problem) from problem
         version: int = row[0] if row else 0
         return version
+
+    def _of_others(self, problem: psycopg.Error) -> BackendError:
+        return BackendError(
+            f"{self.place} has tables of another program in '{self.namespace}' ({_said(problem)}): give Holdfast a "
+            "prefix of its own (?prefix=… in the URL, or the setting table-prefix)"
+        )
 
     def _known_version(self, connection: Connection) -> int:
         """The version, unless it is newer than what this program knows."""
