@@ -106,7 +106,7 @@ def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresBackend) -> 
         engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
         [lease] = engine.claim("default", 1, owner_token=new_owner_token())
         assert engine.ack(lease)
-    asked = "SELECT count(*) FROM pg_prepared_statements"
+    asked = b"SELECT count(*) FROM pg_prepared_statements"
     prepared = {engine.connections.run(lambda one: one.execute(asked).fetchone()) for _ in range(2 * SESSIONS)}
     assert prepared == {(0,)}
 

@@ -145,16 +145,17 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
     assert engine.ack(lease)
     until_us = (time.time_ns() // 1000) + 3_600_000_000
 
-    is_known, is_forgotten, known = threading.Event(), threading.Event(), engine._known
+    inside: Any = engine
+    is_known, is_forgotten, known = threading.Event(), threading.Event(), inside._known
 
-    def known_later(*given: Any) -> set[str]:
+    def known_later(*given: Any) -> Any:
         is_known.set()
         assert is_forgotten.wait(30)
         return known(*given)
 
     def forget(connection: Connection) -> None:
         assert is_known.wait(30)
-        engine._leave_tombstones(connection, [(int(lease.token), until_us)])
+        inside._leave_tombstones(connection, [(int(lease.token), until_us)])
         is_forgotten.set()
 
     monkeypatch.setattr(engine, "_known", known_later)
@@ -169,8 +170,10 @@ def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresBackend
     (accepted,) = engine.accept(envelopes(engine, 1))
     (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
 
+    inside: Any = engine
+
     def give_back(connection: Connection) -> None:
-        assert engine._settle_in(connection, [Release(lease=lease)]) == [True]
+        assert inside._settle_in(connection, [Release(lease=lease)]) == [True]
 
     assert in_the_way(engine, give_back, lambda: engine.cancel(accepted.id)) is CancelAnswer.CANCELLED
     assert engine.counts() == {"default": {JobState.CANCELLED: 1}}
