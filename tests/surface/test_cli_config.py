@@ -295,6 +295,10 @@ def test_unsetting_leaves_what_is_in_force_then(terminal: Terminal, monkeypatch:
     }
 
 
+def test_what_is_in_force_without_a_value_is_the_default(terminal: Terminal) -> None:
+    assert terminal("config", "unset", "url").err == "  in force: the default\n"
+
+
 def test_unsetting_mends_a_file_that_is_refused(terminal: Terminal) -> None:
     terminal.config.write_text("max-retries = 9999\nlease = 5\n")
     assert terminal("config", "unset", "max-retries").code == 0

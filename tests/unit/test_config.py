@@ -338,6 +338,13 @@ def test_a_file_of_our_own_wins_over_pyproject(folder: Path) -> None:
     assert settings(folder).lease == 5
 
 
+def test_an_empty_table_in_pyproject_stays_the_place_of_settings(folder: Path) -> None:
+    path = write(folder, "[tool.holdfast]\nlease = 9\n", "pyproject.toml")
+    unset_setting(path, "lease")
+    assert find_project(folder).config_file == path
+    assert settings(folder) == Settings()
+
+
 def test_a_pyproject_that_does_not_mention_us_marks_the_project_and_is_left_alone(folder: Path) -> None:
     path = write(folder, '[project]\nname = "shop"\n[tool.other]\nlease = 9\n', "pyproject.toml")
     project = find_project(folder)

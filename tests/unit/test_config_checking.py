@@ -85,6 +85,20 @@ def test_a_key_file_is_read(folder: Path) -> None:
     assert said(folder, HOLDFAST_SIGNING_KEY_FILE=str(path)) == []
 
 
+def test_the_key_beside_the_database_is_read_and_none_is_made(folder: Path) -> None:
+    path = folder / ".holdfast" / "signing.key"
+    assert said(folder) == []
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    path.write_text(KEY)
+    path.chmod(0o640)
+    [(warning, key, message)] = said(folder)
+    assert (warning, key) == (False, "signing-key")
+    assert message.endswith("holds the signing keys and others can read it:  chmod 600 /.holdfast/signing.key")
+    path.chmod(0o600)
+    assert said(folder) == []
+
+
 def test_a_prefix_that_is_no_name_in_the_engine_is_told(folder: Path) -> None:
     [(warning, key, message)] = said(
         folder, 'table-prefix = "Shop-"\nurl = "postgresql://db/shop"\n', HOLDFAST_SIGNING_KEY=KEY

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.config import KEYS, Origin, Place, Project, Reading, check_value, load_settings, read_settings
+from holdfast.config import KEYS, Origin, Place, Project, Reading, Settings, check_value, load_settings, read_settings
 from holdfast.config.reading import lines_of
 from holdfast.errors import ConfigError
 
@@ -133,11 +133,11 @@ def test_only_secrets_are_read_from_files(project: Project, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [
-        ("", 0o600, "cannot read the url that $HOLDFAST_URL_FILE asks for in {path}: it is empty"),
-        (" \n", 0o600, "cannot read the url that $HOLDFAST_URL_FILE asks for in {path}: it is empty"),
+        ("", 0o600, "$HOLDFAST_URL_FILE: cannot read the url in {path}: it is empty"),
+        (" \n", 0o600, "$HOLDFAST_URL_FILE: cannot read the url in {path}: it is empty"),
         (URL, 0o644, "and others can read it:  chmod 600 {path}"),
         (URL, 0o640, "and others can read it:  chmod 600 {path}"),
-        (f"{URL}\n{URL}\n", 0o600, "{path}, which $HOLDFAST_URL_FILE names, holds more than one line"),
+        (f"{URL}\n{URL}\n", 0o600, "$HOLDFAST_URL_FILE: {path} holds more than one line: leave only the url"),
         ("mongo://ada:hunter2@db", 0o600, "url in the file that $HOLDFAST_URL_FILE names: 'mongo://ada:…@db' names no"),
     ],
 )
@@ -153,7 +153,9 @@ def test_a_file_that_cannot_be_used_is_explained_and_not_quoted(
 
 def test_a_file_that_is_missing_or_not_named_is_explained(project: Project, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    with pytest.raises(ConfigError, match=f"asks for in {missing}: No such file or directory"):
+    with pytest.raises(
+        ConfigError, match=rf"^\$HOLDFAST_URL_FILE: cannot read the url in {missing}: No such file or directory"
+    ):
         load_settings(project, environment={"HOLDFAST_URL_FILE": str(missing)})
     with pytest.raises(ConfigError, match=r"\$HOLDFAST_URL_FILE is empty: name the file that holds the url, or unset"):
         load_settings(project, environment={"HOLDFAST_URL_FILE": ""})
@@ -196,6 +198,13 @@ def test_the_file_with_the_signing_keys_is_a_setting_with_the_variable_of_a_secr
 )
 def test_a_url_is_shown_without_its_password(raw: str, shown: str) -> None:
     assert KEYS["url"].shown(raw) == shown
+
+
+def test_settings_can_be_printed() -> None:
+    text = repr(Settings(url=URL, lease=5.0))
+    assert text.startswith("Settings(url='postgresql://ada:…@db.example/shop', max_retries=3, ")
+    assert "lease=5.0" in text
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize("raw", ["mongo://ada:hunter2@db", [URL], {"at": URL}, "postgresql://ada:hunter2@[half"])

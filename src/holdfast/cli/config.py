@@ -180,7 +180,8 @@ def _shown(reading: Reading, key: Key) -> Any:
 
 
 def _in_force(key: Key, found: Found) -> str:
-    return f"{_text(key.shown(found.value))} ({found.origin})"
+    text = _text(key.shown(found.value))
+    return f"{text} ({found.origin})" if text else f"the {found.origin}"
 
 
 def _print_all(reading: Reading, *, show_origin: bool) -> None:

@@ -14,10 +14,10 @@ SCHEMAS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"config": settings_sc
 
 
 @click.command()
-@click.argument("name", type=click.Choice(list(SCHEMAS)))
+@click.argument("name", type=click.Choice(list(SCHEMAS)), metavar="NAME")
 @json_option
 def schema(name: str, as_json: bool) -> None:
-    """Print a JSON schema; `config` is that of the configuration file.
+    """Print a JSON schema: `config`, that of the configuration file.
 
     \b
     Examples:

@@ -10,8 +10,8 @@ from holdfast.config.keys import ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring
-from holdfast.queues.opening import BackendFactory, engine_of, redacted
+from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, key_path, read_keyring
+from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
 from holdfast.queues.signing import Unsigned
 
 
@@ -44,8 +44,22 @@ def _keys(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]
         key = "signing-key" if given.value else "signing-key-file"
         yield Problem(message=f"{key} {by.origin.where}: {problem}", key=key, origin=by.origin)
         return
-    url = reading.of(KEYS["url"])
-    if ring is None and url.value and engine_of(url.value) in ("postgresql", "mysql", "redis"):
+    if ring is None:
+        yield from _keys_of_engine(reading, reading.of(KEYS["url"]))
+
+
+def _keys_of_engine(reading: Reading, url: Found) -> Iterator[Problem]:
+    """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
+    place = url.value or reading.project.default_url
+    engine = engine_of(place)
+    if engine == "sqlite":
+        key_file = key_path(sqlite_path(place))
+        try:
+            if key_file.exists():
+                read_keyring(key_file)
+        except (ConfigError, OSError) as problem:
+            yield Problem(message=str(problem), key="signing-key", origin=Origin(place=Place.FILE, name=str(key_file)))
+    elif engine not in ("memory", "sync"):
         yield Problem(
             message=f"{redacted(url.value)!r} is shared with other machines, and all of them need the same signing "
             f"key: set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} everywhere; make a key with  "

@@ -48,6 +48,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     allow_unsigned: bool = False
     allowlist: Mapping[str, tuple[str, ...]] | None = None
 
+    def __repr__(self) -> str:
+        shown = {key.field: key.shown(getattr(self, key.field)) for key in KEYS.values() if key.in_file}
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
 
 class Key(Struct, frozen=True, kw_only=True):
     """One setting: its kind decides how it is written, its bounds what it may be."""

@@ -21,7 +21,9 @@ def with_settings(page: str) -> str:
 def settings_table() -> str:
     """Every setting as a row of Markdown."""
     head = "| Setting | Kind | Default | Range | Applies from | Meaning |\n|---|---|---|---|---|---|\n"
-    return head + "".join("".join(f"| {cell} " if cell else "| " for cell in _row(key)) + "|\n" for key in KEYS.values())
+    return head + "".join(
+        "".join(f"| {cell} " if cell else "| " for cell in _row(key)) + "|\n" for key in KEYS.values()
+    )
 
 
 def _row(key: Key) -> list[str]:

@@ -52,7 +52,7 @@ def _config_file(directory: Path) -> Path:
     own, shared = directory / OWN_FILE, directory / SHARED_FILE
     if own.is_file() or not shared.is_file():
         return own
-    return shared if table_in(shared, text_of(shared)) else own
+    return shared if _our_table(shared, text_of(shared)) is not None else own
 
 
 def text_of(path: Path) -> str:
@@ -68,14 +68,17 @@ def text_of(path: Path) -> str:
 
 
 def table_in(path: Path, text: str) -> dict[str, Any]:
-    """Our table in the text of a configuration file."""
+    """Our table in the text of a configuration file; an empty one, if there is none."""
+    return _our_table(path, text) or {}
+
+
+def _our_table(path: Path, text: str) -> dict[str, Any] | None:
     try:
-        table: dict[str, Any] = tomllib.loads(text)
+        table: dict[str, Any] | None = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
-    if path.name == SHARED_FILE:
-        for part in OUR_TABLE.split("."):
-            table = table.get(part, {})
-            if not isinstance(table, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - a file may hold anything
-                raise ConfigError(f"[{OUR_TABLE}] in {path} is not a table")
+    for part in OUR_TABLE.split(".") if path.name == SHARED_FILE else ():
+        table = None if table is None else table.get(part)
+        if not isinstance(table, dict | None):  # pyright: ignore[reportUnnecessaryIsInstance] - a file may hold anything
+            raise ConfigError(f"[{OUR_TABLE}] in {path} is not a table")
     return table

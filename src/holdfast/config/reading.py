@@ -208,9 +208,12 @@ def _secret(key: Key, named: str, origin: Origin) -> str:
     """The secret in a file: one line, alone."""
     if not named:
         raise ConfigError(f"${origin.name} is empty: name the file that holds the {key.name}, or unset the variable")
-    text = read_secret(Path(named).expanduser(), f"the {key.name} that ${origin.name} asks for").strip()
+    try:
+        text = read_secret(Path(named).expanduser(), f"the {key.name}").strip()
+    except ConfigError as problem:
+        raise ConfigError(f"${origin.name}: {problem}") from None
     if len(text.splitlines()) > 1:
-        raise ConfigError(f"{named}, which ${origin.name} names, holds more than one line: leave only the {key.name}")
+        raise ConfigError(f"${origin.name}: {named} holds more than one line: leave only the {key.name}")
     return text
 
 

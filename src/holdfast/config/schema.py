@@ -35,16 +35,20 @@ def settings_schema() -> dict[str, Any]:
 
 def _property(key: Key) -> dict[str, Any]:
     described = {"description": key.meaning[0].upper() + key.meaning[1:] + ".", **_values(key)}
-    return described if key.default is None else {**described, "default": msgspec.to_builtins(key.default)}
+    return (
+        described
+        if key.default is None
+        else {**described, "default": msgspec.json.decode(msgspec.json.encode(key.default))}
+    )
 
 
 def _values(key: Key) -> dict[str, Any]:
-    bounds = {"minimum": key.low, "maximum": key.high}
+    bounds = {"minimum": _tidy(key.low), "maximum": _tidy(key.high)}
     match key.kind:
         case "url" | "text" | "path":
             return {"type": "string"}
         case "count":
-            return {"type": "integer", "minimum": int(key.low), "maximum": int(key.high)}
+            return {"type": "integer", **bounds}
         case "number":
             return {"type": "number", **bounds}
         case "span":
@@ -57,3 +61,8 @@ def _values(key: Key) -> dict[str, Any]:
             return _WORDS
         case "lists":
             return {"type": "object", "additionalProperties": _WORDS}
+
+
+def _tidy(bound: float) -> float:
+    """A whole number as one."""
+    return int(bound) if float(bound).is_integer() else bound
