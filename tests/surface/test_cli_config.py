@@ -427,3 +427,38 @@ def test_a_schema_that_does_not_exist_is_refused_with_those_that_do(terminal: Te
     answer = terminal("schema", "confg")
     assert (answer.code, answer.out) == (2, "")
     assert "'config'" in answer.err
+
+
+# On a terminal and in a pipe
+
+EVERY = [
+    (["config", "get", "lease"], 0, "30"),
+    (["config", "get"], 0, "retries after the first run"),
+    (["config", "list", "--show-origin"], 0, "holdfast.toml:1"),
+    (["config", "set", "lease", "20"], 0, "lease = 20"),
+    (["config", "unset", "lease"], 0, "lease is unset"),
+    (["config", "path"], 0, "holdfast.toml"),
+    (["config", "check"], 0, "nothing is wrong"),
+    (["config", "check", "--url", "redis://db/0"], 2, "is shared with other machines"),
+    (["schema", "config"], 0, '"max-retries"'),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), EVERY)
+def test_a_terminal_and_a_pipe_are_told_the_same(terminal: Terminal, words: list[str], code: int, said: str) -> None:
+    terminal.config.write_text("lease = 30\n")
+    screen = terminal.on_screen(*words, columns=200)
+    assert screen.ended() == code
+    assert said in screen.text
+    assert "\x1b" not in screen.text
+    terminal.config.write_text("lease = 30\n")
+    piped = terminal.program(*words)
+    assert (piped.code, "\x1b" in piped.out) == (code, False)
+    assert {line.rstrip() for line in piped.out.splitlines()} <= set(screen.rows)
+
+
+def test_a_terminal_without_our_signs_gets_others(terminal: Terminal) -> None:
+    answer = terminal.program("config", "set", "lease", "20", PYTHONIOENCODING="ascii")
+    assert answer.out == "* lease = 20\n"
+    answer = terminal.program("config", "check", "--url", "redis://db/0", PYTHONIOENCODING="ascii")
+    assert answer.out.startswith("x 'redis://db/0' is shared")

@@ -125,7 +125,7 @@ KEYS: Final = {
         Key(
             name="backoff",
             kind="choice",
-            choices=tuple(BackoffStrategy),
+            choices=tuple(strategy.value for strategy in BackoffStrategy),
             meaning="how the delay grows: none, fixed, linear, exponential",
         ),
         Key(name="backoff-base", kind="number", high=_DAY, meaning="first delay in seconds, and the multiplier"),
