@@ -315,7 +315,7 @@ def test_what_is_set_but_overruled_is_said(terminal: Terminal, monkeypatch: pyte
 def test_what_is_set_but_refused_as_a_whole_is_said(terminal: Terminal) -> None:
     answer = terminal("config", "set", "verify", "false")
     assert answer.code == 0
-    assert "  every command will refuse to start: verify = false lets anybody" in answer.err
+    assert f"  every command will refuse to start: verify = false in {terminal.config}:1 lets anybody" in answer.err
 
 
 def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> None:

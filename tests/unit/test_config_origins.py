@@ -114,6 +114,8 @@ def test_a_url_may_stand_in_a_file_of_its_own(project: Project, tmp_path: Path) 
 def test_the_variable_itself_wins_over_the_file_it_could_name(project: Project, tmp_path: Path) -> None:
     environment = {"HOLDFAST_URL": "memory://", "HOLDFAST_URL_FILE": secret(tmp_path / "url")}
     assert load_settings(project, environment=environment).url == "memory://"
+    environment["HOLDFAST_URL_FILE"] = "missing"
+    assert load_settings(project, environment=environment).url == "memory://"
 
 
 def test_a_file_may_be_named_from_the_home_directory(

@@ -130,15 +130,18 @@ class _Reader:
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         for key in KEYS.values():
-            if key.in_file:  # the file with the signing keys is a setting of its own
+            given = self._ask(key, key.variable, Place.VARIABLE, environment)
+            if not given and key.in_file:  # the file with the signing keys is a setting of its own
                 self._ask(key, key.file_variable, Place.SECRET_FILE, environment)
-            self._ask(key, key.variable, Place.VARIABLE, environment)
 
-    def _ask(self, key: Key, variable: str | None, place: Place, environment: Mapping[str, str]) -> None:
+    def _ask(self, key: Key, variable: str | None, place: Place, environment: Mapping[str, str]) -> bool:
+        """Take what a variable says; whether it says something."""
         raw = None if variable is None else environment.get(variable)
         # An empty signing key is none, as for whoever signs; of any other setting it is a value.
-        if variable is not None and raw is not None and (raw or key.in_file):
-            self._take(key.name, raw, Origin(place=place, name=variable))
+        if variable is None or raw is None or not (raw or key.in_file):
+            return False
+        self._take(key.name, raw, Origin(place=place, name=variable))
+        return True
 
     def read_flags(self, flags: Mapping[str, Any]) -> None:
         for name, raw in flags.items():
@@ -150,8 +153,8 @@ class _Reader:
         verify, unsigned = self.found.get("verify"), self.found.get("allow-unsigned")
         if verify is not None and not verify.value and not (unsigned is not None and unsigned.value):
             problem = ConfigError(
-                "verify = false lets anybody who can write the queue run any registered handler; "
-                "if that is what you want, set allow-unsigned = true beside it"
+                f"verify = false {verify.origin.where} lets anybody who can write the queue run any registered "
+                "handler; if that is what you want, set allow-unsigned = true beside it"
             )
             self._note(problem, "verify", verify.origin)
 
