@@ -3,7 +3,9 @@
 import tomllib
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from holdfast.cli import cli
 from holdfast.config import KEYS
 
 from .terminal import Terminal
@@ -324,6 +326,23 @@ def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> 
     assert f"  others can read that file: chmod 600 {terminal.config}, or give it in HOLDFAST_URL" in answer.err
     terminal.config.chmod(0o600)
     assert "others can read" not in terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop").err
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "offered"),
+    [
+        (["config", "get"], "max", ["max-retries"]),
+        (["config", "unset"], "retain_", ["retain-completed", "retain-dead"]),
+        (["config", "set"], "", list(KEYS)),
+        (["config", "set", "backoff"], "", ["none", "fixed", "linear", "exponential"]),
+        (["config", "set", "allow_unsigned"], "t", ["true"]),
+        (["config", "set", "lease"], "", []),
+        (["config", "set", "leese"], "", []),
+    ],
+)
+def test_a_shell_completes_names_and_choices(words: list[str], begun: str, offered: list[str]) -> None:
+    shell = ShellComplete(cli, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    assert [item.value for item in shell.get_completions(words, begun)] == offered
 
 
 # Paths and checks

@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from holdfast.cli.failing import FAILED, USAGE
 from holdfast.cli.options import json_option, url_option
@@ -29,8 +30,19 @@ def config() -> None:
     """Read, change and check settings."""
 
 
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    begun = incomplete.replace("_", "-").lower()
+    return [CompletionItem(name, help=key.meaning) for name, key in KEYS.items() if name.startswith(begun)]
+
+
+def _values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    key = KEYS.get(str(ctx.params.get("key")).replace("_", "-"))
+    words = () if key is None else ("true", "false") if key.kind == "flag" else key.choices
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
 @config.command("get")
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=_names)
 @json_option
 def get_setting(key: str | None, as_json: bool) -> None:
     """Show one setting, or all of them."""
@@ -68,8 +80,8 @@ def list_settings(show_origin: bool, url: str | None, as_json: bool) -> None:
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is a value, and out of range
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=_names)
+@click.argument("value", shell_complete=_values)
 @json_option
 def set_setting(key: str, value: str, as_json: bool) -> None:
     """Write one setting to the configuration file; comments in it are kept.
@@ -90,7 +102,7 @@ def set_setting(key: str, value: str, as_json: bool) -> None:
 
 
 @config.command("unset")
-@click.argument("key")
+@click.argument("key", shell_complete=_names)
 @json_option
 def unset(key: str, as_json: bool) -> None:
     """Take one setting out of the configuration file; comments of others are kept.
