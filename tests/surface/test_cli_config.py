@@ -224,7 +224,9 @@ def test_the_list_without_origins_is_that_of_get(terminal: Terminal) -> None:
 
 def test_the_list_as_json_has_all_that_the_table_says(terminal: Terminal) -> None:
     terminal.config.write_text("lease = 30\n")
-    document = {item["key"]: item for item in terminal("config", "list", "--json").json}
+    whole = terminal("config", "list", "--json").json
+    assert (whole["schema"], whole["file"]) == ("holdfast.config.list/1", str(terminal.config))
+    document = {item["key"]: item for item in whole["items"]}
     assert list(document) == list(KEYS)
     assert document["lease"] == {
         "key": "lease",
@@ -233,7 +235,7 @@ def test_the_list_as_json_has_all_that_the_table_says(terminal: Terminal) -> Non
         "default": 60.0,
         "kind": "span",
         "range": [1.0, 86400.0],
-        "choices": None,
+        "choices": [],
         "applies": "start",
         "secret": False,
         "variable": "HOLDFAST_LEASE",
@@ -241,7 +243,7 @@ def test_the_list_as_json_has_all_that_the_table_says(terminal: Terminal) -> Non
     }
     assert document["max-retries"]["applies"] == "enqueue"
     assert document["backoff"]["choices"] == ["none", "fixed", "linear", "exponential"]
-    assert document["timeout"]["origin"] == {"place": "default", "name": None, "line": None}
+    assert document["timeout"]["origin"] == {"place": "default", "name": "", "line": None}
     assert (document["allowlist"]["value"], document["allowlist"]["variable"]) == (None, None)
 
 
@@ -293,7 +295,9 @@ def test_unsetting_leaves_what_is_in_force_then(terminal: Terminal, monkeypatch:
         "key": "max-retries",
         "removed": False,
         "value": 7,
+        "origin": {"place": "variable", "name": "HOLDFAST_MAX_RETRIES", "line": None},
         "file": str(terminal.config),
+        "schema": "holdfast.config.unset/1",
     }
 
 
@@ -352,6 +356,7 @@ def test_the_path_is_that_of_the_file_in_use(terminal: Terminal, monkeypatch: py
     assert terminal("config", "path") == (0, f"{terminal.config}\n", "")
     assert terminal("config", "path", "--json").json == {
         "file": str(terminal.config),
+        "schema": "holdfast.config.path/1",
         "exists": True,
         "project": str(terminal.project),
     }
@@ -359,7 +364,7 @@ def test_the_path_is_that_of_the_file_in_use(terminal: Terminal, monkeypatch: py
     own = terminal.home / "config" / "holdfast" / "holdfast.toml"
     answer = terminal("config", "path")
     assert answer == (0, f"{own}\n", "it does not exist;  holdfast config set  makes it\n")
-    assert terminal("config", "path", "--json").json == {"file": str(own), "exists": False, "project": None}
+    assert terminal("config", "path", "--json").json["exists"] is False
 
 
 def test_the_path_is_told_even_of_a_file_that_is_refused(terminal: Terminal) -> None:
@@ -373,7 +378,12 @@ def test_a_check_finds_nothing_wrong_with_sound_settings(terminal: Terminal) -> 
     assert (answer.code, answer.out) == (0, f"✓ nothing is wrong: 1 of {len(KEYS)} settings are set\n")
     assert answer.err == f"  read: {terminal.config}, the environment\n"
     assert terminal("config", "check", "--strict").code == 0
-    assert terminal("config", "check", "--json").json == {"ok": True, "file": str(terminal.config), "problems": []}
+    assert terminal("config", "check", "--json").json == {
+        "schema": "holdfast.config.check/1",
+        "ok": True,
+        "file": str(terminal.config),
+        "problems": [],
+    }
     assert not terminal.database.exists()
 
 
@@ -391,11 +401,11 @@ def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pyt
     assert answer.err == f"3 errors, 1 warning; read: {terminal.config}, the environment\n"
     answer = terminal("config", "check", "--json")
     assert (answer.code, answer.err, answer.json["ok"]) == (2, "", False)
-    assert [(one["severity"], one["key"]) for one in answer.json["problems"]] == [
-        ("error", "max-retries"),
-        ("error", "leese"),
-        ("error", "timeout"),
-        ("warning", "allow-unsigned"),
+    assert [(one["warning"], one["key"]) for one in answer.json["problems"]] == [
+        (False, "max-retries"),
+        (False, "leese"),
+        (False, "timeout"),
+        (True, "allow-unsigned"),
     ]
     assert answer.json["problems"][2]["origin"] == {"place": "variable", "name": "HOLDFAST_TIMEOUT", "line": None}
 

@@ -4,12 +4,14 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 
 from holdfast.cli.failing import FAILED, USAGE
 from holdfast.cli.options import json_option, url_option
 from holdfast.cli.output import glyph, plain, print_json, print_table, say
 from holdfast.config import (
     KEYS,
+    Applies,
     Found,
     Key,
     Origin,
@@ -23,6 +25,59 @@ from holdfast.config import (
     write_setting,
 )
 from holdfast.config.checking import check_settings, others_can_read, remedy
+
+
+class SettingDocument(Struct, frozen=True, kw_only=True):
+    """One setting as it is in force, with all that the table says of it."""
+
+    key: str
+    value: Any
+    origin: Origin
+    default: Any
+    kind: str
+    range: tuple[float, float] | None
+    choices: tuple[str, ...]
+    applies: Applies
+    secret: bool
+    variable: str | None
+    meaning: str
+
+
+class SettingsDocument(Struct, frozen=True, kw_only=True):
+    """What `config list --json` prints."""
+
+    schema: str = "holdfast.config.list/1"
+    file: str
+    items: tuple[SettingDocument, ...]
+
+
+class UnsetDocument(Struct, frozen=True, kw_only=True):
+    """What `config unset --json` prints: whether it was there, and what is in force now."""
+
+    schema: str = "holdfast.config.unset/1"
+    key: str
+    removed: bool
+    value: Any
+    origin: Origin
+    file: str
+
+
+class PathDocument(Struct, frozen=True, kw_only=True):
+    """What `config path --json` prints."""
+
+    schema: str = "holdfast.config.path/1"
+    file: str
+    exists: bool
+    project: str | None
+
+
+class CheckDocument(Struct, frozen=True, kw_only=True):
+    """What `config check --json` prints: `ok` unless there is an error, or with `--strict` a warning."""
+
+    schema: str = "holdfast.config.check/1"
+    ok: bool
+    file: str
+    problems: tuple[Problem, ...]
 
 
 @click.group()
@@ -70,11 +125,12 @@ def list_settings(show_origin: bool, url: str | None, as_json: bool) -> None:
     \b
     Examples:
       holdfast config list --show-origin
-      holdfast config list --json | jq -r '.[] | select(.origin.place != "default") | .key'
+      holdfast config list --json | jq -r '.items[] | select(.origin.place != "default") | .key'
     """
     reading = _sound_reading(url)
     if as_json:
-        print_json([_document(reading, key) for key in KEYS.values()])
+        items = tuple(_document(reading, key) for key in KEYS.values())
+        print_json(SettingsDocument(file=str(reading.project.config_file), items=items))
     else:
         _print_all(reading, show_origin=show_origin)
 
@@ -116,7 +172,11 @@ def unset(key: str, as_json: bool) -> None:
     reading = _reading()
     now = reading.of(found)
     if as_json:
-        print_json({"key": found.name, "removed": removed, "value": found.shown(now.value), "file": str(file)})
+        print_json(
+            UnsetDocument(
+                key=found.name, removed=removed, value=found.shown(now.value), origin=now.origin, file=str(file)
+            )
+        )
     elif removed:
         click.echo(f"{glyph('✓', '*')} {found.name} is unset")
         say(f"  taken out of {file}; in force now: {_in_force(found, now)}")
@@ -139,7 +199,7 @@ def path(as_json: bool) -> None:
     file = project.config_file
     if as_json:
         directory = None if project.directory is None else str(project.directory)
-        print_json({"file": str(file), "exists": file.is_file(), "project": directory})
+        print_json(PathDocument(file=str(file), exists=file.is_file(), project=directory))
     else:
         click.echo(str(file))
         if not file.is_file():
@@ -163,13 +223,8 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
     errors = sum(not problem.warning for problem in problems)
     warnings = len(problems) - errors
     if as_json:
-        print_json(
-            {
-                "ok": not problems if strict else not errors,
-                "file": str(reading.project.config_file),
-                "problems": [_problem_document(problem) for problem in problems],
-            }
-        )
+        ok = not problems if strict else not errors
+        print_json(CheckDocument(ok=ok, file=str(reading.project.config_file), problems=problems))
     else:
         _print_problems(reading, problems, errors, warnings)
     return USAGE if errors else FAILED if warnings and strict else 0
@@ -206,33 +261,20 @@ def _print_all(reading: Reading, *, show_origin: bool) -> None:
     say(f"from {file}" if file.is_file() else f"{file} does not exist")
 
 
-def _document(reading: Reading, key: Key) -> dict[str, Any]:
-    return {
-        "key": key.name,
-        "value": _shown(reading, key),
-        "origin": _origin_document(reading.of(key).origin),
-        "default": key.default,
-        "kind": key.kind,
-        "range": [key.low, key.high] if key.high else None,
-        "choices": key.choices or None,
-        "applies": key.applies,
-        "secret": key.secret,
-        "variable": key.variable,
-        "meaning": key.meaning,
-    }
-
-
-def _origin_document(origin: Origin) -> dict[str, Any]:
-    return {"place": origin.place, "name": origin.name or None, "line": origin.line}
-
-
-def _problem_document(problem: Problem) -> dict[str, Any]:
-    return {
-        "severity": "warning" if problem.warning else "error",
-        "key": problem.key,
-        "origin": None if problem.origin is None else _origin_document(problem.origin),
-        "message": problem.message,
-    }
+def _document(reading: Reading, key: Key) -> SettingDocument:
+    return SettingDocument(
+        key=key.name,
+        value=_shown(reading, key),
+        origin=reading.of(key).origin,
+        default=key.default,
+        kind=key.kind,
+        range=(key.low, key.high) if key.high else None,
+        choices=key.choices,
+        applies=key.applies,
+        secret=key.secret,
+        variable=key.variable,
+        meaning=key.meaning,
+    )
 
 
 def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int, warnings: int) -> None:
