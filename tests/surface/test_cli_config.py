@@ -3,7 +3,9 @@
 import tomllib
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from holdfast.cli import cli
 from holdfast.config import KEYS
 
 from .terminal import Terminal
@@ -133,7 +135,7 @@ def test_a_wrong_file_stops_every_command_with_its_name(terminal: Terminal, word
     terminal.config.write_text("max-retries = 9999\n")
     answer = terminal(*words)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(f"holdfast: max-retries = 9999 in {terminal.config} is out of range")
+    assert answer.err.startswith(f"holdfast: max-retries = 9999 in {terminal.config}:1 is out of range")
     assert not terminal.database.exists()
 
 
@@ -196,3 +198,296 @@ def test_the_password_of_a_url_is_written_and_never_shown(terminal: Terminal) ->
         assert answer.code == 0
         assert "postgresql://ada:…@db.example/shop" in answer.out
         assert "hunter2" not in answer.out + answer.err
+
+
+# Looking at all of them
+
+
+def test_the_list_tells_where_each_value_comes_from(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.config.write_text("# ours\nmax_retries = 5\n")
+    monkeypatch.setenv("HOLDFAST_LEASE", "40s")
+    answer = terminal("config", "list", "--show-origin", "--url", "memory://")
+    assert answer.code == 0
+    rows = [line.split(maxsplit=2) for line in answer.out.splitlines()]
+    assert rows[0] == ["KEY", "VALUE", "ORIGIN"]
+    assert [row[0] for row in rows[1:]] == list(KEYS)
+    assert ["url", "memory://", "--url"] in rows
+    assert ["max-retries", "5", f"{terminal.config}:2"] in rows
+    assert ["lease", "40", "$HOLDFAST_LEASE"] in rows
+    assert ["timeout", "300", "default"] in rows
+    assert answer.err == f"from {terminal.config}\n"
+
+
+def test_the_list_without_origins_is_that_of_get(terminal: Terminal) -> None:
+    assert terminal("config", "list") == terminal("config", "get")
+
+
+def test_the_list_as_json_has_all_that_the_table_says(terminal: Terminal) -> None:
+    terminal.config.write_text("lease = 30\n")
+    whole = terminal("config", "list", "--json").json
+    assert (whole["schema"], whole["file"]) == ("holdfast.config.list/1", str(terminal.config))
+    document = {item["key"]: item for item in whole["items"]}
+    assert list(document) == list(KEYS)
+    assert document["lease"] == {
+        "key": "lease",
+        "value": 30.0,
+        "origin": {"place": "file", "name": str(terminal.config), "line": 1},
+        "default": 60.0,
+        "kind": "span",
+        "range": [1.0, 86400.0],
+        "choices": [],
+        "applies": "start",
+        "secret": False,
+        "variable": "HOLDFAST_LEASE",
+        "meaning": KEYS["lease"].meaning,
+    }
+    assert document["max-retries"]["applies"] == "enqueue"
+    assert document["backoff"]["choices"] == ["none", "fixed", "linear", "exponential"]
+    assert document["timeout"]["origin"] == {"place": "default", "name": "", "line": None}
+    assert (document["allowlist"]["value"], document["allowlist"]["variable"]) == (None, None)
+
+
+def test_a_table_is_shown(terminal: Terminal) -> None:
+    terminal.config.write_text('[allowlist]\nmail = ["send", "digest"]\nnone = []\n')
+    assert terminal("config", "get", "allowlist").out == "mail=send,digest; none=\n"
+    assert terminal("config", "get", "allowlist", "--json").json["value"] == {"mail": ["send", "digest"], "none": []}
+
+
+def test_no_secret_is_shown_wherever_it_comes_from(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = terminal.write("url", "postgresql://ada:hunter2@db.example/shop\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("HOLDFAST_URL_FILE", str(path))
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "hunter2" * 8)
+    for words in (
+        ["get"],
+        ["get", "--json"],
+        ["get", "url"],
+        ["get", "signing-key"],
+        ["list", "--show-origin"],
+        ["list", "--json"],
+        ["check"],
+        ["check", "--json"],
+        ["set", "url", "postgresql://ada:hunter2@db.example/other"],
+        ["unset", "url"],
+        ["set", "url", "mongo://ada:hunter2@db.example/other"],
+        ["set", "signing-key", "hunter2" * 8],
+    ):
+        answer = terminal("config", *words)
+        assert "hunter2" not in answer.out + answer.err, words
+    assert terminal("config", "get", "signing-key").out == "…\n"
+    assert "the file that $HOLDFAST_URL_FILE names" in terminal("config", "list", "--show-origin").out
+
+
+# Changing
+
+
+def test_unsetting_leaves_what_is_in_force_then(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.config.write_text(FILE)
+    answer = terminal("config", "unset", "max-retries")
+    assert (answer.code, answer.out) == (0, "✓ max-retries is unset\n")
+    assert answer.err == f"  taken out of {terminal.config}; in force now: 3 (default)\n"
+    assert terminal.config.read_text() == FILE.replace("max_retries = 5  # enough\n", "")
+    monkeypatch.setenv("HOLDFAST_MAX_RETRIES", "7")
+    answer = terminal("config", "unset", "max-retries")
+    assert (answer.code, answer.out) == (0, f"• max-retries was not set in {terminal.config}\n")
+    assert answer.err == "  in force: 7 ($HOLDFAST_MAX_RETRIES)\n"
+    assert terminal("config", "unset", "max-retries", "--json").json == {
+        "key": "max-retries",
+        "removed": False,
+        "value": 7,
+        "origin": {"place": "variable", "name": "HOLDFAST_MAX_RETRIES", "line": None},
+        "file": str(terminal.config),
+        "schema": "holdfast.config.unset/1",
+    }
+
+
+def test_what_is_in_force_without_a_value_is_the_default(terminal: Terminal) -> None:
+    assert terminal("config", "unset", "url").err == "  in force: the default\n"
+
+
+def test_unsetting_mends_a_file_that_is_refused(terminal: Terminal) -> None:
+    terminal.config.write_text("max-retries = 9999\nlease = 5\n")
+    assert terminal("config", "unset", "max-retries").code == 0
+    assert terminal("config", "get", "lease").out == "5\n"
+
+
+def test_what_is_set_but_overruled_is_said(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LEASE", "40s")
+    answer = terminal("config", "set", "lease", "5")
+    assert (answer.code, answer.out) == (0, "✓ lease = 5\n")
+    assert answer.err.splitlines()[1:] == ["  but here $HOLDFAST_LEASE wins: lease = 40"]
+
+
+def test_what_is_set_but_refused_as_a_whole_is_said(terminal: Terminal) -> None:
+    answer = terminal("config", "set", "verify", "false")
+    assert answer.code == 0
+    assert f"  every command will refuse to start: verify = false in {terminal.config}:1 lets anybody" in answer.err
+
+
+def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> None:
+    terminal.config.chmod(0o644)
+    answer = terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop")
+    assert f"  others can read that file: chmod 600 {terminal.config}, or give it in HOLDFAST_URL" in answer.err
+    terminal.config.chmod(0o600)
+    assert "others can read" not in terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop").err
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "offered"),
+    [
+        (["config", "get"], "max", ["max-retries"]),
+        (["config", "unset"], "retain_", ["retain-completed", "retain-dead"]),
+        (["config", "set"], "", list(KEYS)),
+        (["config", "set", "backoff"], "", ["none", "fixed", "linear", "exponential"]),
+        (["config", "set", "allow_unsigned"], "t", ["true"]),
+        (["config", "set", "lease"], "", []),
+        (["config", "set", "leese"], "", []),
+    ],
+)
+def test_a_shell_completes_names_and_choices(words: list[str], begun: str, offered: list[str]) -> None:
+    shell = ShellComplete(cli, {}, "holdfast", "_HOLDFAST_COMPLETE")
+    assert [item.value for item in shell.get_completions(words, begun)] == offered
+
+
+# Paths and checks
+
+
+def test_the_path_is_that_of_the_file_in_use(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terminal("config", "path") == (0, f"{terminal.config}\n", "")
+    assert terminal("config", "path", "--json").json == {
+        "file": str(terminal.config),
+        "schema": "holdfast.config.path/1",
+        "exists": True,
+        "project": str(terminal.project),
+    }
+    monkeypatch.chdir(terminal.home)
+    own = terminal.home / "config" / "holdfast" / "holdfast.toml"
+    answer = terminal("config", "path")
+    assert answer == (0, f"{own}\n", "it does not exist;  holdfast config set  makes it\n")
+    assert terminal("config", "path", "--json").json["exists"] is False
+
+
+def test_the_path_is_told_even_of_a_file_that_is_refused(terminal: Terminal) -> None:
+    terminal.config.write_text("max-retries = 9999\n")
+    assert terminal("config", "path").out == f"{terminal.config}\n"
+
+
+def test_a_check_finds_nothing_wrong_with_sound_settings(terminal: Terminal) -> None:
+    terminal.config.write_text("lease = 30\n")
+    answer = terminal("config", "check")
+    assert (answer.code, answer.out) == (0, f"✓ nothing is wrong: 1 of {len(KEYS)} settings are set\n")
+    assert answer.err == f"  read: {terminal.config}, the environment\n"
+    assert terminal("config", "check", "--strict").code == 0
+    assert terminal("config", "check", "--json").json == {
+        "schema": "holdfast.config.check/1",
+        "ok": True,
+        "file": str(terminal.config),
+        "problems": [],
+    }
+    assert not terminal.database.exists()
+
+
+def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.config.write_text("max-retries = 9999\nallow-unsigned = true\nleese = 5\n")
+    monkeypatch.setenv("HOLDFAST_TIMEOUT", "soon")
+    answer = terminal("config", "check")
+    assert answer.code == 2
+    assert answer.out.splitlines() == [
+        f"✗ max-retries = 9999 in {terminal.config}:1 is out of range: it must be between 0 and 1000",
+        f"✗ there is no setting 'leese' (in {terminal.config}:3); did you mean 'lease'?",
+        "✗ timeout = 'soon' in $HOLDFAST_TIMEOUT: write a time span as seconds or like 90s, 15m, 2h, 3d",
+        f"⚠ allow-unsigned = true in {terminal.config}:2 does nothing without verify = false: remove it",
+    ]
+    assert answer.err == f"3 errors, 1 warning; read: {terminal.config}, the environment\n"
+    answer = terminal("config", "check", "--json")
+    assert (answer.code, answer.err, answer.json["ok"]) == (2, "", False)
+    assert [(one["warning"], one["key"]) for one in answer.json["problems"]] == [
+        (False, "max-retries"),
+        (False, "leese"),
+        (False, "timeout"),
+        (True, "allow-unsigned"),
+    ]
+    assert answer.json["problems"][2]["origin"] == {"place": "variable", "name": "HOLDFAST_TIMEOUT", "line": None}
+
+
+def test_warnings_fail_a_check_only_if_asked(terminal: Terminal) -> None:
+    terminal.config.write_text("allow-unsigned = true\n")
+    assert terminal("config", "check").code == 0
+    assert terminal("config", "check", "--strict").code == 1
+    assert terminal("config", "check", "--strict", "--json").json["ok"] is False
+
+
+def test_a_check_of_another_place(terminal: Terminal) -> None:
+    answer = terminal("config", "check", "--url", "redis://127.0.0.1:1/0")
+    assert answer.code == 2
+    assert "'redis://127.0.0.1:1/0' is shared with other machines" in answer.out
+
+
+def test_a_broken_file_can_be_checked(terminal: Terminal) -> None:
+    terminal.config.write_text("max-retries = [")
+    answer = terminal("config", "check")
+    assert answer.code == 2
+    assert answer.out.startswith(f"✗ {terminal.config} is not valid TOML: ")
+
+
+def test_a_url_in_a_file_is_used(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = terminal.write("url", f"sqlite:///{terminal.home}/other.db\n")
+    path.chmod(0o600)
+    monkeypatch.setenv("HOLDFAST_URL_FILE", str(path))
+    assert terminal("enqueue", '{"job": "x"}').code == 0
+    assert (terminal.home / "other.db").exists()
+    path.chmod(0o644)
+    answer = terminal("status")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"chmod 600 {path}" in answer.err
+
+
+# The schema
+
+
+def test_the_schema_is_json_for_editors(terminal: Terminal) -> None:
+    answer = terminal("schema", "config")
+    assert (answer.code, answer.err) == (0, "")
+    assert list(answer.json["properties"]) == [key.name for key in KEYS.values() if key.in_file]
+    assert terminal("schema", "config", "--json").json == answer.json
+
+
+def test_a_schema_that_does_not_exist_is_refused_with_those_that_do(terminal: Terminal) -> None:
+    answer = terminal("schema", "confg")
+    assert (answer.code, answer.out) == (2, "")
+    assert "'config'" in answer.err
+
+
+# On a terminal and in a pipe
+
+EVERY = [
+    (["config", "get", "lease"], 0, "30"),
+    (["config", "get"], 0, "retries after the first run"),
+    (["config", "list", "--show-origin"], 0, "holdfast.toml:1"),
+    (["config", "set", "lease", "20"], 0, "lease = 20"),
+    (["config", "unset", "lease"], 0, "lease is unset"),
+    (["config", "path"], 0, "holdfast.toml"),
+    (["config", "check"], 0, "nothing is wrong"),
+    (["config", "check", "--url", "redis://db/0"], 2, "is shared with other machines"),
+    (["schema", "config"], 0, '"max-retries"'),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), EVERY)
+def test_a_terminal_and_a_pipe_are_told_the_same(terminal: Terminal, words: list[str], code: int, said: str) -> None:
+    terminal.config.write_text("lease = 30\n")
+    screen = terminal.on_screen(*words, columns=200)
+    assert screen.ended() == code
+    assert said in screen.text
+    assert "\x1b" not in screen.text
+    terminal.config.write_text("lease = 30\n")
+    piped = terminal.program(*words)
+    assert (piped.code, "\x1b" in piped.out) == (code, False)
+    assert {line.rstrip() for line in piped.out.splitlines()} <= set(screen.rows)
+
+
+def test_a_terminal_without_our_signs_gets_others(terminal: Terminal) -> None:
+    answer = terminal.program("config", "set", "lease", "20", PYTHONIOENCODING="ascii")
+    assert answer.out == "* lease = 20\n"
+    answer = terminal.program("config", "check", "--url", "redis://db/0", PYTHONIOENCODING="ascii")
+    assert answer.out.startswith("x 'redis://db/0' is shared")

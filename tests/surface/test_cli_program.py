@@ -40,9 +40,14 @@ LEAVES = [
     "dlq retry",
     "dlq discard",
     "config get",
+    "config list",
     "config set",
+    "config unset",
+    "config path",
+    "config check",
     "backend info",
     "migrate",
+    "schema",
     "version",
 ]
 

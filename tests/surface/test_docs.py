@@ -34,7 +34,8 @@ from holdfast import Backoff, BackoffPolicy, Holdfast
 from holdfast.cli import cli, failing
 from holdfast.clock import ManualClock
 from holdfast.codec import JobMessage, unseal
-from holdfast.config import KEYS, Key, Settings
+from holdfast.config import KEYS, Settings
+from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING
 from holdfast.queues.backends.sqlite import SqliteBackend
@@ -363,23 +364,18 @@ def test_the_command_line_page_has_every_exit_code() -> None:
     assert {int(row[0]) for row in rows_of(sections_of(DOCS / "cli.md")["Exit codes"], "Code")} == {0, *codes}
 
 
-def setting_row(key: Key) -> list[str]:
-    match key.default:
-        case bool() as flag:
-            default = str(flag).lower()
-        case tuple():
-            default = ""
-        case float() as number:
-            default = f"{number:g}" if number < 1e6 else f"{number:.0f}"
-        case other:
-            default = str(other)
-    span = f"{key.low:g} to {key.high:.10g}" if key.high else ""
-    return [f"`{key.name}`", key.kind, default, span, key.meaning]
-
-
-def test_the_configuration_page_has_every_setting() -> None:
+def test_the_table_of_settings_is_made_from_the_code() -> None:
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    assert page == with_settings(page), "renew it:  python -m holdfast.config.page docs/configuration.md"
     rows = rows_of(sections_of(DOCS / "configuration.md")["Settings"], "Setting")
-    assert [[cell.strip() for cell in row] for row in rows] == [setting_row(key) for key in KEYS.values()]
+    assert [codes_of(row[0]) for row in rows] == [[name] for name in KEYS]
+
+
+def test_the_configuration_page_has_every_variable_of_a_secret() -> None:
+    rows = rows_of(sections_of(DOCS / "configuration.md")["Environment variables"], "Variable")
+    named = {code for row in rows for code in codes_of(row[0])}
+    assert {key.file_variable for key in KEYS.values() if key.secret} <= named
+    assert {key.variable for key in KEYS.values() if not key.in_file} <= named
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from holdfast.config import (
     key_named,
     load_settings,
     parse_span,
+    unset_setting,
     write_setting,
 )
 from holdfast.errors import ConfigError
@@ -88,12 +89,12 @@ def test_both_spellings_at_once_are_refused(folder: Path) -> None:
 
 def test_every_key_has_a_default_that_it_would_accept_itself() -> None:
     for key in KEYS.values():
-        if key.default != "":
+        if key.default not in ("", None):
             assert check_value(key, key.default) == key.default, key.name
 
 
 def test_every_setting_is_a_key(folder: Path) -> None:
-    assert {key.field for key in KEYS.values()} | {"allowlist"} == set(Settings.__struct_fields__)
+    assert {key.field for key in KEYS.values() if key.in_file} == set(Settings.__struct_fields__)
 
 
 # What a value may be
@@ -245,7 +246,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(folder: Path, name: str, hi
     path = write(folder, f"{name} = 1")
     with pytest.raises(ConfigError) as caught:
         settings(folder)
-    assert str(caught.value).startswith(f"there is no setting '{name}' (in {path}); {hint}")
+    assert str(caught.value).startswith(f"there is no setting '{name}' (in {path}:1); {hint}")
     with pytest.raises(ConfigError):
         key_named(name)
 
@@ -286,7 +287,7 @@ def test_an_allowlist_maps_queues_to_handlers(folder: Path) -> None:
 @pytest.mark.parametrize("text", ['allowlist = "mail"', '[allowlist]\nmail = "send"', "[allowlist]\nmail = [1]"])
 def test_an_allowlist_of_another_shape_is_refused(folder: Path, text: str) -> None:
     path = write(folder, text)
-    with pytest.raises(ConfigError, match=rf"\[allowlist\] in {path} maps queues to lists of handler keys"):
+    with pytest.raises(ConfigError, match=f"in {path}:1: write a table that maps queues to lists of handler keys"):
         settings(folder)
 
 
@@ -335,6 +336,13 @@ def test_a_file_of_our_own_wins_over_pyproject(folder: Path) -> None:
     own = write(folder, "lease = 5")
     assert find_project(folder).config_file == own
     assert settings(folder).lease == 5
+
+
+def test_an_empty_table_in_pyproject_stays_the_place_of_settings(folder: Path) -> None:
+    path = write(folder, "[tool.holdfast]\nlease = 9\n", "pyproject.toml")
+    unset_setting(path, "lease")
+    assert find_project(folder).config_file == path
+    assert settings(folder) == Settings()
 
 
 def test_a_pyproject_that_does_not_mention_us_marks_the_project_and_is_left_alone(folder: Path) -> None:
@@ -401,6 +409,18 @@ def test_a_setting_in_pyproject_is_written_into_our_table(folder: Path) -> None:
     assert "# nine" in path.read_text()
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_new_file_with_a_password_is_its_owners_alone(folder: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_setting(folder / "secret.toml", "url", "postgresql://ada:hunter2@db/shop")
+        write_setting(folder / "plain.toml", "url", "sqlite:///jobs.db")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((folder / "secret.toml").stat().st_mode) == 0o600
+    assert stat.S_IMODE((folder / "plain.toml").stat().st_mode) == 0o666 & ~mask
+
+
 def test_a_file_that_is_not_there_is_made_with_its_directory(folder: Path) -> None:
     path = folder / "config" / "holdfast" / "holdfast.toml"
     write_setting(path, "backoff", "fixed")
@@ -413,6 +433,9 @@ def test_a_file_that_is_not_there_is_made_with_its_directory(folder: Path) -> No
         ("max-retries", "1001", "out of range"),
         ("leese", "5", "did you mean 'lease'"),
         ("verify", "so", "true or false"),
+        ("url", "postgre://db/shop", "names no engine"),
+        ("signing-key", "k" * 32, "signing-key does not belong into the configuration file: set HOLDFAST_SIGNING_KEY"),
+        ("allowlist", "mail", r"allowlist is a table, .*: write it into .*holdfast.toml, below \[allowlist\], a line"),
     ],
 )
 def test_what_is_refused_is_not_written(folder: Path, name: str, raw: str, why: str) -> None:
@@ -421,6 +444,79 @@ def test_what_is_refused_is_not_written(folder: Path, name: str, raw: str, why: 
         write_setting(path, name, raw)
     assert path.read_text() == TEXT
     assert os.listdir(folder) == ["holdfast.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("holdfast.toml", "max_retries = 5  # enough\n[allowlist]\nmail = []\n"),
+        ("pyproject.toml", "[tool.holdfast]\nlease = 1\n[project]\nname = 'shop'\n[tool.other]\na = 1\n"),
+        ("pyproject.toml", "[tool]\nholdfast = { lease = 1 }\nother = { a = 1 }\n"),
+        ("pyproject.toml", "[tool.holdfast.allowlist]\nmail = ['a']\n[build]\nx = 1\n[tool.other]\na = 1\n"),
+        ("pyproject.toml", "tool.holdfast.lease = 1\ntool.other.a = 1\n"),
+        ("pyproject.toml", "[tool.a]\nx = 1\n[project]\nname = 's'\n[tool.holdfast]\nlease = 2\n[tool.b]\ny = 1\n"),
+    ],
+)
+def test_a_change_says_what_was_wanted_and_leaves_the_rest(folder: Path, name: str, text: str) -> None:
+    path = write(folder, text, name)
+    wanted = tomllib.loads(text)
+    (wanted["tool"]["holdfast"] if name == "pyproject.toml" else wanted)["crash-limit"] = 9
+    write_setting(path, "crash-limit", "9")
+    assert tomllib.loads(path.read_text()) == wanted
+
+
+def test_a_change_that_would_say_something_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(document: object) -> str:
+        return "lease = 5\n"
+
+    path = write(folder, TEXT)
+    monkeypatch.setattr("tomlkit.dumps", forgetful)
+    with pytest.raises(ConfigError, match=f"{path} is written in a way that cannot be changed from here"):
+        write_setting(path, "lease", "5")
+    assert path.read_text() == TEXT
+
+
+@pytest.mark.parametrize("name", ["max-retries", "max_retries"])
+def test_unsetting_takes_out_one_line_and_keeps_the_rest(folder: Path, name: str) -> None:
+    path = write(folder, TEXT)
+    assert unset_setting(path, name)
+    assert path.read_text() == TEXT.replace("max_retries = 5  # enough for mail\n", "")
+    assert not unset_setting(path, name)
+
+
+def test_unsetting_takes_out_a_table_or_something_wrong(folder: Path) -> None:
+    path = write(folder, TEXT)
+    assert unset_setting(path, "allowlist")
+    assert settings(folder).allowlist is None
+    write(folder, "max-retries = 'many'\nmax_retries = 5\nlease = 5\n")
+    assert unset_setting(path, "max-retries")
+    assert tomllib.loads(path.read_text()) == {"lease": 5}
+    write(folder, f"signing-key = '{'k' * 32}'\n")
+    assert unset_setting(path, "signing-key")
+    assert path.read_text() == ""
+
+
+def test_unsetting_in_pyproject_leaves_other_tables_alone(folder: Path) -> None:
+    path = write(folder, "[tool.holdfast]\nlease = 5 # five\n\n[tool.other]\nlease = 6 # six\n", "pyproject.toml")
+    assert unset_setting(path, "lease")
+    assert path.read_text() == "[tool.holdfast]\n\n[tool.other]\nlease = 6 # six\n"
+
+
+def test_unsetting_makes_no_file_and_knows_no_other_keys(folder: Path) -> None:
+    assert not unset_setting(folder / "holdfast.toml", "lease")
+    assert os.listdir(folder) == []
+    with pytest.raises(ConfigError, match="did you mean 'lease'"):
+        unset_setting(folder / "holdfast.toml", "leese")
+
+
+def test_a_file_that_cannot_be_written_is_named_itself(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(self: Path, mode: int = 0o666, exist_ok: bool = True) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    with pytest.raises(PermissionError) as caught:
+        write_setting(folder / "holdfast.toml", "lease", "5")
+    assert caught.value.filename == str(folder / "holdfast.toml")
 
 
 def test_a_broken_file_is_left_as_it_is(folder: Path) -> None:

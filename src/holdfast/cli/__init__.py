@@ -19,9 +19,10 @@ COMMANDS: Final = {
     "cancel": ("holdfast.cli.cancel:cancel", "Cancel jobs, waiting or running."),
     "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
     "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
-    "config": ("holdfast.cli.config:config", "Read and change settings."),
+    "config": ("holdfast.cli.config:config", "Read, change and check settings."),
     "backend": ("holdfast.cli.backend:backend", "Show what an engine is and can do."),
     "migrate": ("holdfast.cli.migrate:migrate", "Create the schema or bring it up to date."),
+    "schema": ("holdfast.cli.schema:schema", "Print the JSON schema of the configuration file."),
     "version": ("holdfast.cli.version:version", "Show the version."),
 }
 

@@ -1,47 +1,143 @@
-"""`holdfast config`: read and change settings."""
+"""`holdfast config`: read, change and check settings."""
 
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+from msgspec import Struct
 
-from holdfast.cli.options import json_option
-from holdfast.cli.output import glyph, print_json, print_table, say
-from holdfast.config import KEYS, find_project, key_named, load_settings, write_setting
-from holdfast.queues.opening import redacted
+from holdfast.cli.failing import FAILED, USAGE
+from holdfast.cli.options import json_option, url_option
+from holdfast.cli.output import glyph, plain, print_json, print_table, say
+from holdfast.config import (
+    KEYS,
+    Applies,
+    Found,
+    Key,
+    Origin,
+    Place,
+    Problem,
+    Reading,
+    find_project,
+    key_named,
+    read_settings,
+    unset_setting,
+    write_setting,
+)
+from holdfast.config.checking import check_settings, others_can_read, remedy
+
+
+class SettingDocument(Struct, frozen=True, kw_only=True):
+    """One setting as it is in force, with all that the table says of it."""
+
+    key: str
+    value: Any
+    origin: Origin
+    default: Any
+    kind: str
+    range: tuple[float, float] | None
+    choices: tuple[str, ...]
+    applies: Applies
+    secret: bool
+    variable: str | None
+    meaning: str
+
+
+class SettingsDocument(Struct, frozen=True, kw_only=True):
+    """What `config list --json` prints."""
+
+    schema: str = "holdfast.config.list/1"
+    file: str
+    items: tuple[SettingDocument, ...]
+
+
+class UnsetDocument(Struct, frozen=True, kw_only=True):
+    """What `config unset --json` prints: whether it was there, and what is in force now."""
+
+    schema: str = "holdfast.config.unset/1"
+    key: str
+    removed: bool
+    value: Any
+    origin: Origin
+    file: str
+
+
+class PathDocument(Struct, frozen=True, kw_only=True):
+    """What `config path --json` prints."""
+
+    schema: str = "holdfast.config.path/1"
+    file: str
+    exists: bool
+    project: str | None
+
+
+class CheckDocument(Struct, frozen=True, kw_only=True):
+    """What `config check --json` prints: `ok` unless there is an error, or with `--strict` a warning."""
+
+    schema: str = "holdfast.config.check/1"
+    ok: bool
+    file: str
+    problems: tuple[Problem, ...]
 
 
 @click.group()
 def config() -> None:
-    """Read and change settings."""
+    """Read, change and check settings."""
+
+
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    begun = incomplete.replace("_", "-").lower()
+    return [CompletionItem(name, help=key.meaning) for name, key in KEYS.items() if name.startswith(begun)]
+
+
+def _values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    key = KEYS.get(str(ctx.params.get("key")).replace("_", "-"))
+    words = () if key is None else ("true", "false") if key.kind == "flag" else key.choices
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 @config.command("get")
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=_names)
 @json_option
 def get_setting(key: str | None, as_json: bool) -> None:
     """Show one setting, or all of them."""
-    project = find_project()
-    settings = load_settings(project)
+    reading = _sound_reading()
     if key is not None:
         found = key_named(key)
-        value = _shown(found.name, getattr(settings, found.field))
+        value = _shown(reading, found)
         if as_json:
             print_json({"key": found.name, "value": value})
         else:
             click.echo(_text(value))
-        return
-    values = {name: _shown(name, getattr(settings, each.field)) for name, each in KEYS.items()}
-    if as_json:
-        print_json(values)
+    elif as_json:
+        print_json({name: _shown(reading, each) for name, each in KEYS.items()})
     else:
-        rows = [(name, _text(value), KEYS[name].meaning) for name, value in values.items()]
-        print_table(("KEY", "VALUE", "MEANING"), rows)
-        say(f"from {project.config_file}" if project.config_file.is_file() else f"{project.config_file} does not exist")
+        _print_all(reading, show_origin=False)
+
+
+@config.command("list")
+@click.option("--show-origin", is_flag=True, help="Show where each value comes from, instead of what it means.")
+@url_option
+@json_option
+def list_settings(show_origin: bool, url: str | None, as_json: bool) -> None:
+    """Show all settings as they are in force here.
+
+    \b
+    Examples:
+      holdfast config list --show-origin
+      holdfast config list --json | jq -r '.items[] | select(.origin.place != "default") | .key'
+    """
+    reading = _sound_reading(url)
+    if as_json:
+        items = tuple(_document(reading, key) for key in KEYS.values())
+        print_json(SettingsDocument(file=str(reading.project.config_file), items=items))
+    else:
+        _print_all(reading, show_origin=show_origin)
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is a value, and out of range
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=_names)
+@click.argument("value", shell_complete=_values)
 @json_option
 def set_setting(key: str, value: str, as_json: bool) -> None:
     """Write one setting to the configuration file; comments in it are kept.
@@ -51,27 +147,179 @@ def set_setting(key: str, value: str, as_json: bool) -> None:
       holdfast config set max-retries 5
       holdfast config set allowed-commands sleep,echo
     """
-    project = find_project()
-    name = key_named(key).name
-    written = _shown(name, write_setting(project.config_file, key, value))
+    file, found = find_project().config_file, key_named(key)
+    written = found.shown(write_setting(file, key, value))
     if as_json:
-        print_json({"key": name, "value": written, "file": str(project.config_file)})
+        print_json({"key": found.name, "value": written, "file": str(file)})
     else:
-        click.echo(f"{glyph('✓', '*')} {name} = {_text(written)}")
-        say(f"  written to {project.config_file}; it counts for whatever starts from now on")
+        click.echo(f"{glyph('✓', '*')} {found.name} = {_text(written)}")
+        say(f"  written to {file}; it counts for whatever starts from now on")
+    _say_what_else(found, Origin(place=Place.FILE, name=str(file)))
 
 
-def _shown(name: str, value: Any) -> Any:
-    """A setting without the password that a URL may have; who needs that has the file."""
-    return redacted(value) if name == "url" and value else value
+@config.command("unset")
+@click.argument("key", shell_complete=_names)
+@json_option
+def unset(key: str, as_json: bool) -> None:
+    """Take one setting out of the configuration file; comments of others are kept.
+
+    \b
+    Examples:
+      holdfast config unset max-retries
+    """
+    file, found = find_project().config_file, key_named(key)
+    removed = unset_setting(file, key)
+    reading = _reading()
+    now = reading.of(found)
+    if as_json:
+        print_json(
+            UnsetDocument(
+                key=found.name, removed=removed, value=found.shown(now.value), origin=now.origin, file=str(file)
+            )
+        )
+    elif removed:
+        click.echo(f"{glyph('✓', '*')} {found.name} is unset")
+        say(f"  taken out of {file}; in force now: {_in_force(found, now)}")
+    else:
+        click.echo(f"{glyph('•', '-')} {found.name} was not set in {file}")
+        say(f"  in force: {_in_force(found, now)}")
+    _say_problems(reading)
+
+
+@config.command("path")
+@json_option
+def path(as_json: bool) -> None:
+    """Show which file the settings are read from and written to.
+
+    \b
+    Examples:
+      $EDITOR "$(holdfast config path)"
+    """
+    project = find_project()
+    file = project.config_file
+    if as_json:
+        directory = None if project.directory is None else str(project.directory)
+        print_json(PathDocument(file=str(file), exists=file.is_file(), project=directory))
+    else:
+        click.echo(str(file))
+        if not file.is_file():
+            say("it does not exist;  holdfast config set  makes it")
+
+
+@config.command("check")
+@click.option("--strict", is_flag=True, help="Warnings count, too: exit with 1.")
+@url_option
+@json_option
+def check(strict: bool, url: str | None, as_json: bool) -> int:
+    """Read everything and report all that is wrong with it; no server is asked.
+
+    \b
+    Examples:
+      holdfast config check
+      HOLDFAST_URL_FILE=/run/secrets/url holdfast config check --strict
+    """
+    reading = _reading(url)
+    problems = check_settings(reading)
+    errors = sum(not problem.warning for problem in problems)
+    warnings = len(problems) - errors
+    if as_json:
+        ok = not problems if strict else not errors
+        print_json(CheckDocument(ok=ok, file=str(reading.project.config_file), problems=problems))
+    else:
+        _print_problems(reading, problems, errors, warnings)
+    return USAGE if errors else FAILED if warnings and strict else 0
+
+
+def _reading(url: str | None = None) -> Reading:
+    return read_settings(find_project(), {"url": url})
+
+
+def _sound_reading(url: str | None = None) -> Reading:
+    """The reading of settings that can be used; others are an error."""
+    reading = _reading(url)
+    reading.settings()
+    return reading
+
+
+def _shown(reading: Reading, key: Key) -> Any:
+    """A setting without its secret; who needs that has the file."""
+    return key.shown(reading.of(key).value)
+
+
+def _in_force(key: Key, found: Found) -> str:
+    text = _text(key.shown(found.value))
+    return f"{text} ({found.origin})" if text else f"the {found.origin}"
+
+
+def _print_all(reading: Reading, *, show_origin: bool) -> None:
+    rows = [
+        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else key.meaning)
+        for name, key in KEYS.items()
+    ]
+    print_table(("KEY", "VALUE", "ORIGIN" if show_origin else "MEANING"), rows)
+    file = reading.project.config_file
+    say(f"from {file}" if file.is_file() else f"{file} does not exist")
+
+
+def _document(reading: Reading, key: Key) -> SettingDocument:
+    return SettingDocument(
+        key=key.name,
+        value=_shown(reading, key),
+        origin=reading.of(key).origin,
+        default=key.default,
+        kind=key.kind,
+        range=(key.low, key.high) if key.high else None,
+        choices=key.choices,
+        applies=key.applies,
+        secret=key.secret,
+        variable=key.variable,
+        meaning=key.meaning,
+    )
+
+
+def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int, warnings: int) -> None:
+    for problem in problems:
+        sign = glyph("⚠", "!") if problem.warning else glyph("✗", "x")
+        click.echo(f"{sign} {plain(problem.message)}")
+    file = reading.project.config_file
+    where = str(file) if file.is_file() else f"no file ({file} does not exist)"
+    if problems:
+        say(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}; read: {where}, the environment")
+    else:
+        click.echo(f"{glyph('✓', '*')} nothing is wrong: {len(reading.found)} of {len(KEYS)} settings are set")
+        say(f"  read: {where}, the environment")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _say_what_else(key: Key, written: Origin) -> None:
+    """What somebody who has just changed a setting would otherwise wonder about."""
+    reading = _reading()
+    now = reading.of(key)
+    if now.origin.place is not Place.FILE and key.name in reading.found:
+        say(f"  but here {now.origin} wins: {key.name} = {_text(key.shown(now.value))}")
+    if key.shown(now.value) != now.value and now.origin.name == written.name and others_can_read(now):
+        say(f"  others can read that file: {remedy(key, now)}")
+    _say_problems(reading)
+
+
+def _say_problems(reading: Reading) -> None:
+    for problem in reading.problems:
+        say(f"  every command will refuse to start: {problem.message}")
 
 
 def _text(value: Any) -> str:
     match value:
+        case None:
+            return ""
         case bool():
             return "true" if value else "false"
         case tuple():
             return ",".join(str(word) for word in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case dict():
+            return "; ".join(f"{name}={_text(words)}" for name, words in value.items())  # pyright: ignore[reportUnknownVariableType]
         case float():
             return f"{value:g}"
         case _:

@@ -32,14 +32,23 @@ def find_keyring(
 
 def read_keyring(path: Path) -> Keyring:
     """The keys in a file that only its owner can read."""
+    return Keyring.parse(read_secret(path, "the signing keys", encoding="ascii"))
+
+
+def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
+    """The text of a file that only its owner can read; an empty one holds no secret."""
     try:
         mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"cannot read the signing keys in {path}: {problem}") from problem
+        text = path.read_text(encoding=encoding)
+    except OSError as problem:
+        raise ConfigError(f"cannot read {what} in {path}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise ConfigError(f"cannot read {what} in {path}: it is no text in {encoding.upper()}") from problem
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path} holds signing keys and others can read it:  chmod 600 {path}")
-    return Keyring.parse(text)
+        raise ConfigError(f"{path} holds {what} and others can read it:  chmod 600 {path}")
+    if not text.strip():
+        raise ConfigError(f"cannot read {what} in {path}: it is empty")
+    return text
 
 
 def keyring_beside(database: Path) -> Keyring:

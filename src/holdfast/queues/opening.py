@@ -192,6 +192,13 @@ def engine_of(url: str) -> str:
     return name
 
 
+def check_url(url: str) -> None:
+    """Refuse a URL that cannot be one of an engine's. Nothing is opened, and no driver is asked."""
+    if engine_of(url) == "sqlite":
+        sqlite_path(url)
+        sqlite_prefix(url)
+
+
 def sqlite_path(url: str) -> Path:
     """The file of an sqlite URL: `sqlite:///jobs.db` is relative, `sqlite:////var/jobs.db` absolute."""
     parts = urlsplit(url)

@@ -1,0 +1,32 @@
+"""Settings: one table of keys, read from flags, environment, file and defaults, in that order.
+
+The file is `holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`, of the nearest directory upward that has one;
+outside any project it is the user's own. Keys are written with dashes; underscores mean the same.
+"""
+
+from holdfast.config.keys import KEYS, Applies, Key, Settings, key_named
+from holdfast.config.kinds import check_value, parse_span
+from holdfast.config.project import Project, find_project
+from holdfast.config.reading import Found, Origin, Place, Problem, Reading, load_settings, read_settings
+from holdfast.config.writing import unset_setting, write_setting
+
+__all__ = [
+    "KEYS",
+    "Applies",
+    "Found",
+    "Key",
+    "Origin",
+    "Place",
+    "Problem",
+    "Project",
+    "Reading",
+    "Settings",
+    "check_value",
+    "find_project",
+    "key_named",
+    "load_settings",
+    "parse_span",
+    "read_settings",
+    "unset_setting",
+    "write_setting",
+]

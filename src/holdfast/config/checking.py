@@ -1,0 +1,187 @@
+"""`config check`: everything that can be known to be wrong, or not meant, before anything is opened."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from holdfast.config.keys import ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
+from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
+from holdfast.config.reading import Found, Origin, Place, Problem, Reading
+from holdfast.errors import ConfigError
+from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, key_path, read_keyring
+from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
+from holdfast.queues.signing import Unsigned
+
+
+def check_settings(reading: Reading, environment: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
+    """Every problem of these settings, errors first. No engine is opened and no server asked."""
+    environment = dict(os.environ if environment is None else environment)
+    problems = [
+        *reading.problems,
+        *_keys(reading, environment),
+        *_engine(reading),
+        *_signatures(reading),
+        *_spans(reading),
+        *_overruled(reading, environment),
+        *_unknown_variables(environment),
+        *_ignored_table(reading),
+        *_open_files(reading),
+    ]
+    return tuple(sorted(problems, key=lambda problem: problem.warning))
+
+
+def _keys(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """The signing keys can be read, and there are some where none is made."""
+    if not reading.of(KEYS["verify"]).value:
+        return
+    given, filed = reading.of(KEYS["signing-key"]), reading.of(KEYS["signing-key-file"])
+    by = given if given.value else filed
+    try:
+        ring = find_keyring(environment=environment, configured_file=filed.value)
+    except ConfigError as problem:
+        key = "signing-key" if given.value else "signing-key-file"
+        yield Problem(message=f"{key} {by.origin.where}: {problem}", key=key, origin=by.origin)
+        return
+    if ring is None:
+        yield from _keys_of_engine(reading, reading.of(KEYS["url"]))
+
+
+def _keys_of_engine(reading: Reading, url: Found) -> Iterator[Problem]:
+    """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
+    place = url.value or reading.project.default_url
+    engine = engine_of(place)
+    if engine == "sqlite":
+        key_file = key_path(sqlite_path(place))
+        try:
+            if key_file.exists():
+                read_keyring(key_file)
+        except (ConfigError, OSError) as problem:
+            yield Problem(message=str(problem), key="signing-key", origin=Origin(place=Place.FILE, name=str(key_file)))
+    elif engine not in ("memory", "sync"):
+        yield Problem(
+            message=f"{redacted(url.value)!r} is shared with other machines, and all of them need the same signing "
+            f"key: set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} everywhere; make a key with  "
+            "python -c 'import secrets; print(secrets.token_hex(32))'",
+            key="signing-key",
+            origin=url.origin,
+        )
+
+
+def _engine(reading: Reading) -> Iterator[Problem]:
+    """The driver is installed, and the names of our tables can be names there."""
+    url, prefix = reading.of(KEYS["url"]), reading.of(KEYS["table-prefix"])
+    place = url.value or reading.project.default_url
+    for name, found, begin in (("url", url, KEYS["table-prefix"].default), ("table-prefix", prefix, prefix.value)):
+        try:
+            _try_engine(place, begin)
+        except ConfigError as problem:
+            yield Problem(message=f"{name} {found.origin.where}: {problem}", key=name, origin=found.origin)
+            return
+
+
+def _try_engine(url: str, prefix: str) -> None:
+    """Whatever can be known of an engine without asking it."""
+    factory = BackendFactory(Unsigned(), table_prefix=prefix)
+    match engine_of(url):
+        case "memory" | "sync":
+            pass
+        case "redis":
+            factory.open(url)[0].close()  # it connects when it is first asked something
+        case _:
+            factory.migrations(url)
+
+
+def _signatures(reading: Reading) -> Iterator[Problem]:
+    verify, unsigned = reading.of(KEYS["verify"]), reading.of(KEYS["allow-unsigned"])
+    if not unsigned.value:
+        return
+    if verify.value:
+        yield _warning("allow-unsigned", unsigned, "does nothing without verify = false: remove it")
+    else:
+        yield _warning(
+            "allow-unsigned",
+            unsigned,
+            "beside verify = false: whoever can write the queue can have any registered handler run",
+        )
+
+
+def _spans(reading: Reading) -> Iterator[Problem]:
+    reap, lease = reading.of(KEYS["reap-interval"]), reading.of(KEYS["lease"])
+    if reap.value > lease.value / 2 and "reap-interval" in reading.found:
+        yield _warning("reap-interval", reap, f"is more than half of lease, so it is cut to {lease.value / 2:g}s")
+    base, most = reading.of(KEYS["backoff-base"]), reading.of(KEYS["backoff-max"])
+    if 0 < most.value < base.value:
+        key, found = ("backoff-max", most) if "backoff-max" in reading.found else ("backoff-base", base)
+        other = f"backoff-base = {base.value:g}" if key == "backoff-max" else f"backoff-max = {most.value:g}"
+        yield _warning(key, found, f"does not go with {other}: every delay is cut to {most.value:g}s")
+
+
+def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
+    """A file with a secret is not read when the secret is given otherwise; rarely is that meant."""
+    for key in KEYS.values():
+        given = reading.of(key).origin
+        if key.file_variable in environment and given.place is Place.VARIABLE:
+            yield Problem(
+                message=f"${key.variable} and ${key.file_variable} are both set, and the first wins: unset one",
+                key=key.name,
+                origin=given,
+                warning=True,
+            )
+
+
+def _unknown_variables(environment: Mapping[str, str]) -> Iterator[Problem]:
+    known = {name for key in KEYS.values() for name in (key.variable, key.file_variable) if name is not None}
+    for name in sorted(environment.keys() - known - OTHER_VARIABLES):
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        if near:
+            yield Problem(
+                message=f"${name} names no setting and is ignored; did you mean ${near[0]}?",
+                origin=Origin(place=Place.VARIABLE, name=name),
+                warning=True,
+            )
+
+
+def _ignored_table(reading: Reading) -> Iterator[Problem]:
+    """A project has one file of settings: beside one of our own, a table in the shared one counts for nothing."""
+    file = reading.project.config_file
+    shared = file.with_name(SHARED_FILE)
+    if file.name != OWN_FILE or not file.is_file() or reading.project.directory is None:
+        return
+    try:
+        ignored = bool(table_in(shared, text_of(shared)))
+    except ConfigError:
+        return
+    if ignored:
+        yield Problem(
+            message=f"[{OUR_TABLE}] in {shared} is ignored, since {file} is there: move its settings, and remove it",
+            origin=Origin(place=Place.FILE, name=str(shared)),
+            warning=True,
+        )
+
+
+def _open_files(reading: Reading) -> Iterator[Problem]:
+    """A password in a file that others can read."""
+    for name, found in reading.found.items():
+        key = KEYS[name]
+        if found.origin.place is Place.FILE and key.shown(found.value) != found.value and others_can_read(found):
+            yield _warning(name, found, f"holds a password, and others can read that file: {remedy(key, found)}")
+
+
+def others_can_read(found: Found) -> bool:
+    """Whether the file that a value comes from is open to others than its owner."""
+    return os.name == "posix" and bool(Path(found.origin.name).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+
+
+def remedy(key: Key, found: Found) -> str:
+    """What to do about a secret in a file that others can read."""
+    return f"chmod 600 {found.origin.name}, or give it in {key.variable} or in a file that {key.file_variable} names"
+
+
+def _warning(name: str, found: Found, what: str) -> Problem:
+    shown = KEYS[name].shown(found.value)
+    text = str(shown).lower() if isinstance(shown, bool) else f"{shown:g}" if isinstance(shown, float) else str(shown)
+    return Problem(message=f"{name} = {text} {found.origin.where} {what}", key=name, origin=found.origin, warning=True)

@@ -1,0 +1,126 @@
+"""How each kind of setting is written, and what it may be."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+
+from holdfast.config.keys import HIDDEN, Key
+from holdfast.errors import ConfigError
+from holdfast.queues.opening import check_url
+
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+SPAN_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)"
+_span_pattern = re.compile(SPAN_PATTERN, re.ASCII)
+_whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+
+
+def check_value(key: Key, raw: Any, where: str = "") -> Any:
+    """The value of a key, from text or from TOML, or a `ConfigError` that names the key, the value and the range."""
+    place = f" {where}" if where else ""
+    try:
+        value = _parse(key, raw)
+    except ConfigError as problem:
+        raise ConfigError(f"{key.name}{place}: {problem}") from None
+    except ValueError as problem:
+        raise ConfigError(f"{key.name} = {_repeated(key, raw)}{place}: {problem}") from None
+    if key.high and not key.low <= value <= key.high:
+        raise ConfigError(
+            f"{key.name} = {raw}{place} is out of range: it must be between {key.bound(key.low)} and "
+            f"{key.bound(key.high)}"
+        )
+    return value
+
+
+def _repeated(key: Key, raw: Any) -> str:
+    """A value in an error; of a secret, what is neither text nor number may hold it anywhere."""
+    if key.secret and not isinstance(raw, bool | int | float):
+        return repr(key.shown(raw)) if isinstance(raw, str) else HIDDEN
+    return repr(raw)
+
+
+def _parse(key: Key, raw: Any) -> Any:
+    match key.kind:
+        case "url":
+            return _url(raw)
+        case "text" | "path":
+            return _text(raw)
+        case "count":
+            return _whole(raw)
+        case "number":
+            return _number(raw)
+        case "span":
+            return parse_span(raw)
+        case "flag":
+            return _flag(raw)
+        case "words":
+            return _words(raw)
+        case "choice":
+            if raw not in key.choices:
+                raise ValueError(f"choose one of {', '.join(key.choices)}")
+            return str(raw)
+        case "lists":
+            return _lists(raw)
+
+
+def parse_span(raw: object) -> float:
+    """Seconds from a number, or from text such as `90s`, `15m`, `2h`, `3d`."""
+    if isinstance(raw, str):
+        match = _span_pattern.fullmatch(raw.strip().lower())
+        if match is None:
+            raise ValueError("write a time span as seconds or like 90s, 15m, 2h, 3d")
+        return float(match[1]) * _UNITS[match[2]]
+    return _number(raw)
+
+
+def _url(raw: object) -> str:
+    url = _text(raw)
+    if url:
+        check_url(url)
+    return url
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError("write it as text")
+    return raw
+
+
+def _whole(raw: object) -> int:
+    if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and _whole_pattern.fullmatch(raw))):
+        raise ValueError("write a whole number")
+    return int(raw)
+
+
+def _number(raw: object) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        raise ValueError("write a number")
+    try:
+        return float(raw)
+    except ValueError:
+        raise ValueError("write a number") from None
+
+
+def _flag(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    flags = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if not isinstance(raw, str) or raw.lower() not in flags:
+        raise ValueError("write true or false")
+    return flags[raw.lower()]
+
+
+def _words(raw: object) -> tuple[str, ...]:
+    if isinstance(raw, str):
+        raw = raw.split(",")
+    if not isinstance(raw, list | tuple) or not all(isinstance(word, str) for word in cast("list[object]", raw)):
+        raise ValueError("write a list of words")
+    return tuple(word.strip() for word in cast("list[str]", raw) if word.strip())
+
+
+def _lists(raw: object) -> Mapping[str, tuple[str, ...]]:
+    try:
+        return msgspec.convert(raw, dict[str, tuple[str, ...]])
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"write a table that maps queues to lists of handler keys: {problem}") from None

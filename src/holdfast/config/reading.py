@@ -1,0 +1,247 @@
+"""Reading settings: each place decides the keys it names, every value is checked, and every problem is collected."""
+
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from holdfast.config.keys import KEYS, Key, Settings, key_named
+from holdfast.config.kinds import check_value
+from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
+from holdfast.errors import ConfigError
+from holdfast.queues.keyfiles import read_secret
+
+_line_pattern = re.compile(r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)""")
+
+
+class Place(StrEnum):
+    """What a value can come from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    VARIABLE = "variable"
+    SECRET_FILE = "secret-file"  # noqa: S105 - the name of a place
+    FLAG = "flag"
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """Where a value comes from: the place, what that one is called, and of a file the line if it is plain to see."""
+
+    place: Place = Place.DEFAULT
+    name: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        match self.place:
+            case Place.DEFAULT:
+                return "default"
+            case Place.FILE:
+                return self.name if self.line is None else f"{self.name}:{self.line}"
+            case Place.VARIABLE:
+                return f"${self.name}"
+            case Place.SECRET_FILE:
+                return f"the file that ${self.name} names"
+            case Place.FLAG:
+                return self.name
+
+    @property
+    def where(self) -> str:
+        """The same as a part of a sentence."""
+        return "on the command line" if self.place is Place.FLAG else f"in {self}"
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """A value with where it comes from."""
+
+    value: Any
+    origin: Origin = Origin()
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Something that is wrong with the settings, in a sentence that says what to do; a warning stops nothing."""
+
+    message: str
+    key: str | None = None
+    origin: Origin | None = None
+    warning: bool = False
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What all places say together: the value that wins of each key that any of them names, and every problem."""
+
+    project: Project
+    found: Mapping[str, Found]
+    problems: tuple[Problem, ...]
+
+    def of(self, key: Key) -> Found:
+        """The value in force, and where it comes from."""
+        return self.found.get(key.name) or Found(value=key.default)
+
+    def settings(self) -> Settings:
+        """The settings, or the first problem as an error."""
+        if self.problems:
+            more = len(self.problems) - 1
+            hint = f" (and {more} more: see them all with  holdfast config check)" if more else ""
+            raise ConfigError(f"{self.problems[0].message}{hint}")
+        return Settings(**{KEYS[name].field: one.value for name, one in self.found.items() if KEYS[name].in_file})
+
+
+def load_settings(
+    project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Flags, then the environment, then the file, then defaults. Every value is checked, wherever it came from."""
+    return read_settings(project, flags, environment).settings()
+
+
+def read_settings(
+    project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+) -> Reading:
+    """What all places say, with every problem there is instead of the first."""
+    reader = _Reader()
+    reader.read_file(project.config_file)
+    reader.read_environment(os.environ if environment is None else environment)
+    reader.read_flags(flags or {})
+    reader.compare()
+    return Reading(project=project, found=reader.found, problems=tuple(reader.problems))
+
+
+class _Reader:
+    """Goes through the places, the weakest first, so that the last one to name a key wins."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Found] = {}
+        self.problems: list[Problem] = []
+
+    def read_file(self, path: Path) -> None:
+        try:
+            text = text_of(path)
+            table = table_in(path, text)
+        except ConfigError as problem:
+            self._note(problem, None, Origin(place=Place.FILE, name=str(path)))
+            return
+        lines = lines_of(text, OUR_TABLE if path.name == SHARED_FILE else "")
+        for name, raw in table.items():
+            self._take(name, raw, Origin(place=Place.FILE, name=str(path), line=lines.get(name)))
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        for key in KEYS.values():
+            given = self._ask(key, key.variable, Place.VARIABLE, environment)
+            if not given and key.in_file:  # the file with the signing keys is a setting of its own
+                self._ask(key, key.file_variable, Place.SECRET_FILE, environment)
+
+    def _ask(self, key: Key, variable: str | None, place: Place, environment: Mapping[str, str]) -> bool:
+        """Take what a variable says; whether it says something."""
+        raw = None if variable is None else environment.get(variable)
+        # An empty signing key is none, as for whoever signs; of any other setting it is a value.
+        if variable is None or raw is None or not (raw or key.in_file):
+            return False
+        self._take(key.name, raw, Origin(place=place, name=variable))
+        return True
+
+    def read_flags(self, flags: Mapping[str, Any]) -> None:
+        for name, raw in flags.items():
+            if raw is not None:
+                self._take(name, raw, Origin(place=Place.FLAG, name=f"--{name.replace('_', '-')}"))
+
+    def compare(self) -> None:
+        """What two values together must not be."""
+        verify, unsigned = self.found.get("verify"), self.found.get("allow-unsigned")
+        if verify is not None and not verify.value and not (unsigned is not None and unsigned.value):
+            problem = ConfigError(
+                f"verify = false {verify.origin.where} lets anybody who can write the queue run any registered "
+                "handler; if that is what you want, set allow-unsigned = true beside it"
+            )
+            self._note(problem, "verify", verify.origin)
+
+    def _take(self, name: str, raw: Any, origin: Origin) -> None:
+        try:
+            key = key_named(name, origin.where)
+            if origin.place is Place.FILE:
+                self._refuse_twice(key, origin)
+            self.found[key.name] = Found(value=_value(key, raw, origin), origin=origin)
+        except ConfigError as problem:
+            self._note(problem, name.replace("_", "-").lower(), origin)
+
+    def _refuse_twice(self, key: Key, origin: Origin) -> None:
+        if key.name in self.found:
+            raise ConfigError(
+                f"{key.name} is there twice in {origin.name}, with a dash and with an underscore: keep one"
+            )
+
+    def _note(self, problem: ConfigError, key: str | None, origin: Origin) -> None:
+        self.problems.append(Problem(message=str(problem), key=key, origin=origin))
+
+
+def _value(key: Key, raw: Any, origin: Origin) -> Any:
+    match origin.place:
+        case Place.FILE:
+            refuse_in_file(key, origin.where)
+            return _anchored(key, check_value(key, raw, origin.where), Path(origin.name).parent)
+        case Place.SECRET_FILE:
+            return check_value(key, _secret(key, raw, origin), origin.where)
+        case _:
+            return check_value(key, raw, origin.where)
+
+
+def refuse_in_file(key: Key, where: str = "") -> None:
+    """A secret that everything rests on is not for a file that people copy and commit."""
+    if not key.in_file:
+        raise ConfigError(
+            f"{key.name} does not belong into the configuration file{f' ({where})' if where else ''}: set "
+            f"{key.variable}, or name a file that only you can read with {key.name}-file"
+        )
+
+
+def _anchored(key: Key, value: Any, directory: Path) -> Any:
+    """A relative path in a file means: relative to that file, not to wherever somebody happens to be."""
+    if key.kind == "path":
+        return str(directory / Path(value).expanduser()) if value else value
+    if key.kind == "url" and value.startswith("sqlite:///") and not value.startswith("sqlite:////"):
+        path = value.removeprefix("sqlite:///")
+        return value if path.startswith(("~", ":")) else f"sqlite:///{quote(str(directory), safe='/')}/{path}"
+    return value
+
+
+def _secret(key: Key, named: str, origin: Origin) -> str:
+    """The secret in a file: one line, alone."""
+    if not named:
+        raise ConfigError(f"${origin.name} is empty: name the file that holds the {key.name}, or unset the variable")
+    try:
+        text = read_secret(Path(named).expanduser(), f"the {key.name}").strip()
+    except ConfigError as problem:
+        raise ConfigError(f"${origin.name}: {problem}") from None
+    if len(text.splitlines()) > 1:
+        raise ConfigError(f"${origin.name}: {named} holds more than one line: leave only the {key.name}")
+    return text
+
+
+def lines_of(text: str, table: str) -> dict[str, int]:
+    """On which line each key of a table is set, as far as that is plain to see.
+
+    TOML's reader does not say. A key that seems to stand there twice, as in a text of several lines, is left out.
+    """
+    lines: dict[str, int] = {}
+    doubtful: set[str] = set()
+    here = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _line_pattern.fullmatch(line)
+        if match is None:
+            continue
+        if match[1]:
+            here = match[1].replace(" ", "")
+            name = here.removeprefix(f"{table}.") if table else here
+            if here == table or "." in name or (table and name == here):
+                continue
+        elif here != table:
+            continue
+        else:
+            name = match[2]
+        if name in lines:
+            doubtful.add(name)
+        lines[name] = number
+    return {name: number for name, number in lines.items() if name not in doubtful}

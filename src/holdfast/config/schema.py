@@ -1,0 +1,68 @@
+"""The JSON schema of the configuration file, for editors: what they complete, explain and underline."""
+
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.config.keys import KEYS, Key
+from holdfast.config.kinds import SPAN_PATTERN
+
+# The draft that the language servers for TOML know best.
+DRAFT: Final = "http://json-schema.org/draft-07/schema#"
+_WORDS: Final = {"type": "array", "items": {"type": "string"}}
+
+
+def settings_schema() -> dict[str, Any]:
+    """The schema of `holdfast.toml`, and of `[tool.holdfast]` in `pyproject.toml`.
+
+    It is narrower than the program, which takes numbers and flags written as text, too; and a range of a span is
+    checked only where it is written as a number.
+    """
+    keys = [key for key in KEYS.values() if key.in_file]
+    return {
+        "$schema": DRAFT,
+        "title": "Holdfast",
+        "description": "Settings of Holdfast, in holdfast.toml or in [tool.holdfast] of pyproject.toml.",
+        "type": "object",
+        "properties": {key.name: _property(key) for key in keys},
+        # Underscores mean the same; as patterns they are accepted without being offered as completions.
+        "patternProperties": {
+            f"^{key.field}$": {"$ref": f"#/properties/{key.name}"} for key in keys if key.field != key.name
+        },
+        "additionalProperties": False,
+    }
+
+
+def _property(key: Key) -> dict[str, Any]:
+    described = {"description": key.meaning[0].upper() + key.meaning[1:] + ".", **_values(key)}
+    return (
+        described
+        if key.default is None
+        else {**described, "default": msgspec.json.decode(msgspec.json.encode(key.default))}
+    )
+
+
+def _values(key: Key) -> dict[str, Any]:
+    bounds = {"minimum": _tidy(key.low), "maximum": _tidy(key.high)}
+    match key.kind:
+        case "url" | "text" | "path":
+            return {"type": "string"}
+        case "count":
+            return {"type": "integer", **bounds}
+        case "number":
+            return {"type": "number", **bounds}
+        case "span":
+            return {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": f"^{SPAN_PATTERN}$"}]}
+        case "flag":
+            return {"type": "boolean"}
+        case "choice":
+            return {"type": "string", "enum": list(key.choices)}
+        case "words":
+            return _WORDS
+        case "lists":
+            return {"type": "object", "additionalProperties": _WORDS}
+
+
+def _tidy(bound: float) -> float:
+    """A whole number as one."""
+    return int(bound) if float(bound).is_integer() else bound

@@ -1,0 +1,189 @@
+"""`check_settings`: a planted mistake of each kind is found, with its place and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.config import Problem, find_project, read_settings
+from holdfast.config.checking import check_settings
+
+KEY = "k" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "holdfast.toml").touch()
+    return tmp_path
+
+
+def problems(folder: Path, text: str = "", **environment: str) -> list[Problem]:
+    (folder / "holdfast.toml").write_text(text)
+    return list(check_settings(read_settings(find_project(folder), environment=environment), environment))
+
+
+def said(folder: Path, text: str = "", **environment: str) -> list[tuple[bool, str | None, str]]:
+    return [
+        (problem.warning, problem.key, problem.message.replace(str(folder), ""))
+        for problem in problems(folder, text, **environment)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "lease = 30\nmax-retries = 5\n",
+        'url = "memory://"\n',
+        'url = "redis://db/0"\nverify = false\nallow-unsigned = true\n',
+        "reap-interval = 30\n",
+    ],
+)
+def test_sound_settings_have_no_errors(folder: Path, text: str) -> None:
+    assert [problem for problem in problems(folder, text, PATH="/bin") if not problem.warning] == []
+
+
+def test_all_that_is_wrong_is_told_at_once_errors_first(folder: Path) -> None:
+    found = said(
+        folder, "allow-unsigned = true\nlease = 5000000\nleese = 1\n", HOLDFAST_TIMEOUT="soon", HOLDFAST_MAX_RETRY="5"
+    )
+    assert [(warning, key) for warning, key, _ in found] == [
+        (False, "lease"),
+        (False, "leese"),
+        (False, "timeout"),
+        (True, "allow-unsigned"),
+        (True, None),
+    ]
+
+
+@pytest.mark.parametrize("url", ["postgresql://db/shop", "mysql://db/shop", "redis://db/0"])
+def test_a_server_needs_a_key(folder: Path, url: str) -> None:
+    [(warning, key, message)] = said(folder, f'url = "{url}"\n')
+    assert (warning, key) == (False, "signing-key")
+    assert message.startswith(f"'{url}' is shared with other machines, and all of them need the same signing key: set")
+    assert said(folder, f'url = "{url}"\n', HOLDFAST_SIGNING_KEY=KEY) == []
+
+
+def test_a_key_that_is_too_short_is_told_without_it(folder: Path) -> None:
+    [(warning, key, message)] = said(folder, HOLDFAST_SIGNING_KEY="s3cr3t")
+    assert (warning, key) == (False, "signing-key")
+    assert message.startswith("signing-key in $HOLDFAST_SIGNING_KEY: a signing key needs at least 32 bytes")
+    assert "s3cr3t" not in message
+
+
+def test_a_key_file_is_read(folder: Path) -> None:
+    path = folder / "shop.key"
+    [(_, key, message)] = said(folder, 'signing-key-file = "shop.key"\n')
+    assert (key, message) == (
+        "signing-key-file",
+        "signing-key-file in /holdfast.toml:1: cannot read the signing keys in /shop.key: No such file or directory",
+    )
+    path.write_text(KEY)
+    path.chmod(0o644)
+    [(_, _, message)] = said(folder, HOLDFAST_SIGNING_KEY_FILE=str(path))
+    assert message.startswith("signing-key-file in $HOLDFAST_SIGNING_KEY_FILE: /shop.key holds the signing keys")
+    path.chmod(0o600)
+    assert said(folder, HOLDFAST_SIGNING_KEY_FILE=str(path)) == []
+
+
+def test_the_key_beside_the_database_is_read_and_none_is_made(folder: Path) -> None:
+    path = folder / ".holdfast" / "signing.key"
+    assert said(folder) == []
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    path.write_text(KEY)
+    path.chmod(0o640)
+    [(warning, key, message)] = said(folder)
+    assert (warning, key) == (False, "signing-key")
+    assert message.endswith("holds the signing keys and others can read it:  chmod 600 /.holdfast/signing.key")
+    path.chmod(0o600)
+    assert said(folder) == []
+
+
+def test_a_prefix_that_is_no_name_in_the_engine_is_told(folder: Path) -> None:
+    [(warning, key, message)] = said(
+        folder, 'table-prefix = "Shop-"\nurl = "postgresql://db/shop"\n', HOLDFAST_SIGNING_KEY=KEY
+    )
+    assert (warning, key) == (False, "table-prefix")
+    assert message.startswith("table-prefix in /holdfast.toml:1: 'Shop-' cannot be a prefix: use small letters")
+    [(_, key, _)] = said(folder, 'table-prefix = "Shop-"\nurl = "redis://db/0"\n', HOLDFAST_SIGNING_KEY=KEY)
+    assert key == "table-prefix"
+
+
+def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
+    (folder / "holdfast.toml").chmod(0o600)
+    [(warning, key, message)] = said(folder, 'url = "redis://:hunter2@db/shop"\n', HOLDFAST_SIGNING_KEY=KEY)
+    assert (warning, key) == (False, "url")
+    assert message.startswith("url in /holdfast.toml:1: 'shop' is no database of a Redis server")
+    assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        (
+            "allow-unsigned = true\n",
+            "allow-unsigned",
+            "allow-unsigned = true in /holdfast.toml:1 does nothing without verify = false: remove it",
+        ),
+        (
+            "verify = false\nallow_unsigned = true\n",
+            "allow-unsigned",
+            "allow-unsigned = true in /holdfast.toml:2 beside verify = false: "
+            "whoever can write the queue can have any registered handler run",
+        ),
+        (
+            "lease = 10\nreap-interval = 6\n",
+            "reap-interval",
+            "reap-interval = 6 in /holdfast.toml:2 is more than half of lease, so it is cut to 5s",
+        ),
+        (
+            "backoff-max = 1\n",
+            "backoff-max",
+            "backoff-max = 1 in /holdfast.toml:1 does not go with backoff-base = 2: every delay is cut to 1s",
+        ),
+        (
+            "backoff-base = 400\n",
+            "backoff-base",
+            "backoff-base = 400 in /holdfast.toml:1 does not go with backoff-max = 300: every delay is cut to 300s",
+        ),
+    ],
+)
+def test_what_is_hardly_meant_is_a_warning(folder: Path, text: str, key: str, message: str) -> None:
+    assert said(folder, text) == [(True, key, message)]
+
+
+def test_a_secret_that_is_given_twice_is_a_warning(folder: Path) -> None:
+    both = {"HOLDFAST_SIGNING_KEY": KEY, "HOLDFAST_SIGNING_KEY_FILE": "elsewhere"}
+    message = "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set, and the first wins: unset one"
+    assert said(folder, **both) == [(True, "signing-key", message)]
+
+
+def test_a_variable_that_is_nearly_a_setting_is_a_warning_and_others_are_none(folder: Path) -> None:
+    assert said(folder, HOLDFAST_MAX_RETRYS="5") == [
+        (True, None, "$HOLDFAST_MAX_RETRYS names no setting and is ignored; did you mean $HOLDFAST_MAX_RETRIES?")
+    ]
+    assert said(folder, HOLDFAST_JOB_ID="1", HOLDFAST_QUEUE="mail", HOLDFAST_TEST_REDIS_SERVER="x", URL="y") == []
+
+
+def test_a_table_that_is_not_read_is_a_warning(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.holdfast]\nlease = 5\n")
+    [(warning, _, message)] = said(folder, "lease = 6\n")
+    assert warning
+    assert message == (
+        "[tool.holdfast] in /pyproject.toml is ignored, since /holdfast.toml is there: move its settings, and remove it"
+    )
+
+
+def test_a_password_in_a_file_that_others_can_read_is_a_warning(folder: Path) -> None:
+    text, file = 'url = "postgresql://ada:hunter2@db/shop"\n', folder / "holdfast.toml"
+    file.chmod(0o644)
+    [(warning, key, message)] = said(folder, text, HOLDFAST_SIGNING_KEY=KEY)
+    assert (warning, key) == (True, "url")
+    assert message == (
+        "url = postgresql://ada:…@db/shop in /holdfast.toml:1 holds a password, and others can read that file: "
+        "chmod 600 /holdfast.toml, or give it in HOLDFAST_URL or in a file that HOLDFAST_URL_FILE names"
+    )
+    file.chmod(0o600)
+    assert said(folder, text, HOLDFAST_SIGNING_KEY=KEY) == []
+    file.chmod(0o644)
+    assert said(folder, 'url = "sqlite:///jobs.db"\n') == []
