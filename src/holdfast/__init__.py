@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from holdfast.definition import JobBuilder, JobDefinition
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-    from holdfast.handle import JobHandle
+    from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Handler, JobContext, Snooze
     from holdfast.metrics import InMemoryMetrics, MetricsCollector
     from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncJobHandle",
     "Backoff",
     "BackoffPolicy",
     "BackoffStrategy",
@@ -49,7 +50,7 @@ _HOMES = {
     "holdfast.definition": ("JobBuilder", "JobDefinition"),
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
-    "holdfast.handle": ("JobHandle",),
+    "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Handler", "JobContext", "Snooze"),
     "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
     "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),

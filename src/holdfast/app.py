@@ -1,13 +1,14 @@
 """`Holdfast`: wires the layers together and decides nothing."""
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -21,7 +22,7 @@ from holdfast.definition.definition import span_s, unique
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.execution.runtime import JobRuntime
-from holdfast.handle import JobHandle
+from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import (
     COMMAND_KEY,
     CommandHandler,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from holdfast.worker.systemd import Notifier
 
 P = ParamSpec("P")
+C = TypeVar("C")
 R = TypeVar("R")
 H = TypeVar("H", bound=type[Handler])
 
@@ -81,8 +83,11 @@ class JobOptions(TypedDict, total=False):
     id: str
 
 
-class Job(Generic[P, R]):
-    """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker."""
+class Job(Generic[P, C, R]):
+    """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker.
+
+    `C` is what a call returns, and `R` what a run does: of an async function, what is awaited.
+    """
 
     def __init__(self, app: "Holdfast", handler: FunctionHandler, options: JobOptions) -> None:
         self._app = app
@@ -92,10 +97,10 @@ class Job(Generic[P, R]):
         self.key = handler.key
         update_wrapper(self, handler.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return cast("R", self._handler.function(*args, **kwargs))
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        return cast("C", self._handler.function(*args, **kwargs))
 
-    def options(self, **options: Unpack[JobOptions]) -> "Job[P, R]":
+    def options(self, **options: Unpack[JobOptions]) -> "Job[P, C, R]":
         """The same job with other options."""
         return Job(self._app, self._handler, {**self._options, **options})
 
@@ -106,17 +111,36 @@ class Job(Generic[P, R]):
     # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
     # `tx` it checks nothing, and the arguments are checked when the call is made.
     @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
     @overload
-    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle: ...
-    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle:
+    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R]:
         """Keep this call for a worker; with `tx=connection`, if and when that transaction of yours is committed.
 
         A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
         """
         tx = None if self._handler.takes("tx") else kwargs.pop("tx", None)
         job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"), tx=tx)
-        return self._app.handle(job_id)
+        return self.handle(job_id)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
+        """Keep this call for a worker, while the event loop goes on."""
+        definition = self.define(*args, **kwargs)
+        job_id = await self._app.enqueue_async(definition, id=self._options.get("id"))
+        return AsyncJobHandle(self.handle(job_id))
+
+    def handle(self, job_id: str) -> JobHandle[R]:
+        """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
+        return self._app.handle(job_id, returns=self._handler.returns)
+
+
+class JobDecorator(Protocol):
+    """What `@hf.job(...)` makes of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
 
 
 class Holdfast:
@@ -206,8 +230,11 @@ class Holdfast:
             if isinstance(signer, Keyring):
                 _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
 
+    # Both forms of an async function, then both of any other.
     @overload
-    def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
     @overload
     def job(
         self,
@@ -216,21 +243,21 @@ class Holdfast:
         key: str | None = None,
         no_retry: Collection[type[BaseException]] = (),
         **options: Unpack[JobOptions],
-    ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+    ) -> JobDecorator: ...
     def job(
         self,
-        function: Callable[P, R] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         key: str | None = None,
         no_retry: Collection[type[BaseException]] = (),
         **options: Unpack[JobOptions],
-    ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+    ) -> Any:
         """Make a plain or async function a job, under its own name or another key."""
 
-        def register(function: Callable[P, R]) -> Job[P, R]:
+        def register(function: Callable[P, R]) -> Job[P, R, R]:
             handler = FunctionHandler(function, key=key, no_retry=no_retry)
-            job = Job[P, R](self, handler, options)  # wrong options are an error here, where they are written
+            job = Job[P, R, R](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
             return job
 
@@ -267,6 +294,14 @@ class Holdfast:
             self.check(definition)
         return [one.id for one in engine.accept(engine.envelopes.make_many(definitions), tx)]
 
+    async def enqueue_async(self, definition: JobDefinition, *, id: str | None = None) -> str:
+        """Keep one job of this definition, while the event loop goes on."""
+        return await asyncio.to_thread(self.enqueue, definition, id=id)
+
+    async def enqueue_many_async(self, definitions: Iterable[JobDefinition]) -> list[str]:
+        """Keep one job of each definition, all or none, while the event loop goes on."""
+        return await asyncio.to_thread(self.enqueue_many, list(definitions))
+
     def check(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
         if definition.handler == COMMAND_KEY:
@@ -279,10 +314,14 @@ class Holdfast:
             if not argv or argv[0] not in self.commands.allowed:
                 check_command(argv, self.commands.allowed | self.backend().facts(COMMAND_FACTS))
 
-    def handle(self, job_id: str) -> JobHandle:
-        """The handle of a job, by its id."""
+    def handle(self, job_id: str, *, returns: Any = Any) -> JobHandle[Any]:
+        """The handle of a job, by its id; its result is read as this type."""
         engine = self.backend()
-        return JobHandle(job_id, engine, engine.clock)
+        return JobHandle(job_id, engine, engine.clock, returns=returns)
+
+    def handle_async(self, job_id: str, *, returns: Any = Any) -> AsyncJobHandle[Any]:
+        """The same for an event loop."""
+        return AsyncJobHandle(self.handle(job_id, returns=returns))
 
     def worker(
         self,

@@ -1,25 +1,31 @@
-"""`JobHandle`: what a producer keeps of a job it has enqueued."""
+"""`JobHandle` and `AsyncJobHandle`: what a producer keeps of a job it has enqueued."""
 
-from typing import Any, Final
+import asyncio
+from collections.abc import Generator
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import JobCancelled, JobFailed, ResultGone, UnknownJob
+from holdfast.handlers.payload import decoder_of
 from holdfast.queues.contract import QueueInspector
-from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome
+from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome, Progress
+
+R = TypeVar("R")
 
 FIRST_LOOK_S: Final = 0.005
 SLOWEST_LOOK_S: Final = 0.1
 
 
-class JobHandle:
+class JobHandle(Generic[R]):
     """One job, by its id. Every question goes to the engine; nothing is remembered here."""
 
-    def __init__(self, job_id: str, engine: QueueInspector, clock: Clock) -> None:
+    def __init__(self, job_id: str, engine: QueueInspector, clock: Clock, *, returns: Any = Any) -> None:
         self.id = job_id
         self._engine = engine
         self._clock = clock
+        self._returns = returns
 
     def view(self) -> JobView:
         """The job as it is now."""
@@ -32,30 +38,118 @@ class JobHandle:
         """The state it is in now."""
         return self.view().state
 
-    def result(self, timeout: float | None = None) -> Any:
+    def progress(self) -> Progress | None:
+        """How far it says it is, if it has said so."""
+        return self.view().progress
+
+    def wait(self, timeout: float | None = None) -> JobView:
+        """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
+        return self._ended(timeout).job
+
+    def result(self, timeout: float | None = None) -> R:
         """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
-        give_up_at = None if timeout is None else self._clock.monotonic() + timeout
-        pause = FIRST_LOOK_S
-        while True:
-            history = self._engine.get(self.id)
-            if history is None:
-                raise ResultGone(f"no record of job '{self.id}' is kept: it was never accepted here, or it was pruned")
-            if history.job.state.is_final:
-                return _value(history)
-            if give_up_at is not None and self._clock.monotonic() >= give_up_at:
-                raise TimeoutError(f"job '{self.id}' is still {history.job.state} after {timeout:g} s")
-            self._clock.sleep(pause)
-            pause = min(pause * 1.5, SLOWEST_LOOK_S)
+        return self.value(self._ended(timeout))
 
     def cancel(self, reason: str = "") -> CancelAnswer:
         """Cancel it if it waits; ask its worker to if it runs."""
         return self._engine.cancel(self.id, reason)
 
+    def _ended(self, timeout: float | None) -> JobHistory:
+        looking = self.looking(timeout)
+        for pause in looking:
+            self._clock.sleep(pause)
+        return looking.ended
+
+    def looking(self, timeout: float | None) -> "_Looking":
+        """How to wait for the end of it, whoever sleeps."""
+        return _Looking(self.id, self._engine, self._clock, timeout)
+
+    def value(self, history: JobHistory) -> R:
+        """What the handler returned, of the job's history."""
+        value: R = _value(history, self._returns)
+        return value
+
     def __repr__(self) -> str:
         return f"JobHandle({self.id!r})"
 
 
-def _value(history: JobHistory) -> Any:
+class AsyncJobHandle(Generic[R]):
+    """The same for an event loop, which goes on while the engine is asked and the job is waited for."""
+
+    def __init__(self, handle: JobHandle[R]) -> None:
+        self.id = handle.id
+        self._handle = handle
+
+    async def view(self) -> JobView:
+        """The job as it is now."""
+        return await asyncio.to_thread(self._handle.view)
+
+    async def status(self) -> JobState:
+        """The state it is in now."""
+        return (await self.view()).state
+
+    async def progress(self) -> Progress | None:
+        """How far it says it is, if it has said so."""
+        return (await self.view()).progress
+
+    async def wait(self, timeout: float | None = None) -> JobView:  # noqa: ASYNC109 - as its twin has it
+        """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
+        return (await self._ended(timeout)).job
+
+    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
+        """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
+        return self._handle.value(await self._ended(timeout))
+
+    async def cancel(self, reason: str = "") -> CancelAnswer:
+        """Cancel it if it waits; ask its worker to if it runs."""
+        return await asyncio.to_thread(self._handle.cancel, reason)
+
+    async def _ended(self, timeout: float | None) -> JobHistory:  # noqa: ASYNC109
+        looking = self._handle.looking(timeout)
+        # No event tells of it: the job ends in another process.
+        while (pause := await asyncio.to_thread(next, looking, None)) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(pause)
+        return looking.ended
+
+    def __repr__(self) -> str:
+        return f"AsyncJobHandle({self.id!r})"
+
+
+class _Looking:
+    """Looks at a job again and again: yields how long to pause before the next look, until `ended` is known."""
+
+    def __init__(self, job_id: str, engine: QueueInspector, clock: Clock, timeout: float | None) -> None:
+        self._looks = self._look(job_id, engine, clock, timeout)
+        self._ended: JobHistory | None = None
+
+    def __iter__(self) -> Generator[float]:
+        return self._looks
+
+    def __next__(self) -> float:
+        return next(self._looks)
+
+    @property
+    def ended(self) -> JobHistory:
+        assert self._ended is not None  # noqa: S101 - for the type checkers: looking ends with it or raises
+        return self._ended
+
+    def _look(self, job_id: str, engine: QueueInspector, clock: Clock, timeout: float | None) -> Generator[float]:
+        give_up_at = None if timeout is None else clock.monotonic() + timeout
+        pause = FIRST_LOOK_S
+        while True:
+            history = engine.get(job_id)
+            if history is None:
+                raise ResultGone(f"no record of job '{job_id}' is kept: it was never accepted here, or it was pruned")
+            if history.job.state.is_final:
+                self._ended = history
+                return
+            if give_up_at is not None and clock.monotonic() >= give_up_at:
+                raise TimeoutError(f"job '{job_id}' is still {history.job.state} after {timeout:g} s")
+            yield pause
+            pause = min(pause * 1.5, SLOWEST_LOOK_S)
+
+
+def _value(history: JobHistory, returns: Any) -> Any:
     job = history.job
     match job.state:
         case JobState.DEAD:
@@ -69,4 +163,10 @@ def _value(history: JobHistory) -> Any:
         if last is not None and last.note:
             raise ResultGone(f"job '{job.id}' completed, but {last.note}")
         return None
-    return msgspec.json.decode(last.result)
+    try:
+        return decoder_of(returns).decode(last.result)
+    except msgspec.ValidationError as problem:
+        raise ResultGone(
+            f"job '{job.id}' completed, but what it returned is not what the function declares here ({problem}); "
+            f"hf.handle('{job.id}').result() gives it as it stands"
+        ) from None

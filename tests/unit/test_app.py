@@ -98,7 +98,7 @@ def test_the_types_of_a_call_are_those_of_the_function(hf: Holdfast) -> None:
         return bool(to)
 
     assert_type(add(1), int)
-    assert_type(add.enqueue(1, b=3), JobHandle)
+    assert_type(add.enqueue(1, b=3), JobHandle[int])
     assert_type(asyncio.run(send("ada")), bool)
     assert isinstance(send, Job)
     with pytest.raises(DefinitionError):

@@ -1,13 +1,18 @@
 """What a producer can learn of a job it has enqueued."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.clock import Clock
 from holdfast.errors import JobCancelled, JobFailed, ResultGone, UnknownJob
-from holdfast.handle import JobHandle
+from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.testing import Lab, memory_lab
 from holdfast.values import CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome
 
@@ -19,7 +24,7 @@ def lab() -> Lab:
     return lab
 
 
-def handle(lab: Lab, job_id: str = "job1", *, clock: Clock | None = None) -> JobHandle:
+def handle(lab: Lab, job_id: str = "job1", *, clock: Clock | None = None) -> JobHandle[Any]:
     return JobHandle(job_id, lab.engine, clock or lab.clock)
 
 
@@ -145,3 +150,58 @@ def test_waiting_sees_the_job_end_and_looks_ever_more_rarely(lab: Lab) -> None:
     assert clock.pauses == sorted(clock.pauses)
     assert clock.pauses[0] <= 0.01
     assert clock.pauses[-1] == 0.1
+
+
+@dataclass
+class Receipt:
+    order: int
+    day: date
+    amount: Decimal
+
+
+def test_a_result_is_read_as_what_the_function_declares(lab: Lab) -> None:
+    lab.engine.ack(lab.take("job1"), lab.record(result=b'{"order":7,"day":"2026-11-16","amount":"19.50"}'))
+    job: JobHandle[Receipt] = JobHandle("job1", lab.engine, lab.clock, returns=Receipt)
+    assert job.result() == Receipt(7, date(2026, 11, 16), Decimal("19.50"))
+
+
+def test_a_result_of_another_shape_is_gone_and_can_be_had_as_it_stands(lab: Lab) -> None:
+    lab.engine.ack(lab.take("job1"), lab.record(result=b'{"order":7}'))
+    with pytest.raises(ResultGone, match=r"not what the function declares .*hf\.handle\('job1'\)"):
+        JobHandle[Receipt]("job1", lab.engine, lab.clock, returns=Receipt).result()
+    assert handle(lab).result() == {"order": 7}
+
+
+def test_waiting_returns_the_job_however_it_ended(lab: Lab) -> None:
+    lab.engine.abandon(lab.take("job1"), DeadReason.FAILED)
+    assert handle(lab).wait() == lab.view("job1")
+    with pytest.raises(ResultGone):
+        handle(lab, "job9").wait()
+
+
+def test_an_event_loop_goes_on_while_a_job_is_waited_for(lab: Lab) -> None:
+    job: AsyncJobHandle[Any] = AsyncJobHandle(handle(lab))
+
+    async def wait_and_work() -> tuple[Any, int]:
+        waiting = asyncio.create_task(job.result(timeout=60))
+        turns = 0
+        while await job.status() is not JobState.PENDING or turns < 3:
+            turns += 1
+        lab.engine.ack(lab.take("job1"), lab.record(result=b"42"))
+        return await waiting, turns
+
+    assert asyncio.run(wait_and_work()) == (42, 3)
+
+
+def test_an_event_loop_is_answered_like_everybody(lab: Lab) -> None:
+    async def ask() -> None:
+        job: AsyncJobHandle[Any] = AsyncJobHandle(handle(lab))
+        assert (await job.view(), await job.progress(), repr(job)) == (lab.view("job1"), None, "AsyncJobHandle('job1')")
+        with pytest.raises(TimeoutError, match="still pending"):
+            await job.wait(0)
+        assert await job.cancel("enough") is CancelAnswer.CANCELLED
+        assert (await job.wait()).state is JobState.CANCELLED
+        with pytest.raises(JobCancelled, match="enough"):
+            await job.result()
+
+    asyncio.run(ask())

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.handlers.contract import Handler, JobContext
-from holdfast.handlers.payload import check_readable
+from holdfast.handlers.payload import check_readable, why_unreadable
 
 _NULL = b"null"
 _CANNOT_BE_NAMED = {
@@ -53,6 +53,7 @@ class FunctionHandler(Handler):
         self._signature = inspect.Signature(payload)
         self.payload_type = _payload_type(payload)
         self._decoder = msgspec.json.Decoder[Any](self.payload_type)
+        self.returns = _result_type(function)
 
     def handle(self, context: JobContext) -> object:
         arguments = msgspec.structs.asdict(context.payload)
@@ -135,6 +136,14 @@ def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Pa
         if parameter.annotation is not JobContext:
             check_readable(_type_of(parameter), what=f"job '{key}': parameter '{parameter}'")
     return parameters
+
+
+def _result_type(function: Callable[..., object]) -> Any:
+    """What a result is read back as: what the function says it returns, if JSON can be read as that."""
+    declared = inspect.signature(function, eval_str=True).return_annotation
+    if declared is inspect.Signature.empty or declared is object or why_unreadable(declared) is not None:
+        return Any
+    return declared
 
 
 def _type_of(parameter: inspect.Parameter) -> Any:

@@ -29,7 +29,7 @@ def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
 
 def check_readable(annotation: Any, *, what: str) -> None:
     """Refuse a type no JSON could be decoded into; `what` names it in the error."""
-    problem = _why_unreadable(annotation)
+    problem = why_unreadable(annotation)
     if problem is not None:
         raise DefinitionError(
             f"{what} cannot be read from JSON: {problem}; declare what travels (str, int, list, dict, datetime, "
@@ -37,7 +37,8 @@ def check_readable(annotation: Any, *, what: str) -> None:
         )
 
 
-def _why_unreadable(annotation: Any) -> str | None:
+def why_unreadable(annotation: Any) -> str | None:
+    """What keeps JSON from being decoded into this type; None if it can be."""
     try:
         decoder_of(annotation)
         described = types.type_info(annotation)

@@ -1,0 +1,75 @@
+"""Calls as users write them. Where a line ends with `# wrong`, and nowhere else, every type checker finds an error."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import assert_type
+
+from holdfast import AsyncJobHandle, Holdfast, JobContext, JobHandle
+
+hf = Holdfast("memory://")
+
+
+@dataclass
+class Receipt:
+    order: int
+
+
+@hf.job
+def charge(order: int, amount: float = 1.0, *, at: datetime | None = None) -> Receipt:
+    return Receipt(order)
+
+
+@hf.job(queue="mail", max_retries=5)
+async def send(to: str, copies: Sequence[str] = ()) -> int:
+    return len(copies)
+
+
+@hf.job(key="tidy")
+def tidy() -> None: ...
+
+
+def plain_calls() -> None:
+    assert_type(charge(1), Receipt)
+    charge("1")  # wrong
+    charge()  # wrong
+    charge(1, currency="EUR")  # wrong
+
+
+def enqueued() -> None:
+    assert_type(charge.enqueue(1, 2.5, at=datetime.now()), JobHandle[Receipt])
+    assert_type(charge.enqueue(1).result(), Receipt)
+    assert_type(send.enqueue("ada").result(timeout=1), int)
+    assert_type(tidy.enqueue().result(), None)
+    charge.enqueue("1")  # wrong
+    charge.enqueue(1, amount="much")  # wrong
+    charge.enqueue(1, at="now")  # wrong
+    charge.enqueue()  # wrong
+    send.enqueue(to="ada", copies=[1])  # wrong
+    tidy.enqueue(1)  # wrong
+
+
+def with_options() -> None:
+    assert_type(charge.options(delay=5, priority=9).enqueue(1), JobHandle[Receipt])
+    charge.options(delay=5).enqueue("1")  # wrong
+    charge.options(delays=5)  # wrong
+    charge.options(priority="high")  # wrong
+    hf.enqueue_many([charge.define(1), send.define("ada")])
+    charge.define("1")  # wrong
+
+
+async def asynchronously() -> None:
+    assert_type(await send("ada"), int)
+    handle = await send.enqueue_async("ada")
+    assert_type(handle, AsyncJobHandle[int])
+    assert_type(await handle.result(), int)
+    await send.enqueue_async(1)  # wrong
+    await charge.enqueue_async(order="1")  # wrong
+
+
+def in_a_transaction(connection: object) -> None:
+    assert_type(charge.enqueue(1, tx=connection).result(), Receipt)
+
+
+@hf.job
+def with_context(context: JobContext, order: int) -> None: ...
