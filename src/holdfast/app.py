@@ -2,8 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from pathlib import Path
@@ -20,7 +20,7 @@ from holdfast.definition.builder import BackoffLike, as_backoff
 from holdfast.definition.definition import span_s, unique
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-from holdfast.execution.runtime import JobRuntime
+from holdfast.execution.runtime import JobRuntime, OnEnded
 from holdfast.handle import JobHandle
 from holdfast.handlers import (
     COMMAND_KEY,
@@ -147,6 +147,7 @@ class Holdfast:
         self._clock = clock
         self._opening = threading.Lock()
         self._opened: tuple[Engine, Signer] | None = None
+        self._stand_in: tuple[Engine, Signer] | None = None
         self._inline: QueueWorker | None = None
 
     def _open(self) -> tuple[Engine, Signer]:
@@ -158,6 +159,8 @@ class Holdfast:
         return self._opened
 
     def _open_now(self) -> tuple[Engine, Signer]:
+        if self._stand_in is not None:
+            return self._stand_in
         engine, signer = self._factory().open(self.url)
         if self.url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
@@ -192,6 +195,21 @@ class Holdfast:
     def backend(self) -> Engine:
         """The engine, opened when it is first needed."""
         return self._open()[0]
+
+    @contextmanager
+    def standing_in(self, engine: Engine, signer: Signer) -> Generator[None]:
+        """Keep the jobs in this engine while the block runs, also after a `close()`; then all is as it was before.
+
+        What was open before stays open and is not touched. For tests: `holdfast.testing` builds on it.
+        """
+        with self._opening:
+            before = self.url, self._stand_in, self._opened, self._inline
+            self.url, self._stand_in, self._opened, self._inline = "memory://", (engine, signer), None, None
+        try:
+            yield
+        finally:
+            with self._opening:
+                self.url, self._stand_in, self._opened, self._inline = before
 
     @property
     def location(self) -> str:
@@ -303,13 +321,29 @@ class Holdfast:
     ) -> QueueWorker:
         return QueueWorker(
             engine,
-            JobRuntime(
-                self.registry, clock=engine.clock, tee=tee, on_progress=on_progress, transactions=engine.transaction
-            ),
+            self.runtime(engine, tee=tee, on_progress=on_progress),
             signer,
-            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            retry=self.retry_policy,
             metrics=self.metrics,
             clock=engine.clock,
+        )
+
+    def runtime(
+        self,
+        engine: Engine,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+        on_ended: OnEnded | None = None,
+    ) -> JobRuntime:
+        """What runs one attempt of a job of this application, in this process."""
+        return JobRuntime(
+            self.registry,
+            clock=engine.clock,
+            tee=tee,
+            on_progress=on_progress,
+            transactions=engine.transaction,
+            on_ended=on_ended,
         )
 
     def supervisor(
@@ -332,12 +366,17 @@ class Holdfast:
             program=program,
             registry=self.registry,
             intake=Intake(signer, engine.clock),
-            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            retry=self.retry_policy,
             reporter=Reporter(self.metrics, listener=on_results),
             options=options,
             version=__version__,
             notifier=notifier,
         )
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """When a failed job that brings no backoff of its own runs again."""
+        return self._retry_policy or BackoffPolicy(self.backoff)
 
     @property
     def backoff(self) -> Backoff:
