@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 H = TypeVar("H", bound=type[Handler])
 
 # A library only speaks if the program wants to hear it: the command line adds a handler, others may.
@@ -81,7 +82,7 @@ class JobOptions(TypedDict, total=False):
     id: str
 
 
-class Job(Generic[P, R]):
+class Job(Generic[P, R_co]):
     """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker."""
 
     def __init__(self, app: "Holdfast", handler: FunctionHandler, options: JobOptions) -> None:
@@ -92,10 +93,10 @@ class Job(Generic[P, R]):
         self.key = handler.key
         update_wrapper(self, handler.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return cast("R", self._handler.function(*args, **kwargs))
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return cast("R_co", self._handler.function(*args, **kwargs))
 
-    def options(self, **options: Unpack[JobOptions]) -> "Job[P, R]":
+    def options(self, **options: Unpack[JobOptions]) -> "Job[P, R_co]":
         """The same job with other options."""
         return Job(self._app, self._handler, {**self._options, **options})
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Drained",
-    "Enqueued",
     "EngineConformance",
+    "Enqueued",
     "Expected",
     "JobKit",
     "Lab",
@@ -44,10 +44,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 # The clauses are plain asserts in modules pytest does not collect; it explains their failures only if told to, before
 # they are imported. Without pytest there is nobody to tell.
-if "pytest" in sys.modules:
-    sys.modules["pytest"].register_assert_rewrite(
-        "holdfast.testing.lab", "holdfast.testing.laws", "holdfast.testing.machine"
-    )
+if _pytest := sys.modules.get("pytest"):
+    _pytest.register_assert_rewrite("holdfast.testing.lab", "holdfast.testing.laws", "holdfast.testing.machine")
 
 
 def __getattr__(name: str) -> Any:

@@ -68,12 +68,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
     """Whether it was enqueued for an instant, and not with a delay."""
 
     def __str__(self) -> str:
-        if isinstance(self.args, dict):
-            arguments = cast("dict[str, object]", self.args)
-            called = ", ".join(f"{name}={shown(value)}" for name, value in arguments.items())
-        else:
-            called = shown(self.args)
-        said = [f"{self.job}({called})"]
+        said = [f"{self.job}({_call(self.args)})"]
         if self.queue != DEFAULT_QUEUE:
             said.append(f"queue {self.queue!r}")
         if self.priority != DEFAULT_PRIORITY:
@@ -154,8 +149,9 @@ class Expectation:
         if self._args is not None:
             yield from _differences("args", self._args, job.args)
         for name in ("queue", "priority", "name", "id", "max_retries", "trace_id"):
-            if name in expected and expected[name] != getattr(job, name):
-                yield _is_not(name, getattr(job, name), expected[name])
+            wanted, found = expected.get(name), getattr(job, name)
+            if wanted is not None and wanted != found:
+                yield _is_not(name, found, wanted)
         if "timeout" in expected and span_s(expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
         yield from self._differences_in_time(job)
@@ -235,9 +231,7 @@ def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
             known = [known for known in inspect.signature(handler.function).parameters if handler.takes(known)]
             near = get_close_matches(str(name), known, n=1)
             guess = f", did you mean '{near[0]}'?" if near else ";"
-            raise DefinitionError(
-                f"job '{job}' has no parameter {name!r}{guess} it has {', '.join(known) or 'none'}"
-            )
+            raise DefinitionError(f"job '{job}' has no parameter {name!r}{guess} it has {', '.join(known) or 'none'}")
 
 
 def _differences(path: str, expected: object, found: object) -> Iterator[str]:
@@ -248,14 +242,18 @@ def _differences(path: str, expected: object, found: object) -> Iterator[str]:
     elif isinstance(expected, Mapping):
         yield from _differences_in_members(path, cast("Mapping[object, object]", expected), found)
     elif isinstance(expected, list | tuple):
-        wanted = cast("Sequence[object]", expected)
-        if not isinstance(found, list | tuple) or len(cast("Sequence[object]", found)) != len(wanted):
-            yield _is_not(path, found, expected)
-            return
-        for place, (one, other) in enumerate(zip(wanted, cast("Sequence[object]", found), strict=True)):
-            yield from _differences(f"{path}[{place}]", one, other)
+        yield from _differences_in_order(path, cast("Sequence[object]", expected), found)
     elif not (expected == found or _plain(expected) == _plain(found)):
         yield _is_not(path, found, expected)
+
+
+def _differences_in_order(path: str, expected: Sequence[object], found: object) -> Iterator[str]:
+    items = _items(found)
+    if items is None or len(items) != len(expected):
+        yield _is_not(path, found, expected)
+        return
+    for place, (one, other) in enumerate(zip(expected, items, strict=True)):
+        yield from _differences(f"{path}[{place}]", one, other)
 
 
 def _differences_in_members(path: str, expected: Mapping[object, object], found: object) -> Iterator[str]:
@@ -269,6 +267,10 @@ def _differences_in_members(path: str, expected: Mapping[object, object], found:
             yield from _differences(f"{path}.{key}", value, members[key])
         else:
             yield f"{path} has no {shown(name)}"
+
+
+def _items(value: object) -> Sequence[object] | None:
+    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else None
 
 
 def _members(value: object) -> Mapping[object, object] | None:
@@ -300,6 +302,12 @@ def _name_of(function: object) -> str:
 
 def _instant(instant: datetime) -> str:
     return instant.isoformat(sep=" ", timespec="seconds")
+
+
+def _call(args: object) -> str:
+    if not isinstance(args, dict):
+        return shown(args)
+    return ", ".join(f"{name}={shown(value)}" for name, value in cast("dict[str, object]", args).items())
 
 
 def _give_or_take(tolerance: float) -> str:

@@ -36,7 +36,7 @@ _SHOWN: Final = 5
 class KitEngine(MemoryBackend):
     """`memory` that tells the kit what it accepts. No lease ends: what is claimed here is run to its end, and settled.
 
-    A transaction that a job is enqueued in is taken, and nothing is done with it: whether it is committed cannot be seen.
+    A transaction that a job is enqueued in is taken, and nothing is done with it: nobody here sees it committed.
     """
 
     capabilities = msgspec.structs.replace(MemoryBackend.capabilities, transactional_enqueue=True)
@@ -74,7 +74,9 @@ class KitEngine(MemoryBackend):
         """When the next job falls due, and in which queue; paused ones do not count."""
         with self.store.lock:
             open_queues = [queue for queue in sorted(self._queues) if queue not in self.store.pauses]
-            dues = [(self.store.next_due_us(queue), queue) for queue in open_queues if queues is None or queue in queues]
+            dues = [
+                (self.store.next_due_us(queue), queue) for queue in open_queues if queues is None or queue in queues
+            ]
         return min(((due_us, queue) for due_us, queue in dues if due_us is not None), default=None)
 
     def forget(self) -> None:
@@ -202,9 +204,7 @@ class JobKit:
             problem = f"{counted(len(fitting))} enqueued that fit{'s' * (len(fitting) == 1)} {expectation}, not {count}"
         raise AssertionError(f"{problem}\n{expectation.listing(self._log)}")
 
-    def refute_enqueued(
-        self, job: AnyJob | None = None, args: object = None, **expected: Unpack[Expected]
-    ) -> None:
+    def refute_enqueued(self, job: AnyJob | None = None, args: object = None, **expected: Unpack[Expected]) -> None:
         """No job that was enqueued fits; without anything given, none was enqueued at all."""
         __tracebackhide__ = True
         expectation = self._expectation(job, args, expected)
@@ -254,7 +254,7 @@ class JobKit:
     def perform(self, job: Job[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def perform(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
-    def perform(self, job: Job[..., Any] | JobDefinition | JobBuilder, /, *args: Any, **kwargs: Any) -> Any:
+    def perform(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Run one job once, and return what it returns or raise what it raises; nothing is enqueued or retried.
 
         Its arguments make the way of every job: written, signed, read back and decoded. With a definition instead,
@@ -272,7 +272,7 @@ class JobKit:
     async def perform_async(self, job: Job[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     async def perform_async(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
-    async def perform_async(self, job: Job[..., Any] | JobDefinition | JobBuilder, /, *args: Any, **kwargs: Any) -> Any:
+    async def perform_async(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
         """`perform`, with an async job on the loop of the test."""
         __tracebackhide__ = True
         turns = self._stage.turns
@@ -322,7 +322,7 @@ class JobKit:
             self._run_inline()
 
     def _run_inline(self) -> None:
-        """Run what waits, if that is the mode. A job's own jobs follow it; another thread that is at it comes to ours."""
+        """Run what waits, if that is the mode. What a job enqueues follows it; a thread that is at it comes to ours."""
         engine = self._stage.engine
         if not self._is_inline or is_running():
             return
@@ -350,7 +350,8 @@ class JobKit:
                 self._check_ours(job)
                 return job.key
             case type():
-                keys = [key for key in self.app.registry.keys() if type(self._handler(key)) is job]
+                known = self.app.registry.keys()
+                keys = [key for key in known if type(self._handler(key)) is job]
                 if len(keys) != 1:
                     found = f"under {', '.join(keys)}" if keys else "not at all"
                     raise DefinitionError(f"{job.__name__} is registered {found}; give the handler's key instead")

@@ -1,4 +1,7 @@
-"""The pytest plugin: an application on memory for one test, as fixtures. Loaded by pytest itself, so it loads nothing."""
+"""The pytest plugin: an application on memory for one test, as fixtures.
+
+pytest loads it at every start, also for projects that never ask for a fixture of ours: so it loads nothing itself.
+"""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -26,24 +29,7 @@ def holdfast_app(pytestconfig: pytest.Config) -> "Holdfast":
     from holdfast.app import Holdfast
 
     reference = str(pytestconfig.getini(SETTING))
-    if not reference:
-        return Holdfast("memory://")
-    module_name, _, attribute = reference.partition(":")
-    if not attribute:
-        raise pytest.UsageError(f"{SETTING} = {reference}: write MODULE:NAME, such as shop:hf for hf in shop.py")
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as problem:
-        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
-            raise
-        raise pytest.UsageError(
-            f"{SETTING} = {reference}: there is no module '{problem.name}'; if it lies beside your tests, set pythonpath"
-        ) from None
-    found = getattr(module, attribute, None)
-    if not isinstance(found, Holdfast):
-        what = f"is a {type(found).__name__}, not a Holdfast application" if found is not None else "does not exist"
-        raise pytest.UsageError(f"{SETTING} = {reference}: it {what}")
-    return found
+    return application(reference) if reference else Holdfast("memory://")
 
 
 @pytest.fixture
@@ -60,3 +46,25 @@ def holdfast_inline(holdfast: "JobKit") -> Iterator["JobKit"]:
     """The same, in inline mode: a job runs where it is enqueued."""
     with holdfast.inline():
         yield holdfast
+
+
+def application(reference: str) -> "Holdfast":
+    """The application at MODULE:NAME, imported like the tests themselves."""
+    from holdfast.app import Holdfast
+
+    module_name, _, attribute = reference.partition(":")
+    if not attribute:
+        raise pytest.UsageError(f"{SETTING} = {reference}: write MODULE:NAME, such as shop:hf for hf in shop.py")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
+            raise
+        raise pytest.UsageError(
+            f"{SETTING} = {reference}: there is no module '{problem.name}' here; set pythonpath to where it lies"
+        ) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Holdfast):
+        what = f"is a {type(found).__name__}, not a Holdfast application" if found is not None else "does not exist"
+        raise pytest.UsageError(f"{SETTING} = {reference}: it {what}")
+    return found

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Cancel, Handler, Holdfast, JobContext, JobState, Snooze
 from holdfast.config import Settings
-from holdfast.errors import DefinitionError, HandlerForbidden, HoldfastError, JobFailed, NotSupported, PayloadRejected
+from holdfast.errors import DefinitionError, HandlerForbidden, JobFailed, NotSupported, PayloadRejected
 from holdfast.testing import Drained, JobKit
 from holdfast.values import CancelAnswer
 
@@ -142,26 +142,27 @@ def test_a_job_waits_until_it_is_told_to_run(kit: JobKit) -> None:
 def test_scheduled_jobs_run_in_the_order_of_their_time_and_no_time_is_spent(kit: JobKit) -> None:
     @kit.app.job
     def note(name: str) -> None:
-        RAN.append((name, kit.now() - start))
+        RAN.append(name)
 
     start = kit.now()
     note.options(delay=timedelta(days=2)).enqueue("late")
     note.options(run_at=start + timedelta(hours=1), queue="other").enqueue("soon")
     note.enqueue("now")
     assert kit.drain() == {"succeeded": 3}
-    assert [name for name, _ in RAN] == ["now", "soon", "late"]  # type: ignore[misc] # pyright: ignore
+    assert RAN == ["now", "soon", "late"]
     assert timedelta(days=2) <= kit.now() - start < timedelta(days=2, minutes=5)
 
 
 def test_retried_snoozed_and_recursive_jobs_are_drained_too(kit: JobKit) -> None:
     @kit.app.job(max_retries=2)
-    def flaky(context: JobContext) -> int:
-        if context.attempt < 3:
-            raise Refused(f"attempt {context.attempt}")
-        return context.attempt
+    def flaky() -> int:
+        RAN.append("flaky")
+        if RAN.count("flaky") < 3:
+            raise Refused("not yet")
+        return 3
 
     @kit.app.job
-    def patient(context: JobContext) -> object:
+    def patient() -> object:
         RAN.append("patient")
         return Snooze(3600) if RAN.count("patient") < 3 else None
 
@@ -189,10 +190,7 @@ def test_every_end_is_counted(kit: JobKit) -> None:
     drained = kit.drain()
     assert drained == {"cancelled": 2, "dead": 1, "unknown": 1}
     assert drained["succeeded"] == 0
-    assert drained.errors == [
-        "failing: test_kit.Refused: no".replace("test_kit", Refused.__module__),
-        drained.errors[1],
-    ]
+    assert drained.errors[0] == f"failing: {Refused.__module__}.Refused: no"
     assert "no handler 'elsewhere'" in drained.errors[1]
     assert "Refused: no" in repr(drained)
     assert_type(drained, Drained)
@@ -200,8 +198,13 @@ def test_every_end_is_counted(kit: JobKit) -> None:
 
 def test_a_drain_can_be_of_some_queues_and_of_some_time(kit: JobKit) -> None:
     job = kit.app.job(noted)
-    for options in ({"queue": "mail"}, {"queue": "slow"}, {"delay": 60}, {"delay": 3600}):
-        job.options(**options).enqueue()  # type: ignore[misc] # pyright: ignore[reportArgumentType]
+    for changed in (
+        job.options(queue="mail"),
+        job.options(queue="slow"),
+        job.options(delay=60),
+        job.options(delay=3600),
+    ):
+        changed.enqueue()
     assert kit.drain(queue="mail") == {"succeeded": 1}
     assert kit.drain(queue=["slow", "unknown"], within=0) == {"succeeded": 1}
     assert kit.drain(within=timedelta(minutes=5)) == {"succeeded": 1}
@@ -341,7 +344,7 @@ def test_inline_a_dead_job_is_raised_unless_it_is_not_to_be(kit: JobKit) -> None
             job.enqueue()
         assert isinstance(caught.value.__cause__, Refused)
         assert len(RAN) == 4
-        with pytest.raises(JobFailed, match="cannot run here: .*no handler 'elsewhere'"):
+        with pytest.raises(JobFailed, match=r"cannot run here: .*no handler 'elsewhere'"):
             kit.app.define("elsewhere").dispatch()
     with kit.inline(raise_errors=False):
         assert job.enqueue().status() is JobState.DEAD
@@ -390,12 +393,12 @@ def test_performing_a_job_returns_what_it_returns(kit: JobKit) -> None:
 
 def test_performing_gives_the_handler_what_the_wire_makes_of_it(kit: JobKit) -> None:
     @kit.app.job
-    def loose(value):  # type: ignore[no-untyped-def] # pyright: ignore
+    def loose(value: object) -> object:
         return value
 
-    assert kit.perform(loose, (1, 2)) == [1, 2]  # pyright: ignore[reportUnknownArgumentType]
+    assert kit.perform(loose, (1, 2)) == [1, 2]
     with pytest.raises(PayloadRejected, match="parameter 'value'"):
-        kit.perform(loose, object())  # pyright: ignore[reportUnknownArgumentType]
+        kit.perform(loose, object())
 
 
 def test_performing_raises_what_the_job_raises_and_retries_nothing(kit: JobKit) -> None:
@@ -452,12 +455,14 @@ def test_performing_obeys_the_allowlist(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_wants_a_transaction_is_told_where_to_test_it(kit: JobKit) -> None:
-    @kit.app.job
-    def write(context: JobContext) -> None:
-        context.transaction()
+    @kit.app.handler("write")
+    class Write(Handler):
+        def handle(self, context: JobContext) -> object:
+            return context.transaction()
 
     with pytest.raises(NotSupported, match="on its own engine"):
-        kit.perform(write)
+        kit.perform(kit.app.define("write"))
+    assert Write.is_async is False
 
 
 # Async tests
@@ -527,8 +532,7 @@ def test_inline_jobs_of_coroutines_follow_them(kit: JobKit) -> None:
     assert RAN == ["outer", "inner"]
 
 
-def test_what_is_refused_is_ours(kit: JobKit) -> None:
-    assert issubclass(DefinitionError, HoldfastError)
-    other = Holdfast("memory://", settings=Settings(), directory=kit.app.project.data_directory)
+def test_a_job_of_another_application_is_refused(kit: JobKit, tmp_path: Path) -> None:
+    other = Holdfast("memory://", settings=Settings(), directory=tmp_path)
     with pytest.raises(DefinitionError, match="job 'noted' belongs to another application"):
         kit.perform(other.job(noted))
