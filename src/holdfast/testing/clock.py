@@ -1,7 +1,8 @@
 """`TravellingClock`: the time of a test, which is the real one until somebody lets more of it pass."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -19,6 +20,7 @@ class TravellingClock(SystemClock):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ahead_us = 0
+        self._still_us: int | None = None
         self._waited_s = 0.0
 
     def now(self) -> datetime:
@@ -26,7 +28,8 @@ class TravellingClock(SystemClock):
         return from_us(self.now_us())
 
     def now_us(self) -> int:
-        return super().now_us() + self._ahead_us
+        still_us = self._still_us
+        return (super().now_us() if still_us is None else still_us) + self._ahead_us
 
     def monotonic(self) -> float:
         return super().monotonic() + self._ahead_us / MICROSECONDS
@@ -38,6 +41,17 @@ class TravellingClock(SystemClock):
             raise ValueError(f"time passes forwards, so it cannot be advanced by {seconds:g} s")
         with self._lock:
             self._ahead_us += span_us(seconds)
+
+    @contextmanager
+    def standing_still(self) -> Generator[None]:
+        """Move the wall clock only by travelling while the block runs, so that the order of jobs is always the same."""
+        before = self._still_us
+        if before is None:
+            self._still_us = super().now_us()
+        try:
+            yield
+        finally:
+            self._still_us = before
 
     def travel_to(self, instant: datetime) -> None:
         """Let time pass until then; an instant that has passed already changes nothing."""

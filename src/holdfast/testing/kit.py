@@ -229,8 +229,9 @@ class JobKit:
         """
         __tracebackhide__ = True
         stage, drain = self._stage, self._drain(queue, within, limit)
-        while (due := drain.next()) is not None:
-            drain.note(stage.turns.take(due))
+        with self.clock.standing_still():
+            while (due := drain.next()) is not None:
+                drain.note(stage.turns.take(due))
         return drain.ended(raise_errors=raise_errors)
 
     async def drain_async(
@@ -244,8 +245,9 @@ class JobKit:
         """`drain`, with async jobs on the loop of the test."""
         __tracebackhide__ = True
         stage, drain = self._stage, self._drain(queue, within, limit)
-        while (due := drain.next()) is not None:
-            drain.note(await stage.turns.take_async(due))
+        with self.clock.standing_still():
+            while (due := drain.next()) is not None:
+                drain.note(await stage.turns.take_async(due))
         return drain.ended(raise_errors=raise_errors)
 
     @overload

@@ -178,6 +178,20 @@ def test_retried_snoozed_and_recursive_jobs_are_drained_too(kit: JobKit) -> None
     assert handle.result() == 3
 
 
+def test_within_a_drain_time_only_moves_to_the_next_job(kit: JobKit) -> None:
+    seen: list[datetime] = []
+
+    @kit.app.job
+    def patient() -> object:
+        seen.append(kit.now())
+        return Snooze(3600) if len(seen) < 3 else None
+
+    patient.enqueue()
+    kit.drain()
+    assert [later - seen[0] for later in seen] == [timedelta(hours=hours) for hours in range(3)]
+    assert kit.now() > seen[-1]
+
+
 def test_every_end_is_counted(kit: JobKit) -> None:
     @kit.app.job
     def stop() -> object:
