@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from pathlib import Path
@@ -21,7 +21,7 @@ from holdfast.definition.builder import BackoffLike, as_backoff
 from holdfast.definition.definition import span_s, unique
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-from holdfast.execution.runtime import JobRuntime
+from holdfast.execution.runtime import JobRuntime, OnEnded
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import (
     COMMAND_KEY,
@@ -54,8 +54,9 @@ if TYPE_CHECKING:
     from holdfast.worker.systemd import Notifier
 
 P = ParamSpec("P")
-C = TypeVar("C")
 R = TypeVar("R")
+C_co = TypeVar("C_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 H = TypeVar("H", bound=type[Handler])
 
 # A library only speaks if the program wants to hear it: the command line adds a handler, others may.
@@ -83,10 +84,10 @@ class JobOptions(TypedDict, total=False):
     id: str
 
 
-class Job(Generic[P, C, R]):
+class Job(Generic[P, C_co, R_co]):
     """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker.
 
-    `C` is what a call returns, and `R` what a run does: of an async function, what is awaited.
+    `C_co` is what a call returns, and `R_co` what a run does: of an async function, what is awaited.
     """
 
     def __init__(self, app: "Holdfast", handler: FunctionHandler, options: JobOptions) -> None:
@@ -97,10 +98,10 @@ class Job(Generic[P, C, R]):
         self.key = handler.key
         update_wrapper(self, handler.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        return cast("C", self._handler.function(*args, **kwargs))
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
+        return cast("C_co", self._handler.function(*args, **kwargs))
 
-    def options(self, **options: Unpack[JobOptions]) -> "Job[P, C, R]":
+    def options(self, **options: Unpack[JobOptions]) -> "Job[P, C_co, R_co]":
         """The same job with other options."""
         return Job(self._app, self._handler, {**self._options, **options})
 
@@ -111,10 +112,10 @@ class Job(Generic[P, C, R]):
     # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
     # `tx` it checks nothing, and the arguments are checked when the call is made.
     @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
     @overload
-    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle[R]: ...
-    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R]:
+    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle[R_co]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R_co]:
         """Keep this call for a worker; with `tx=connection`, if and when that transaction of yours is committed.
 
         A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
@@ -123,13 +124,13 @@ class Job(Generic[P, C, R]):
         job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"), tx=tx)
         return self.handle(job_id)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R_co]:
         """Keep this call for a worker, while the event loop goes on."""
         definition = self.define(*args, **kwargs)
         job_id = await self._app.enqueue_async(definition, id=self._options.get("id"))
         return AsyncJobHandle(self.handle(job_id))
 
-    def handle(self, job_id: str) -> JobHandle[R]:
+    def handle(self, job_id: str) -> JobHandle[R_co]:
         """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
         return self._app.handle(job_id, returns=self._handler.returns)
 
@@ -171,6 +172,7 @@ class Holdfast:
         self._clock = clock
         self._opening = threading.Lock()
         self._opened: tuple[Engine, Signer] | None = None
+        self._stand_in: tuple[Engine, Signer] | None = None
         self._inline: QueueWorker | None = None
 
     def _open(self) -> tuple[Engine, Signer]:
@@ -182,6 +184,8 @@ class Holdfast:
         return self._opened
 
     def _open_now(self) -> tuple[Engine, Signer]:
+        if self._stand_in is not None:
+            return self._stand_in
         engine, signer = self._factory().open(self.url)
         if self.url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
@@ -216,6 +220,21 @@ class Holdfast:
     def backend(self) -> Engine:
         """The engine, opened when it is first needed."""
         return self._open()[0]
+
+    @contextmanager
+    def standing_in(self, engine: Engine, signer: Signer) -> Generator[None]:
+        """Keep the jobs in this engine while the block runs, also after a `close()`; then all is as it was before.
+
+        What was open before stays open and is not touched. For tests: `holdfast.testing` builds on it.
+        """
+        with self._opening:
+            before = self.url, self._stand_in, self._opened, self._inline
+            self.url, self._stand_in, self._opened, self._inline = "memory://", (engine, signer), None, None
+        try:
+            yield
+        finally:
+            with self._opening:
+                self.url, self._stand_in, self._opened, self._inline = before
 
     @property
     def location(self) -> str:
@@ -342,13 +361,29 @@ class Holdfast:
     ) -> QueueWorker:
         return QueueWorker(
             engine,
-            JobRuntime(
-                self.registry, clock=engine.clock, tee=tee, on_progress=on_progress, transactions=engine.transaction
-            ),
+            self.runtime(engine, tee=tee, on_progress=on_progress),
             signer,
-            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            retry=self.retry_policy,
             metrics=self.metrics,
             clock=engine.clock,
+        )
+
+    def runtime(
+        self,
+        engine: Engine,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+        on_ended: OnEnded | None = None,
+    ) -> JobRuntime:
+        """What runs one attempt of a job of this application, in this process."""
+        return JobRuntime(
+            self.registry,
+            clock=engine.clock,
+            tee=tee,
+            on_progress=on_progress,
+            transactions=engine.transaction,
+            on_ended=on_ended,
         )
 
     def supervisor(
@@ -371,12 +406,17 @@ class Holdfast:
             program=program,
             registry=self.registry,
             intake=Intake(signer, engine.clock),
-            retry=self._retry_policy or BackoffPolicy(self.backoff),
+            retry=self.retry_policy,
             reporter=Reporter(self.metrics, listener=on_results),
             options=options,
             version=__version__,
             notifier=notifier,
         )
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """When a failed job that brings no backoff of its own runs again."""
+        return self._retry_policy or BackoffPolicy(self.backoff)
 
     @property
     def backoff(self) -> Backoff:

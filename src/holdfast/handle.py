@@ -12,13 +12,13 @@ from holdfast.handlers.payload import decoder_of
 from holdfast.queues.contract import QueueInspector
 from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome, Progress
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK_S: Final = 0.005
 SLOWEST_LOOK_S: Final = 0.1
 
 
-class JobHandle(Generic[R]):
+class JobHandle(Generic[R_co]):
     """One job, by its id. Every question goes to the engine; nothing is remembered here."""
 
     def __init__(self, job_id: str, engine: QueueInspector, clock: Clock, *, returns: Any = Any) -> None:
@@ -46,7 +46,7 @@ class JobHandle(Generic[R]):
         """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
         return self._ended(timeout).job
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | None = None) -> R_co:
         """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
         return self.value(self._ended(timeout))
 
@@ -64,19 +64,19 @@ class JobHandle(Generic[R]):
         """How to wait for the end of it, whoever sleeps."""
         return _Looking(self.id, self._engine, self._clock, timeout)
 
-    def value(self, history: JobHistory) -> R:
+    def value(self, history: JobHistory) -> R_co:
         """What the handler returned, of the job's history."""
-        value: R = _value(history, self._returns)
+        value: R_co = _value(history, self._returns)
         return value
 
     def __repr__(self) -> str:
         return f"JobHandle({self.id!r})"
 
 
-class AsyncJobHandle(Generic[R]):
+class AsyncJobHandle(Generic[R_co]):
     """The same for an event loop, which goes on while the engine is asked and the job is waited for."""
 
-    def __init__(self, handle: JobHandle[R]) -> None:
+    def __init__(self, handle: JobHandle[R_co]) -> None:
         self.id = handle.id
         self._handle = handle
 
@@ -96,7 +96,7 @@ class AsyncJobHandle(Generic[R]):
         """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
         return (await self._ended(timeout)).job
 
-    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109
+    async def result(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109
         """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
         return self._handle.value(await self._ended(timeout))
 

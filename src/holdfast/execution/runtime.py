@@ -27,6 +27,7 @@ from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, str], None]
+OnEnded: TypeAlias = Callable[[str, Ended], None]
 Transactions: TypeAlias = Callable[[str, int], EngineTransaction]
 AFTER_RUN_S: Final = 5.0
 _SUCCEEDED: Final = Outcome.SUCCEEDED
@@ -55,7 +56,8 @@ class JobRuntime:
 
     `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
     `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
-    with `context.transaction()`: it is completed after a run that went well, before its verdict.
+    with `context.transaction()`: it is completed after a run that went well, before its verdict. `on_ended` is shown
+    how each run ended, the value or the exception itself, before that becomes text: for tests.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class JobRuntime:
         on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
         transactions: Transactions | None = None,
+        on_ended: OnEnded | None = None,
     ) -> None:
         self.registry = registry
         self.clock = clock
@@ -74,6 +77,7 @@ class JobRuntime:
         self.on_output = on_output
         self.on_progress = on_progress
         self.transactions = transactions
+        self.on_ended = on_ended
         self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
         self._kept = ExitStack()
@@ -294,6 +298,8 @@ class _Attempt:
         return _timeout_for(self.handler, limit_s)
 
     def judged(self, ended: Ended) -> ExecutionResult:
+        if self._runtime.on_ended is not None:
+            self._runtime.on_ended(self.message.identifier, ended)
         return judge(ended, self._returned(), self.handler.no_retry)
 
     @property
@@ -320,6 +326,8 @@ class _Attempt:
         return self._refused(problem)
 
     def _refused(self, problem: BaseException) -> ExecutionResult:
+        if self._runtime.on_ended is not None:
+            self._runtime.on_ended(self.message.identifier, Ended(raised=problem))
         # The payload will not get better, so a refusal of it is not retried.
         return failed(problem, self._returned(), no_retry=isinstance(problem, DefinitionError))
 

@@ -1,15 +1,66 @@
-"""For tests: a laboratory to open engines in, the laws they obey, and a machine that looks for what no law foresaw.
+"""For tests. Of an application: `JobKit`, also as fixtures of pytest. Of an engine: a laboratory, the laws, a machine.
 
-Needs the extra `testing` (pytest and Hypothesis).
+The kit needs nothing but Holdfast; what is for authors of engines needs the extra `testing` (pytest and Hypothesis).
+Each name is loaded when it is asked for, so that neither pays for the other.
 """
 
-import pytest
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# The clauses are plain asserts in modules pytest does not collect; it explains their failures only if told to.
-pytest.register_assert_rewrite("holdfast.testing.lab", "holdfast.testing.laws", "holdfast.testing.machine")
+if TYPE_CHECKING:
+    from holdfast.testing.clock import TravellingClock
+    from holdfast.testing.conformance import EngineConformance, clauses
+    from holdfast.testing.drained import Drained
+    from holdfast.testing.enqueued import Enqueued, Expected
+    from holdfast.testing.kit import JobKit
+    from holdfast.testing.lab import Lab, memory_lab, sqlite_lab
+    from holdfast.testing.machine import machine_for
 
-from holdfast.testing.conformance import EngineConformance, clauses  # noqa: E402
-from holdfast.testing.lab import Lab, memory_lab, sqlite_lab  # noqa: E402
-from holdfast.testing.machine import machine_for  # noqa: E402
+__all__ = [
+    "Drained",
+    "EngineConformance",
+    "Enqueued",
+    "Expected",
+    "JobKit",
+    "Lab",
+    "TravellingClock",
+    "clauses",
+    "machine_for",
+    "memory_lab",
+    "sqlite_lab",
+]
 
-__all__ = ["EngineConformance", "Lab", "clauses", "machine_for", "memory_lab", "sqlite_lab"]
+_HOMES = {
+    "holdfast.testing.clock": ("TravellingClock",),
+    "holdfast.testing.conformance": ("EngineConformance", "clauses"),
+    "holdfast.testing.drained": ("Drained",),
+    "holdfast.testing.enqueued": ("Enqueued", "Expected"),
+    "holdfast.testing.kit": ("JobKit",),
+    "holdfast.testing.lab": ("Lab", "memory_lab", "sqlite_lab"),
+    "holdfast.testing.machine": ("machine_for",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+# The clauses are plain asserts in modules pytest does not collect; it explains their failures only if told to, before
+# they are imported. Without pytest there is nobody to tell.
+if _pytest := sys.modules.get("pytest"):
+    _pytest.register_assert_rewrite("holdfast.testing.lab", "holdfast.testing.laws", "holdfast.testing.machine")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+    try:
+        return getattr(import_module(_HOME_OF[name]), name)
+    except ModuleNotFoundError as problem:
+        if problem.name not in ("pytest", "hypothesis"):
+            raise
+        raise ModuleNotFoundError(
+            f"holdfast.testing.{name} needs the package {problem.name}: pip install 'holdfast[testing]'",
+            name=problem.name,
+        ) from problem
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,314 @@
+"""What a test has enqueued, what it expected instead, and how the two differ, in words."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Final, TypedDict, cast
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from holdfast.app import JobOptions, definition_of
+from holdfast.codec import JobMessage
+from holdfast.definition.definition import check_id, span_s
+from holdfast.errors import DefinitionError
+from holdfast.handlers import FunctionHandler, Handler
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobEnvelope
+
+TOLERANCE_S: Final = 5.0
+_EXACTLY_S: Final = 1e-6
+_SHOWN_JOBS: Final = 20
+_SHOWN_CHARACTERS: Final = 200
+
+
+class Expected(TypedDict, total=False):
+    """Which jobs are meant, beside the handler and its arguments: every condition given must hold.
+
+    `tags` may be some of the job's, `meta` a part of it. `delay` and `run_at` are compared within `tolerance`: exactly
+    where the job was enqueued with a delay and a delay is asked for, else within five seconds, unless it is given.
+    """
+
+    queue: str
+    priority: int
+    delay: float | timedelta
+    run_at: datetime
+    tolerance: float | timedelta
+    tags: Collection[str]
+    meta: Mapping[str, object]
+    name: str
+    id: str
+    max_retries: int
+    timeout: float | timedelta
+    trace_id: str
+
+
+class Enqueued(Struct, frozen=True, kw_only=True):
+    """One job as it was enqueued. `args` are what the handler will be given, its own defaults included.
+
+    `delay` counts from the moment it was enqueued, `run_at` is the instant that comes to.
+    """
+
+    id: str
+    job: str
+    args: Any
+    queue: str
+    priority: int
+    delay: float
+    run_at: datetime
+    enqueued_at: datetime
+    max_retries: int
+    timeout: float
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: Mapping[str, Any]
+    trace_id: str | None = None
+    has_instant: bool = False
+    """Whether it was enqueued for an instant, and not with a delay."""
+
+    def __str__(self) -> str:
+        said = [f"{self.job}({_call(self.args)})"]
+        if self.queue != DEFAULT_QUEUE:
+            said.append(f"queue {self.queue!r}")
+        if self.priority != DEFAULT_PRIORITY:
+            said.append(f"priority {self.priority}")
+        if self.has_instant:
+            said.append(f"run_at {_instant(self.run_at)}")
+        elif self.delay:
+            said.append(f"delay {self.delay:g} s")
+        if self.name is not None:
+            said.append(f"name {self.name!r}")
+        if self.tags:
+            said.append(f"tags {', '.join(self.tags)}")
+        if self.meta:
+            said.append(f"meta {shown(self.meta)}")
+        return ", ".join(said)
+
+
+def enqueued(envelope: JobEnvelope, message: JobMessage, handler: Handler | None, now: datetime) -> Enqueued:
+    """The job of an envelope that was accepted now."""
+    delay = envelope.delay
+    if envelope.run_at is not None:
+        delay = max(0.0, (envelope.run_at - now).total_seconds())
+    return Enqueued(
+        id=envelope.id,
+        job=envelope.job,
+        args=_arguments(handler, bytes(message.payload)),
+        queue=envelope.queue,
+        priority=envelope.priority,
+        delay=delay,
+        run_at=envelope.run_at or now + timedelta(seconds=delay),
+        enqueued_at=now,
+        max_retries=message.max_retries,
+        timeout=message.timeout,
+        name=message.name,
+        tags=message.tags,
+        meta=msgspec.json.decode(message.meta, type=dict[str, Any]),
+        trace_id=message.trace_id,
+        has_instant=envelope.run_at is not None,
+    )
+
+
+def _arguments(handler: Handler | None, payload: bytes) -> Any:
+    """What the handler will be given; the bare JSON if there is none here, or if it would refuse it."""
+    try:
+        value = msgspec.json.decode(payload) if handler is None else handler.decode(payload)
+    except Exception:  # the handler's own types may refuse it in their own words
+        return msgspec.json.decode(payload)
+    if not isinstance(handler, FunctionHandler):
+        return value
+    parameters = inspect.signature(handler.function).parameters
+    given = msgspec.structs.asdict(value)
+    return {name: parameters[name].default if one is UNSET else one for name, one in given.items()}
+
+
+class Expectation:
+    """One question to all that was enqueued."""
+
+    def __init__(self, job: str | None, handler: Handler | None, args: object, expected: Expected) -> None:
+        self.job = job
+        self._args = args
+        self._expected = expected
+        _check(expected)
+        if job is not None:
+            _check_arguments(job, handler, args)
+
+    def __str__(self) -> str:
+        conditions = [f"args={shown(self._args)}"] if self._args is not None else []
+        conditions += [f"{name}={shown(value)}" for name, value in self._expected.items()]
+        what = f"'{self.job}'" if self.job is not None else "any job"
+        return f"{what} with {', '.join(conditions)}" if conditions else what
+
+    def fits(self, job: Enqueued) -> bool:
+        return self.job in (None, job.job) and not any(self.differences(job))
+
+    def differences(self, job: Enqueued) -> Iterator[str]:
+        """What of a job is not as expected, apart from its handler."""
+        expected = self._expected
+        if self._args is not None:
+            yield from _differences("args", self._args, job.args)
+        for name in ("queue", "priority", "name", "id", "max_retries", "trace_id"):
+            wanted, found = expected.get(name), getattr(job, name)
+            if wanted is not None and wanted != found:
+                yield _is_not(name, found, wanted)
+        if "timeout" in expected and span_s(expected["timeout"]) != job.timeout:
+            yield _is_not("timeout", job.timeout, expected["timeout"])
+        yield from self._differences_in_time(job)
+        missing = [tag for tag in expected.get("tags", ()) if tag not in job.tags]
+        if missing:
+            yield f"tags are {shown(list(job.tags))}, without {shown(missing)}"
+        if "meta" in expected:
+            yield from _differences("meta", expected["meta"], job.meta)
+
+    def _differences_in_time(self, job: Enqueued) -> Iterator[str]:
+        expected = self._expected
+        tolerance = span_s(expected.get("tolerance"))
+        if "delay" in expected:
+            delay = span_s(expected["delay"]) or 0.0
+            allowed = tolerance if tolerance is not None else TOLERANCE_S if job.has_instant else 0.0
+            if abs(job.delay - delay) > allowed + _EXACTLY_S:
+                yield f"delay is {job.delay:g} s, not {delay:g} s{_give_or_take(allowed)}"
+        if "run_at" in expected:
+            allowed = tolerance if tolerance is not None else TOLERANCE_S
+            if abs((job.run_at - expected["run_at"]).total_seconds()) > allowed + _EXACTLY_S:
+                wanted = f"{_instant(expected['run_at'])}{_give_or_take(allowed)}"
+                yield f"run_at is {_instant(job.run_at)}, not {wanted}"
+
+    def listing(self, jobs: Sequence[Enqueued]) -> str:
+        """All that was enqueued, those of the same handler first, each with what is wrong with it."""
+        if not jobs:
+            return "nothing was enqueued"
+        ordered = sorted(jobs, key=lambda job: self.job not in (None, job.job))
+        lines = [f"{counted(len(jobs))} enqueued:"]
+        for job in ordered[:_SHOWN_JOBS]:
+            lines.append(f"  {job}")
+            if self.job in (None, job.job):
+                differences = list(self.differences(job))
+                lines += [f"      {difference}" for difference in differences or ["fits"]]
+        if len(jobs) > _SHOWN_JOBS:
+            lines.append(f"  and {len(jobs) - _SHOWN_JOBS} more")
+        return "\n".join(lines)
+
+
+def counted(number: int) -> str:
+    """`1 job was`, `2 jobs were`."""
+    return "1 job was" if number == 1 else f"{number} jobs were"
+
+
+def shown(value: object) -> str:
+    """The value for people; of a long one, its beginning."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _check(expected: Expected) -> None:
+    """Refuse a condition that nothing could fit: to refute it would prove nothing."""
+    unknown = sorted(set(expected) - Expected.__optional_keys__)
+    if unknown:
+        raise DefinitionError(
+            f"'{unknown[0]}' is no condition; arguments of the job are given as args={{'{unknown[0]}': …}}, "
+            f"known conditions: {', '.join(sorted(Expected.__optional_keys__))}"
+        )
+    options = {name: value for name, value in expected.items() if name not in ("id", "meta", "tolerance")}
+    definition_of("any", None, cast("JobOptions", options))
+    if "id" in expected:
+        check_id(expected["id"])
+    tolerance = span_s(expected.get("tolerance"))
+    if tolerance is not None and not tolerance >= 0:
+        raise DefinitionError(f"tolerance must be a span of 0 s or more, not {tolerance:g} s")
+    if tolerance is not None and not ("delay" in expected or "run_at" in expected):
+        raise DefinitionError("tolerance belongs to a delay or a run_at, and neither is given")
+
+
+def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
+    if not isinstance(handler, FunctionHandler) or args is None or callable(args):
+        return
+    if not isinstance(args, Mapping):
+        raise DefinitionError(f"args of job '{job}' are given by their names, like {{'name': value}}, not {args!r}")
+    for name in cast("Mapping[object, object]", args):
+        if not isinstance(name, str) or not handler.takes(name):
+            known = [known for known in inspect.signature(handler.function).parameters if handler.takes(known)]
+            near = get_close_matches(str(name), known, n=1)
+            guess = f", did you mean '{near[0]}'?" if near else ";"
+            raise DefinitionError(f"job '{job}' has no parameter {name!r}{guess} it has {', '.join(known) or 'none'}")
+
+
+def _differences(path: str, expected: object, found: object) -> Iterator[str]:
+    """Where a value is not as expected. Of mappings, what is expected may be a part; a function is asked."""
+    if callable(expected) and not isinstance(expected, type):
+        if not cast("Callable[[object], object]", expected)(found):
+            yield f"{path} is {shown(found)}, which {_name_of(expected)} refuses"
+    elif isinstance(expected, Mapping):
+        yield from _differences_in_members(path, cast("Mapping[object, object]", expected), found)
+    elif isinstance(expected, list | tuple):
+        yield from _differences_in_order(path, cast("Sequence[object]", expected), found)
+    elif not (expected == found or _plain(expected) == _plain(found)):
+        yield _is_not(path, found, expected)
+
+
+def _differences_in_order(path: str, expected: Sequence[object], found: object) -> Iterator[str]:
+    items = _items(found)
+    if items is None or len(items) != len(expected):
+        yield _is_not(path, found, expected)
+        return
+    for place, (one, other) in enumerate(zip(expected, items, strict=True)):
+        yield from _differences(f"{path}[{place}]", one, other)
+
+
+def _differences_in_members(path: str, expected: Mapping[object, object], found: object) -> Iterator[str]:
+    members = _members(found)
+    if members is None:
+        yield _is_not(path, found, expected)
+        return
+    for name, value in expected.items():
+        key = name if name in members else str(name)  # JSON has only text for keys
+        if key in members:
+            yield from _differences(f"{path}.{key}", value, members[key])
+        else:
+            yield f"{path} has no {shown(name)}"
+
+
+def _items(value: object) -> Sequence[object] | None:
+    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else None
+
+
+def _members(value: object) -> Mapping[object, object] | None:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value)
+    if isinstance(value, Struct):
+        return cast("Mapping[object, object]", msgspec.structs.asdict(value))
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return cast("Mapping[object, object]", vars(value)) if hasattr(value, "__dict__") else None
+
+
+def _plain(value: object) -> object:
+    """The value as the wire has it, so that a date and its text are the same; itself, if the wire cannot have it."""
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _is_not(path: str, found: object, expected: object) -> str:
+    return f"{path} is {shown(found)}, not {shown(expected)}"
+
+
+def _name_of(function: object) -> str:
+    name = getattr(function, "__name__", "")
+    return str(name) if name.isidentifier() else "the function given for it"
+
+
+def _instant(instant: datetime) -> str:
+    return instant.isoformat(sep=" ", timespec="seconds")
+
+
+def _call(args: object) -> str:
+    if not isinstance(args, dict):
+        return shown(args)
+    return ", ".join(f"{name}={shown(value)}" for name, value in cast("dict[str, object]", args).items())
+
+
+def _give_or_take(tolerance: float) -> str:
+    return f" ± {tolerance:g} s" if tolerance else ""

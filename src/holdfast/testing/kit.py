@@ -1,0 +1,427 @@
+"""`JobKit`: an application's jobs in a test, kept in memory: asserted, run when the test says so, or where enqueued."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, Unpack, overload
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.app import Holdfast, Job
+from holdfast.clock import from_us, span_us
+from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition.definition import MAX_SPAN_S, check_queue, span_s
+from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
+from holdfast.handlers import FunctionHandler, Handler
+from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
+from holdfast.queues.contract import EngineTransaction, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.signing import Keyring, Signer, SigningKey
+from holdfast.testing.clock import TravellingClock
+from holdfast.testing.drained import UNKNOWN, Drained, end_of
+from holdfast.testing.enqueued import Enqueued, Expectation, Expected, counted, enqueued
+from holdfast.testing.turns import Turn, Turns, is_running
+from holdfast.values import Accepted, JobEnvelope, Settlement
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AnyJob: TypeAlias = Job[..., Any, Any] | type[Handler] | str
+LIMIT: Final = 10_000
+_SHOWN: Final = 5
+
+
+class KitEngine(MemoryBackend):
+    """`memory` that tells the kit what it accepts. No lease ends: what is claimed here is run to its end, and settled.
+
+    A transaction that a job is enqueued in is taken, and nothing is done with it: nobody here sees it committed.
+    """
+
+    capabilities = msgspec.structs.replace(MemoryBackend.capabilities, transactional_enqueue=True)
+
+    def __init__(
+        self,
+        envelopes: EnvelopeFactory,
+        clock: TravellingClock,
+        on_accepted: Callable[[Sequence[JobEnvelope], bool], None],
+    ) -> None:
+        super().__init__(envelopes, policy=LeasePolicy(lease_s=MAX_SPAN_S), clock=clock)
+        self._travelling = clock
+        self._on_accepted = on_accepted
+        self._queues: set[str] = set()
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        accepted = super().accept(envelopes)
+        self._travelling.woken()
+        created = [envelope for envelope, one in zip(envelopes, accepted, strict=True) if one.created]
+        self._queues.update(envelope.queue for envelope in created)
+        self._on_accepted(created, tx is not None)
+        return accepted
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        self._travelling.woken()
+        return super().settle(settlements)
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        raise NotSupported(
+            "in memory there is no transaction a handler could write in: test a handler that asks for one on its own "
+            "engine, with Holdfast('sqlite:///…') or your server's URL and hf.worker().process_once(queue)"
+        )
+
+    def next_due(self, queues: Collection[str] | None) -> tuple[int, str] | None:
+        """When the next job falls due, and in which queue; paused ones do not count."""
+        with self.store.lock:
+            open_queues = [queue for queue in sorted(self._queues) if queue not in self.store.pauses]
+            dues = [
+                (self.store.next_due_us(queue), queue) for queue in open_queues if queues is None or queue in queues
+            ]
+        return min(((due_us, queue) for due_us, queue in dues if due_us is not None), default=None)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.store = MemoryStore()
+
+
+class _Stage(Struct, frozen=True):
+    """What is there while a kit is entered."""
+
+    engine: KitEngine
+    signer: Signer
+    turns: Turns
+    leaving: ExitStack
+
+
+class JobKit:
+    """The jobs of one application, in a test. Entered, it puts the application on memory, and afterwards back.
+
+    In manual mode jobs wait until `drain` or `perform`; in inline mode a job runs where it is enqueued, before
+    `enqueue` returns. Either way it passes through the same bytes, checks, retries and verdicts as with a worker.
+    """
+
+    __test__ = False
+
+    def __init__(self, app: Holdfast, *, inline: bool = False) -> None:
+        if not isinstance(app, Holdfast):  # pyright: ignore[reportUnnecessaryIsInstance] - easily mistaken
+            raise TypeError(f"a JobKit takes a Holdfast application, not {app!r}")
+        self.app = app
+        self.clock = TravellingClock()
+        self._is_inline = inline
+        self._raises = True
+        self._log: list[Enqueued] = []
+        self._entered: _Stage | None = None
+        self._draining = threading.Lock()
+
+    def __enter__(self) -> Self:
+        if self._entered is not None:
+            raise RuntimeError("this JobKit is entered already; make another one")
+        settings, signer = self.app.settings, Keyring([SigningKey.generate()])
+        envelopes = EnvelopeFactory(
+            signer, clock=self.clock, max_retries=settings.max_retries, timeout_s=settings.timeout
+        )
+        engine = KitEngine(envelopes, self.clock, self._note)
+        leaving = ExitStack()
+        leaving.enter_context(self.app.standing_in(engine, signer))
+        turns = Turns(self.app, engine, signer)
+        leaving.callback(turns.close)
+        self._log.clear()
+        self._entered = _Stage(engine, signer, turns, leaving)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stage, self._entered = self._stage, None
+        stage.leaving.close()
+
+    @property
+    def _stage(self) -> _Stage:
+        if self._entered is None:
+            raise RuntimeError("this JobKit is not entered: write  with JobKit(hf) as kit:")
+        return self._entered
+
+    @property
+    def enqueued(self) -> tuple[Enqueued, ...]:
+        """Every job that was enqueued, in that order, whether or not it has run since."""
+        return tuple(self._log)
+
+    def now(self) -> datetime:
+        """What time it is for the jobs: later than it really is by what `drain` and `advance` have skipped."""
+        return self.clock.now()
+
+    def advance(self, span: float | timedelta) -> None:
+        """Let time pass for the jobs; nothing runs because of it."""
+        self.clock.advance(span)
+
+    def clear(self) -> None:
+        """Forget every job, also those that wait."""
+        self._stage.engine.forget()
+        self._log.clear()
+
+    @contextmanager
+    def inline(self, *, raise_errors: bool = True) -> Generator[Self]:
+        """Run jobs where they are enqueued while the block lasts; one that ends dead raises `JobFailed` there."""
+        with self._mode(inline=True, raises=raise_errors):
+            yield self
+
+    @contextmanager
+    def manual(self) -> Generator[Self]:
+        """Let jobs wait while the block lasts."""
+        with self._mode(inline=False, raises=self._raises):
+            yield self
+
+    @contextmanager
+    def _mode(self, *, inline: bool, raises: bool) -> Generator[None]:
+        before = self._is_inline, self._raises
+        self._is_inline, self._raises = inline, raises
+        try:
+            yield
+        finally:
+            self._is_inline, self._raises = before
+
+    def assert_enqueued(
+        self,
+        job: AnyJob | None = None,
+        args: object = None,
+        *,
+        count: int | None = None,
+        **expected: Unpack[Expected],
+    ) -> tuple[Enqueued, ...]:
+        """The jobs that fit, of which there must be one, or exactly `count`.
+
+        `args` names some of the arguments with their values; of nested objects it may give some members, and instead
+        of a value a function that is asked. `job` is the job, the handler's class or its key; without it, any job.
+        """
+        __tracebackhide__ = True
+        if count is not None and (isinstance(count, bool) or count < 1):
+            raise DefinitionError(f"count must be 1 or more, not {count!r}; to expect none, use refute_enqueued()")
+        expectation = self._expectation(job, args, expected)
+        fitting = tuple(one for one in self._log if expectation.fits(one))
+        if len(fitting) == count or (fitting and count is None):
+            return fitting
+        if not fitting:
+            problem = f"no job was enqueued that fits {expectation}"
+        else:
+            problem = f"{counted(len(fitting))} enqueued that fit{'s' * (len(fitting) == 1)} {expectation}, not {count}"
+        raise AssertionError(f"{problem}\n{expectation.listing(self._log)}")
+
+    def refute_enqueued(self, job: AnyJob | None = None, args: object = None, **expected: Unpack[Expected]) -> None:
+        """No job that was enqueued fits; without anything given, none was enqueued at all."""
+        __tracebackhide__ = True
+        expectation = self._expectation(job, args, expected)
+        number = sum(expectation.fits(one) for one in self._log)
+        if number:
+            problem = f"{counted(number)} enqueued that should not have been: {expectation}"
+            raise AssertionError(f"{problem}\n{expectation.listing(self._log)}")
+
+    def drain(
+        self,
+        *,
+        queue: str | Collection[str] | None = None,
+        within: float | timedelta | None = None,
+        limit: int = LIMIT,
+        raise_errors: bool = False,
+    ) -> Drained:
+        """Run what waits until nothing does, the earliest first, and count how the runs ended.
+
+        Time passes as the jobs need it: scheduled, retried and snoozed jobs run too, and those that jobs enqueue. With
+        `within`, only what falls due in that span. `limit` runs are too many: somebody works for ever. With
+        `raise_errors`, a job that ended dead is raised as `JobFailed`, from its own error, when all is quiet.
+        """
+        __tracebackhide__ = True
+        stage, drain = self._stage, self._drain(queue, within, limit)
+        with self.clock.standing_still():
+            while (due := drain.next()) is not None:
+                drain.note(stage.turns.take(due))
+        return drain.ended(raise_errors=raise_errors)
+
+    async def drain_async(
+        self,
+        *,
+        queue: str | Collection[str] | None = None,
+        within: float | timedelta | None = None,
+        limit: int = LIMIT,
+        raise_errors: bool = False,
+    ) -> Drained:
+        """`drain`, with async jobs on the loop of the test."""
+        __tracebackhide__ = True
+        stage, drain = self._stage, self._drain(queue, within, limit)
+        with self.clock.standing_still():
+            while (due := drain.next()) is not None:
+                drain.note(await stage.turns.take_async(due))
+        return drain.ended(raise_errors=raise_errors)
+
+    @overload
+    def perform(self, job: Job[P, Any, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def perform(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
+    def perform(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run one job once, and return what it returns or raise what it raises; nothing is enqueued or retried.
+
+        Its arguments make the way of every job: written, signed, read back and decoded. With a definition instead,
+        such as `job.define(...)`, `attempt` says which run it is.
+        """
+        __tracebackhide__ = True
+        turns = self._stage.turns
+        value = turns.perform(*self._performed(job, args, kwargs))
+        self._run_inline()
+        return value
+
+    @overload
+    async def perform_async(self, job: Job[P, Any, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def perform_async(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
+    async def perform_async(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """`perform`, with an async job on the loop of the test."""
+        __tracebackhide__ = True
+        turns = self._stage.turns
+        value = await turns.perform_async(*self._performed(job, args, kwargs))
+        self._run_inline()
+        return value
+
+    def _performed(
+        self, job: Job[..., Any, Any] | JobDefinition | JobBuilder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[JobEnvelope, int]:
+        attempt = 1
+        if isinstance(job, Job):
+            self._check_ours(job)
+            definition = job.define(*args, **kwargs)
+        else:
+            definition = job.definition() if isinstance(job, JobBuilder) else job
+            attempt = kwargs.pop("attempt", 1)
+            if args or kwargs:
+                raise TypeError("a definition has its arguments already; beside it there may be only attempt=")
+            if not attempt >= 1:
+                raise ValueError(f"the first attempt is number 1, so there is no number {attempt}")
+        self.app.check(definition)
+        return self._stage.engine.envelopes.make(definition), attempt
+
+    def _drain(self, queue: str | Collection[str] | None, within: float | timedelta | None, limit: int) -> "_Drain":
+        if is_running():
+            raise HoldfastError("a job cannot drain: what it enqueues runs when it has ended")
+        queues = None if queue is None else {queue} if isinstance(queue, str) else set(queue)
+        for one in queues or ():
+            check_queue(one)
+        span = span_s(within)
+        if span is not None and not span >= 0:
+            raise ValueError(f"within must be a span of 0 s or more, not {span:g} s")
+        if limit < 1:
+            raise ValueError(f"limit must be 1 or more, not {limit}")
+        until_us = None if span is None else self.clock.now_us() + span_us(span)
+        return _Drain(self._stage.engine, self.clock, queues, until_us, limit)
+
+    def _note(self, envelopes: Sequence[JobEnvelope], in_transaction: bool) -> None:
+        """Jobs were accepted: write them down, and run them if that is the mode."""
+        stage, now = self._stage, self.clock.now()
+        for envelope in envelopes:
+            message = stage.signer.open(envelope.wire)
+            self._log.append(enqueued(envelope, message, self._handler(envelope.job), now))
+        # Inside of the caller's transaction a job would run before what it is about is committed.
+        if not in_transaction:
+            self._run_inline()
+
+    def _run_inline(self) -> None:
+        """Run what waits, if that is the mode. What a job enqueues follows it; a thread that is at it comes to ours."""
+        engine = self._stage.engine
+        if not self._is_inline or is_running():
+            return
+        while engine.next_due(None) is not None and self._draining.acquire(blocking=False):
+            try:
+                self.drain(raise_errors=self._raises)
+            finally:
+                self._draining.release()
+
+    def _handler(self, key: str) -> Handler | None:
+        try:
+            return self.app.registry.resolve(key)
+        except UnknownHandler:
+            return None
+
+    def _expectation(self, job: AnyJob | None, args: object, expected: Expected) -> Expectation:
+        key = None if job is None else self._key_of(job)
+        return Expectation(key, None if key is None else self._handler(key), args, expected)
+
+    def _key_of(self, job: AnyJob) -> str:
+        match job:
+            case str():
+                return JobDefinition(handler=job).handler  # knows what a key may look like
+            case Job():
+                self._check_ours(job)
+                return job.key
+            case type():
+                known = self.app.registry.keys()
+                keys = [key for key in known if type(self._handler(key)) is job]
+                if len(keys) != 1:
+                    found = f"under {', '.join(keys)}" if keys else "not at all"
+                    raise DefinitionError(f"{job.__name__} is registered {found}; give the handler's key instead")
+                return keys[0]
+            case _:
+                raise DefinitionError(f"{job!r} is no job: give a job, a handler's class or its key")
+
+    def _check_ours(self, job: Job[..., Any, Any]) -> None:
+        handler = self._handler(job.key)
+        if not isinstance(handler, FunctionHandler) or handler.function is not getattr(job, "__wrapped__", None):
+            raise DefinitionError(
+                f"job '{job.key}' belongs to another application than the one under test: give the kit the "
+                "application that the job was made with; the fixtures take it from the setting holdfast_app of pytest, "
+                "or from a fixture of that name"
+            )
+
+
+class _Drain:
+    """One way to quiescence."""
+
+    def __init__(
+        self,
+        engine: KitEngine,
+        clock: TravellingClock,
+        queues: Collection[str] | None,
+        until_us: int | None,
+        limit: int,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._queues = queues
+        self._until_us = until_us
+        self._limit = limit
+        self._turns = 0
+        self._ends: Counter[tuple[str, str]] = Counter()
+        self._dead: list[Turn] = []
+        self._drained = Drained()
+
+    def next(self) -> str | None:
+        """The queue whose job is next, when it is time for it; None if all is quiet."""
+        due = self._engine.next_due(self._queues)
+        if due is None or (self._until_us is not None and due[0] > self._until_us):
+            return None
+        if self._turns >= self._limit:
+            raise AssertionError(self._endless())
+        self._turns += 1
+        self._clock.travel_to(from_us(due[0]))
+        return due[1]
+
+    def note(self, turn: Turn | None) -> None:
+        if turn is None:
+            return
+        result, end = turn.result, end_of(turn.result)
+        self._drained.add(result)
+        self._ends[result.job or "a job that cannot be read", end] += 1
+        if end in ("dead", UNKNOWN):
+            self._dead.append(turn)
+        if end == UNKNOWN:  # with a worker it would wait for a deploy; here nothing can change before the test goes on
+            self._engine.cancel(str(result.job_id), result.error.line if result.error is not None else "")
+
+    def ended(self, *, raise_errors: bool) -> Drained:
+        if raise_errors and self._dead:
+            first = self._dead[0]
+            more = f" (and {len(self._dead) - 1} more)" if len(self._dead) > 1 else ""
+            error = first.result.error.line if first.result.error is not None else "no error was recorded"
+            verb = "cannot run here" if end_of(first.result) == UNKNOWN else "is dead"
+            raise JobFailed(f"job '{first.result.job_id}' ({first.result.job}) {verb}: {error}{more}") from first.raised
+        return self._drained
+
+    def _endless(self) -> str:
+        most = ", ".join(f"'{job}' {end} {number:,} times" for (job, end), number in self._ends.most_common(_SHOWN))
+        return (
+            f"the jobs are not quiet after {self._limit:,} runs: {most}. Does a job enqueue or snooze itself for ever? "
+            "If so many runs are meant, give drain() another limit"
+        )

@@ -1,0 +1,70 @@
+"""The pytest plugin: an application on memory for one test, as fixtures.
+
+pytest loads it at every start, also for projects that never ask for a fixture of ours: so it loads nothing itself.
+"""
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.testing.kit import JobKit
+
+SETTING = "holdfast_app"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(SETTING, "the Holdfast application under test, as MODULE:NAME", default="")
+
+
+@pytest.fixture
+def holdfast_app(pytestconfig: pytest.Config) -> "Holdfast":
+    """The application under test: the one that the setting `holdfast_app` names, else a new one without jobs.
+
+    Override it in your conftest.py to make the application another way.
+    """
+    from holdfast.app import Holdfast
+
+    reference = str(pytestconfig.getini(SETTING))
+    return application(reference) if reference else Holdfast("memory://")
+
+
+@pytest.fixture
+def holdfast(holdfast_app: "Holdfast") -> Iterator["JobKit"]:
+    """The application's jobs, kept in memory for this test: they wait until they are told to run."""
+    from holdfast.testing.kit import JobKit
+
+    with JobKit(holdfast_app) as kit:
+        yield kit
+
+
+@pytest.fixture
+def holdfast_inline(holdfast: "JobKit") -> Iterator["JobKit"]:
+    """The same, in inline mode: a job runs where it is enqueued."""
+    with holdfast.inline():
+        yield holdfast
+
+
+def application(reference: str) -> "Holdfast":
+    """The application at MODULE:NAME, imported like the tests themselves."""
+    from holdfast.app import Holdfast
+
+    module_name, _, attribute = reference.partition(":")
+    if not attribute:
+        raise pytest.UsageError(f"{SETTING} = {reference}: write MODULE:NAME, such as shop:hf for hf in shop.py")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
+            raise
+        raise pytest.UsageError(
+            f"{SETTING} = {reference}: there is no module '{problem.name}' here; set pythonpath to where it lies"
+        ) from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Holdfast):
+        what = f"is a {type(found).__name__}, not a Holdfast application" if found is not None else "does not exist"
+        raise pytest.UsageError(f"{SETTING} = {reference}: it {what}")
+    return found

@@ -1,0 +1,153 @@
+"""One run after the other, on the test's own thread or loop: what a worker does with a message, without a worker."""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from msgspec import Struct
+
+from holdfast.app import Holdfast
+from holdfast.codec import JobMessage
+from holdfast.errors import HoldfastError, JobFailed
+from holdfast.execution.timeout import Ended
+from holdfast.queues.contract import Engine
+from holdfast.queues.signing import Signer
+from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.worker.decision import decide, policy_of, status_of
+from holdfast.worker.intake import Intake, Refusal
+from holdfast.worker.reporting import Reporter, result_of
+
+_is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
+
+
+class Claim(Struct, frozen=True):
+    """What a run has to know of a lease, where there is none."""
+
+    attempts: int
+    delivery: int
+
+
+class Turn(Struct, frozen=True):
+    """What one run came to, and what it raised."""
+
+    result: WorkerResult
+    raised: BaseException | None
+
+
+class Turns:
+    """Fetches, verifies, runs one attempt and settles, with the application's own handlers and policies."""
+
+    def __init__(self, app: Holdfast, engine: Engine, signer: Signer) -> None:
+        self._registry = app.registry
+        self._engine = engine
+        self._signer = signer
+        self._retry = app.retry_policy
+        self._runtime = app.runtime(engine, tee=_print, on_ended=self._note)
+        self._intake = Intake(signer, engine.clock)
+        self._reporter = Reporter(app.metrics)
+        self._ended: dict[str, Ended] = {}
+
+    def take(self, queue: str) -> Turn | None:
+        """Run the best due job of a queue, if there is one."""
+        fetched = self._fetched(queue)
+        if not isinstance(fetched, tuple):
+            return fetched
+        lease, message = fetched
+        try:
+            with running():
+                result = self._runtime.run(message, lease)
+        except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
+            return self._refused(lease, message, problem)
+        return self._judged(lease, message, result)
+
+    async def take_async(self, queue: str) -> Turn | None:
+        """The same; a coroutine runs on the loop of the test."""
+        fetched = self._fetched(queue)
+        if not isinstance(fetched, tuple):
+            return fetched
+        lease, message = fetched
+        try:
+            with running():
+                result = await self._run_async(message, lease)
+        except HoldfastError as problem:
+            return self._refused(lease, message, problem)
+        return self._judged(lease, message, result)
+
+    def perform(self, envelope: JobEnvelope, attempt: int) -> Any:
+        """What one run of a job returns; what it raises is raised."""
+        message = self._signer.open(envelope.wire)
+        with running():
+            result = self._runtime.run(message, Claim(attempts=attempt - 1, delivery=attempt))
+        return self._value(message, result)
+
+    async def perform_async(self, envelope: JobEnvelope, attempt: int) -> Any:
+        """The same; a coroutine runs on the loop of the test."""
+        message = self._signer.open(envelope.wire)
+        with running():
+            result = await self._run_async(message, Claim(attempts=attempt - 1, delivery=attempt))
+        return self._value(message, result)
+
+    def close(self) -> None:
+        self._runtime.close()
+
+    def _note(self, job_id: str, ended: Ended) -> None:
+        self._ended[job_id] = ended
+
+    def _fetched(self, queue: str) -> tuple[JobLease, JobMessage] | Turn | None:
+        lease = self._engine.fetch(queue)
+        if lease is None:
+            return None
+        message = self._intake.admit(lease)
+        if isinstance(message, Refusal):
+            return self._settled(message.job, message.settlement)
+        return lease, message
+
+    async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
+        if self._registry.resolve_for(message.job, message.queue).is_async:
+            return await self._runtime.run_async(message, claim)
+        return self._runtime.run(message, claim)
+
+    def _refused(self, lease: JobLease, message: JobMessage, problem: HoldfastError) -> Turn:
+        return self._settled(message.job, self._intake.refusal(lease, problem))
+
+    def _judged(self, lease: JobLease, message: JobMessage, result: ExecutionResult) -> Turn:
+        return self._settled(message.job, decide(result, message, lease, policy_of(message, self._retry)))
+
+    def _settled(self, job: str | None, settlement: Settlement) -> Turn:
+        is_held = self._engine.settle([settlement])[0]
+        self._reporter.settled([(settlement, job)], [is_held])
+        status = status_of(settlement) if is_held else WorkerStatus.LOST_LEASE
+        ended = self._ended.pop(settlement.lease.id, None)
+        return Turn(result_of(settlement, job, status), ended.raised if ended is not None else None)
+
+    def _value(self, message: JobMessage, result: ExecutionResult) -> Any:
+        ended = self._ended.pop(message.identifier)
+        if ended.stopped_by is not None:
+            raise TimeoutError(f"job '{message.job}' was stopped: {ended.stopped_by}") from ended.stopped_by
+        if ended.raised is not None:
+            raise ended.raised
+        if result.error is not None:
+            raise JobFailed(f"job '{message.job}' failed: {result.error.line}")
+        return ended.value
+
+
+@contextmanager
+def running() -> Generator[None]:
+    """Around what a job does: what it enqueues waits until it has ended."""
+    token = _is_running.set(True)
+    try:
+        yield
+    finally:
+        _is_running.reset(token)
+
+
+def is_running() -> bool:
+    """Whether this is code of a job that the kit runs, on whatever thread or loop."""
+    return _is_running.get()
+
+
+def _print(text: str) -> None:
+    """What a job prints is the test's to see: by `capsys`, or in the report of a failure."""
+    sys.stdout.write(text)

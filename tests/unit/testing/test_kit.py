@@ -1,0 +1,552 @@
+"""`JobKit`: what a test of an application enqueues, lets run, and learns of it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import assert_type
+
+import pytest
+
+from holdfast import Cancel, Handler, Holdfast, JobContext, JobState, Snooze
+from holdfast.config import Settings
+from holdfast.errors import DefinitionError, HandlerForbidden, JobFailed, NotSupported, PayloadRejected
+from holdfast.testing import Drained, JobKit
+from holdfast.values import CancelAnswer
+
+RAN: list[object] = []
+
+
+class Refused(Exception):
+    """Of the tests' own jobs."""
+
+
+@dataclass
+class Address:
+    street: str
+    city: str
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Holdfast:
+    """An application as a module would have it: on a file, which no test may make."""
+    RAN.clear()
+    return Holdfast("sqlite:///real/jobs.db", settings=Settings(), directory=tmp_path)
+
+
+@pytest.fixture
+def kit(app: Holdfast) -> Iterator[JobKit]:
+    with JobKit(app) as kit:
+        yield kit
+
+
+# Standing in
+
+
+def test_the_application_is_on_memory_only_within_the_kit(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path}/jobs.db", settings=Settings(), directory=tmp_path)
+
+    @hf.job
+    def add(a: int) -> int:
+        return a + 1
+
+    with hf:
+        before, url = add.enqueue(1), hf.url
+        opened = hf.backend()
+        with JobKit(hf) as kit:
+            add.enqueue(2)
+            assert kit.drain() == {"succeeded": 1}
+            assert hf.backend() is not opened
+            assert hf.url == "memory://"
+        assert hf.backend() is opened
+        assert hf.url == url
+        assert hf.backend().counts() == {"default": {JobState.PENDING: 1}}
+        assert before.status() is JobState.PENDING
+
+
+def test_an_application_that_was_never_opened_stays_so(app: Holdfast, tmp_path: Path) -> None:
+    job = app.job(noted)
+    with JobKit(app):
+        job.enqueue()
+    assert list(tmp_path.iterdir()) == []
+
+
+def noted() -> None:
+    RAN.append("ran")
+
+
+def test_closing_the_application_within_the_kit_loses_nothing_and_opens_nothing_else(kit: JobKit) -> None:
+    job = kit.app.job(noted)
+    with kit.app:
+        job.enqueue()
+    job.enqueue()
+    assert kit.drain() == {"succeeded": 2}
+
+
+def test_all_is_put_back_also_when_the_test_fails(app: Holdfast) -> None:
+    with pytest.raises(Refused), JobKit(app):
+        raise Refused
+    assert app.url == "sqlite:///real/jobs.db"
+
+
+def test_kits_stand_within_each_other(app: Holdfast) -> None:
+    job = app.job(noted)
+    with JobKit(app) as outer:
+        job.enqueue()
+        with JobKit(app) as inner:
+            inner.refute_enqueued()
+            job.enqueue()
+        outer.assert_enqueued(job, count=1)
+
+
+def test_a_kit_that_is_not_entered_says_so(app: Holdfast) -> None:
+    kit = JobKit(app)
+    with pytest.raises(RuntimeError, match="with JobKit"):
+        kit.drain()
+    with kit, pytest.raises(RuntimeError, match="already"):
+        kit.__enter__()
+    with pytest.raises(TypeError, match="takes a Holdfast application, not 'shop'"):
+        JobKit("shop")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_settings_and_policies_are_the_applications_own(tmp_path: Path) -> None:
+    settings = Settings(max_retries=1, backoff="fixed", backoff_base=90, backoff_jitter=0)
+    hf = Holdfast("sqlite:///real/jobs.db", settings=settings, directory=tmp_path, allowlist={"mail": ["other"]})
+    fail = hf.job(failing)
+    with JobKit(hf) as kit:
+        start = kit.now()
+        fail.enqueue()
+        fail.options(queue="mail").enqueue()
+        assert kit.drain() == {"retried": 1, "dead": 2}
+        assert timedelta(seconds=90) <= kit.now() - start < timedelta(seconds=180)
+
+
+def failing() -> None:
+    RAN.append("failing")
+    raise Refused("no")
+
+
+# Manual mode and draining
+
+
+def test_a_job_waits_until_it_is_told_to_run(kit: JobKit) -> None:
+    handle = kit.app.job(noted).enqueue()
+    assert (RAN, handle.status()) == ([], JobState.PENDING)
+    assert kit.drain() == {"succeeded": 1}
+    assert (RAN, handle.status()) == (["ran"], JobState.COMPLETED)
+    assert kit.drain() == {}
+
+
+def test_scheduled_jobs_run_in_the_order_of_their_time_and_no_time_is_spent(kit: JobKit) -> None:
+    @kit.app.job
+    def note(name: str) -> None:
+        RAN.append(name)
+
+    start = kit.now()
+    note.options(delay=timedelta(days=2)).enqueue("late")
+    note.options(run_at=start + timedelta(hours=1), queue="other").enqueue("soon")
+    note.enqueue("now")
+    assert kit.drain() == {"succeeded": 3}
+    assert RAN == ["now", "soon", "late"]
+    assert timedelta(days=2) <= kit.now() - start < timedelta(days=2, minutes=5)
+
+
+def test_retried_snoozed_and_recursive_jobs_are_drained_too(kit: JobKit) -> None:
+    @kit.app.job(max_retries=2)
+    def flaky() -> int:
+        RAN.append("flaky")
+        if RAN.count("flaky") < 3:
+            raise Refused("not yet")
+        return 3
+
+    @kit.app.job
+    def patient() -> object:
+        RAN.append("patient")
+        return Snooze(3600) if RAN.count("patient") < 3 else None
+
+    @kit.app.job
+    def countdown(number: int) -> None:
+        if number:
+            countdown.options(delay=60).enqueue(number - 1)
+
+    handle = flaky.enqueue()
+    patient.enqueue()
+    countdown.enqueue(3)
+    assert kit.drain() == {"retried": 2, "succeeded": 6, "snoozed": 2}
+    assert handle.result() == 3
+
+
+def test_within_a_drain_time_only_moves_to_the_next_job(kit: JobKit) -> None:
+    seen: list[datetime] = []
+
+    @kit.app.job
+    def patient() -> object:
+        seen.append(kit.now())
+        return Snooze(3600) if len(seen) < 3 else None
+
+    patient.enqueue()
+    kit.drain()
+    assert [later - seen[0] for later in seen] == [timedelta(hours=hours) for hours in range(3)]
+    assert kit.now() > seen[-1]
+
+
+def test_every_end_is_counted(kit: JobKit) -> None:
+    @kit.app.job
+    def stop() -> object:
+        return Cancel("not needed")
+
+    stop.enqueue()
+    kit.app.job(failing).options(max_retries=0).enqueue()
+    kit.app.job(noted).options(expires=60, delay=120).enqueue()
+    kit.app.define("elsewhere").dispatch()
+    drained = kit.drain()
+    assert drained == {"cancelled": 2, "dead": 1, "unknown": 1}
+    assert drained["succeeded"] == 0
+    assert drained.errors[0] == f"failing: {Refused.__module__}.Refused: no"
+    assert "no handler 'elsewhere'" in drained.errors[1]
+    assert "Refused: no" in repr(drained)
+    assert_type(drained, Drained)
+
+
+def test_a_drain_can_be_of_some_queues_and_of_some_time(kit: JobKit) -> None:
+    job = kit.app.job(noted)
+    for changed in (
+        job.options(queue="mail"),
+        job.options(queue="slow"),
+        job.options(delay=60),
+        job.options(delay=3600),
+    ):
+        changed.enqueue()
+    assert kit.drain(queue="mail") == {"succeeded": 1}
+    assert kit.drain(queue=["slow", "unknown"], within=0) == {"succeeded": 1}
+    assert kit.drain(within=timedelta(minutes=5)) == {"succeeded": 1}
+    assert kit.drain(within=30) == {}
+    assert kit.drain() == {"succeeded": 1}
+
+
+def test_a_paused_queue_is_left_alone(kit: JobKit) -> None:
+    kit.app.job(noted).enqueue()
+    kit.app.backend().pause("default")
+    assert kit.drain() == {}
+    kit.app.backend().resume("default")
+    assert kit.drain() == {"succeeded": 1}
+
+
+def test_a_job_that_never_ends_is_named(kit: JobKit) -> None:
+    @kit.app.job
+    def again() -> None:
+        again.enqueue()
+
+    @kit.app.job
+    def sleepy() -> object:
+        return Snooze(1)
+
+    again.enqueue()
+    sleepy.enqueue()
+    with pytest.raises(AssertionError, match=r"not quiet after 50 runs: .*'again' succeeded \d+ times.*for ever\?"):
+        kit.drain(limit=50)
+
+
+def test_errors_are_raised_on_request_from_the_jobs_own(kit: JobKit) -> None:
+    kit.app.job(max_retries=1)(failing).enqueue()
+    kit.app.job(noted).options(delay=9999).enqueue()
+    with pytest.raises(JobFailed, match=r"\(failing\) is dead: .*Refused: no") as caught:
+        kit.drain(raise_errors=True)
+    assert isinstance(caught.value.__cause__, Refused)
+    assert RAN == ["failing", "failing", "ran"]
+
+
+def test_a_job_cannot_drain(kit: JobKit) -> None:
+    @kit.app.job(max_retries=0)
+    def greedy() -> None:
+        kit.drain()
+
+    greedy.enqueue()
+    with pytest.raises(JobFailed, match="a job cannot drain"):
+        kit.drain(raise_errors=True)
+
+
+@pytest.mark.parametrize("options", [{"queue": "No Good"}, {"within": -1}, {"limit": 0}])
+def test_wrong_options_of_a_drain_are_refused(kit: JobKit, options: dict[str, object]) -> None:
+    with pytest.raises((DefinitionError, ValueError)):
+        kit.drain(**options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+def test_waiting_for_a_job_that_nobody_runs_ends(kit: JobKit) -> None:
+    handle = kit.app.job(noted).enqueue()
+    with pytest.raises(TimeoutError, match="still pending after 5 s"):
+        handle.result(timeout=5)
+    with pytest.raises(TimeoutError, match=r"call drain\(\) before you ask for the result"):
+        handle.result()
+    kit.drain()
+    assert handle.result() is None
+
+
+def test_what_a_job_prints_is_the_tests_to_see(kit: JobKit, capsys: pytest.CaptureFixture[str]) -> None:
+    @kit.app.job
+    def speak() -> None:
+        print("hello")
+
+    speak.enqueue()
+    kit.drain()
+    kit.perform(speak)
+    assert capsys.readouterr().out == "hello\nhello\n"
+
+
+def test_a_cancelled_job_does_not_run(kit: JobKit) -> None:
+    assert kit.app.job(noted).enqueue().cancel() is CancelAnswer.CANCELLED
+    assert kit.drain() == {}
+
+
+def test_clearing_forgets_everything(kit: JobKit) -> None:
+    kit.app.job(noted).enqueue()
+    kit.clear()
+    kit.refute_enqueued()
+    assert kit.drain() == {}
+
+
+def test_time_passes_when_the_test_lets_it(kit: JobKit) -> None:
+    handle = kit.app.job(noted).options(delay=60).enqueue()
+    assert handle.status() is JobState.SCHEDULED
+    kit.advance(timedelta(minutes=1))
+    assert handle.status() is JobState.PENDING
+    kit.clock.travel_to(datetime(2100, 1, 1, tzinfo=UTC))
+    assert kit.now().year == 2100
+    with pytest.raises(ValueError, match="forwards"):
+        kit.advance(-1)
+
+
+# Inline mode
+
+
+def test_inline_a_job_runs_where_it_is_enqueued(app: Holdfast) -> None:
+    @app.job
+    def double(number: int) -> int:
+        return number * 2
+
+    with JobKit(app, inline=True) as kit:
+        assert double.enqueue(4).result() == 8
+        assert app.enqueue_many([double.define(1), double.options(delay=99).define(2)])
+        kit.assert_enqueued(double, count=3)
+        with kit.manual():
+            assert double.enqueue(5).status() is JobState.PENDING
+
+
+def test_inline_what_a_job_enqueues_follows_it(kit: JobKit) -> None:
+    @kit.app.job
+    def inner() -> None:
+        RAN.append("inner")
+
+    @kit.app.job
+    def outer() -> None:
+        inner.enqueue()
+        RAN.append("outer")
+
+    with kit.inline():
+        outer.enqueue()
+        assert RAN == ["outer", "inner"]
+        kit.perform(outer)
+    assert RAN == ["outer", "inner", "outer", "inner"]
+
+
+def test_inline_a_dead_job_is_raised_unless_it_is_not_to_be(kit: JobKit) -> None:
+    job = kit.app.job(failing)
+    with kit.inline():
+        with pytest.raises(JobFailed) as caught:
+            job.enqueue()
+        assert isinstance(caught.value.__cause__, Refused)
+        assert len(RAN) == 4
+        with pytest.raises(JobFailed, match=r"cannot run here: .*no handler 'elsewhere'"):
+            kit.app.define("elsewhere").dispatch()
+    with kit.inline(raise_errors=False):
+        assert job.enqueue().status() is JobState.DEAD
+
+
+def test_inline_a_job_of_an_open_transaction_waits(kit: JobKit) -> None:
+    job = kit.app.job(noted)
+    with kit.inline():
+        assert job.enqueue(tx=object()).status() is JobState.PENDING
+        assert kit.drain() == {"succeeded": 1}
+
+
+def test_inline_from_another_thread(kit: JobKit) -> None:
+    job = kit.app.job(noted)
+    with kit.inline():
+        thread = threading.Thread(target=job.enqueue)
+        thread.start()
+        thread.join()
+    assert RAN == ["ran"]
+
+
+# Performing one job
+
+
+def test_performing_a_job_returns_what_it_returns(kit: JobKit) -> None:
+    @kit.app.job
+    def ship(to: Address, on: datetime, parts: tuple[int, ...] = (1, 2)) -> Address:
+        assert isinstance(to, Address)
+        assert isinstance(on, datetime)
+        assert parts == (1, 2)
+        return to
+
+    @kit.app.job
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return number * 2
+
+    shipped = kit.perform(ship, Address("Main Street", "Ghent"), on=datetime.now(UTC))
+    assert_type(shipped, Address)
+    assert shipped == Address("Main Street", "Ghent")
+    doubled = kit.perform(double, 4)
+    assert_type(doubled, int)
+    assert doubled == 8
+    kit.refute_enqueued()
+
+
+def test_performing_gives_the_handler_what_the_wire_makes_of_it(kit: JobKit) -> None:
+    @kit.app.job
+    def loose(value: object) -> object:
+        return value
+
+    assert kit.perform(loose, (1, 2)) == [1, 2]
+    with pytest.raises(PayloadRejected, match="parameter 'value'"):
+        kit.perform(loose, object())
+
+
+def test_performing_raises_what_the_job_raises_and_retries_nothing(kit: JobKit) -> None:
+    with pytest.raises(Refused, match="no"):
+        kit.perform(kit.app.job(failing))
+    assert RAN == ["failing"]
+
+    @kit.app.job
+    def later() -> None:
+        raise Snooze(60)
+
+    @kit.app.job
+    def never() -> Cancel:
+        return Cancel("not needed")
+
+    with pytest.raises(Snooze):
+        kit.perform(later)
+    assert kit.perform(never).reason == "not needed"
+
+
+def test_performing_keeps_the_jobs_timeout(kit: JobKit) -> None:
+    @kit.app.job(timeout=0.01)
+    def endless() -> None:
+        threading.Event().wait(60)
+
+    with pytest.raises(TimeoutError, match="job 'endless' was stopped"):
+        kit.perform(endless)
+
+
+def test_performing_a_definition_can_be_any_attempt(kit: JobKit) -> None:
+    @kit.app.handler("mail.send")
+    class Send(Handler):
+        payload_type = Address
+
+        def handle(self, context: JobContext) -> object:
+            return context.payload.city, context.attempt
+
+    builder = kit.app.define("mail.send", {"street": "s", "city": "Ghent"})
+    assert kit.perform(builder) == ("Ghent", 1)
+    assert kit.perform(builder.definition(), attempt=3) == ("Ghent", 3)
+    with pytest.raises(DefinitionError, match="the payload does not fit"):
+        kit.perform(kit.app.define("mail.send", {"street": 1}))
+    with pytest.raises(TypeError, match="only attempt="):
+        kit.perform(builder.definition(), 3)  # type: ignore[call-overload] # pyright: ignore
+    with pytest.raises(ValueError, match="number 1"):
+        kit.perform(builder.definition(), attempt=0)
+    assert Send.payload_type is Address
+
+
+def test_performing_obeys_the_allowlist(tmp_path: Path) -> None:
+    hf = Holdfast("memory://", settings=Settings(), directory=tmp_path, allowlist={"default": []})
+    with JobKit(hf) as kit, pytest.raises(HandlerForbidden):
+        kit.perform(hf.job(noted))
+
+
+def test_a_handler_that_wants_a_transaction_is_told_where_to_test_it(kit: JobKit) -> None:
+    @kit.app.handler("write")
+    class Write(Handler):
+        def handle(self, context: JobContext) -> object:
+            return context.transaction()
+
+    with pytest.raises(NotSupported, match="on its own engine"):
+        kit.perform(kit.app.define("write"))
+    assert Write.is_async is False
+
+
+# Async tests
+
+
+def test_async_jobs_share_the_loop_of_the_test(kit: JobKit) -> None:
+    @kit.app.job
+    async def where() -> bool:
+        await asyncio.sleep(0)
+        RAN.append(asyncio.get_running_loop())
+        return True
+
+    plain = kit.app.job(noted)
+
+    async def test() -> None:
+        where.enqueue()
+        plain.enqueue()
+        assert await kit.drain_async() == {"succeeded": 2}
+        assert_type(await kit.perform_async(where), bool)
+        await kit.perform_async(plain)
+        loop = asyncio.get_running_loop()
+        assert [ran == "ran" or ran is loop for ran in RAN] == [True] * 4
+
+    asyncio.run(test())
+
+
+def test_an_async_drain_raises_like_the_other(kit: JobKit) -> None:
+    @kit.app.job(max_retries=1)
+    async def broken() -> None:
+        raise Refused("no")
+
+    broken.enqueue()
+    with pytest.raises(JobFailed) as caught:
+        asyncio.run(kit.drain_async(raise_errors=True))
+    assert isinstance(caught.value.__cause__, Refused)
+    with pytest.raises(Refused):
+        asyncio.run(kit.perform_async(broken))
+
+
+def test_a_plain_drain_within_a_loop_runs_async_jobs_all_the_same(kit: JobKit) -> None:
+    @kit.app.job
+    async def where() -> None:
+        await asyncio.sleep(0)
+
+    async def test() -> Drained:
+        where.enqueue()
+        return kit.drain()
+
+    assert asyncio.run(test()) == {"succeeded": 1}
+
+
+def test_inline_jobs_of_coroutines_follow_them(kit: JobKit) -> None:
+    @kit.app.job
+    async def outer() -> None:
+        await asyncio.to_thread(inner.enqueue)
+        RAN.append("outer")
+
+    @kit.app.job
+    def inner() -> None:
+        RAN.append("inner")
+
+    async def test() -> None:
+        with kit.inline():
+            await kit.perform_async(outer)
+
+    asyncio.run(test())
+    assert RAN == ["outer", "inner"]
+
+
+def test_a_job_of_another_application_is_refused(kit: JobKit, tmp_path: Path) -> None:
+    other = Holdfast("memory://", settings=Settings(), directory=tmp_path)
+    with pytest.raises(DefinitionError, match="job 'noted' belongs to another application"):
+        kit.perform(other.job(noted))
