@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import JobHandle
-    from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+    from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
     from holdfast.metrics import InMemoryMetrics, MetricsCollector
+    from holdfast.middleware import Middleware
     from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __all__ = [
     "BackoffStrategy",
     "Cancel",
     "DeadReason",
+    "Depends",
     "ExecutionResult",
     "Handler",
     "Holdfast",
@@ -36,6 +38,7 @@ __all__ = [
     "JobOptions",
     "JobState",
     "MetricsCollector",
+    "Middleware",
     "ResultGone",
     "RetryPolicy",
     "Snooze",
@@ -50,8 +53,9 @@ _HOMES = {
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("JobHandle",),
-    "holdfast.handlers": ("Cancel", "Handler", "JobContext", "Snooze"),
+    "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),
     "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
+    "holdfast.middleware": ("Middleware",),
     "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

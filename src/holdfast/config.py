@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     signing_key_file: str = ""
     verify: bool = True
     allow_unsigned: bool = False
+    middleware: tuple[str, ...] = ()
     allowlist: Mapping[str, tuple[str, ...]] | None = None
 
 
@@ -92,6 +93,7 @@ KEYS: Final = {
         Key(name="signing-key-file", kind="text", meaning="file with the signing keys, the signing one first"),
         Key(name="verify", kind="flag", meaning="check signatures; false only together with allow-unsigned"),
         Key(name="allow-unsigned", kind="flag", meaning="with verify = false: run jobs that nobody signed"),
+        Key(name="middleware", kind="words", meaning="hooks around jobs: MODULE:NAME, or the names of installed ones"),
     )
 }
 

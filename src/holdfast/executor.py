@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.loading import load_app
-from holdfast.plaintext import log_to_stderr
+from holdfast.logs import log_to_stderr
 from holdfast.worker.executors.child import Limits, serve
 from holdfast.worker.executors.frames import Broken, Ready, packed
 
@@ -68,6 +68,7 @@ def main() -> int:
     os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program
     try:
         hf = setup.application()
+        middleware = hf.middleware
     except HoldfastError as problem:
         connection.sendall(packed(Broken(str(problem))))
         return 1
@@ -81,6 +82,7 @@ def main() -> int:
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
         # A child opens the engine only for a handler that asks for a transaction.
         transactions=lambda job_id, delivery: hf.backend().transaction(job_id, delivery),
+        middleware=middleware,
     )
     return 0
 

@@ -1,7 +1,7 @@
 """`JobRuntime`: runs exactly one attempt of one job and says what it came to. It never sleeps and never retries."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import Token, copy_context
 from datetime import datetime
@@ -22,6 +22,7 @@ from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
 from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
+from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
 from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
@@ -55,7 +56,8 @@ class JobRuntime:
 
     `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
     `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
-    with `context.transaction()`: it is completed after a run that went well, before its verdict.
+    with `context.transaction()`: it is completed after a run that went well, before its verdict. `middleware` has its
+    hooks called around what is timed.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class JobRuntime:
         on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
         transactions: Transactions | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.registry = registry
+        self.hooks = around_run(middleware)
         self.clock = clock
         self.tee = tee
         self.on_output = on_output
@@ -205,6 +209,7 @@ class _Attempt:
         self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
         self.timeout = timeout = _timeout_for(handler, limit_s)
         self.output = output = Output(tee=runtime.tee)
+        output.about = (message, lease)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
         self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us, is_cancelled)
@@ -271,9 +276,23 @@ class _Attempt:
 
     def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
+        hooks = self._runtime.hooks
+        if self.handler.is_async:
+            return self._hooked_async(hooks) if hooks else self._body_async()
+        return self._hooked(hooks) if hooks else self._body()
+
+    def _hooked(self, hooks: tuple[Middleware, ...]) -> object:
+        with Running(hooks, self.context) as running:
+            running.value = value = self._body()
+        return value
+
+    async def _hooked_async(self, hooks: tuple[Middleware, ...]) -> object:
+        with Running(hooks, self.context) as running:
+            running.value = value = await self._body_async()
+        return value
+
+    def _body(self) -> object:
         handler, context = self.handler, self.context
-        if handler.is_async:
-            return self._body_async()
         handler.before_run(context)
         self.is_prepared = True
         value = handler.handle(context)
@@ -356,6 +375,9 @@ class _Host(Host, msgspec.Struct):
 
     def stop_asked(self) -> bool:
         return self.timeout.stop_asked() or (self.is_cancelled is not None and self.is_cancelled())
+
+    def stop_reason(self) -> BaseException | None:
+        return self.timeout.reason()
 
     def write(self, text: str) -> None:
         self.output.write(text)
