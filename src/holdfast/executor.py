@@ -39,6 +39,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
             hf.close()  # the module may have used it while it was imported
             hf.url = self.url
         hf.commands.allowed |= frozenset(self.allow)
+        hf.middleware  # noqa: B018 - a name that leads nowhere is an error here, before any job is taken
         return hf
 
 
@@ -68,7 +69,6 @@ def main() -> int:
     os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program
     try:
         hf = setup.application()
-        middleware = hf.middleware
     except HoldfastError as problem:
         connection.sendall(packed(Broken(str(problem))))
         return 1
@@ -82,7 +82,7 @@ def main() -> int:
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
         # A child opens the engine only for a handler that asks for a transaction.
         transactions=lambda job_id, delivery: hf.backend().transaction(job_id, delivery),
-        middleware=middleware,
+        middleware=hf.middleware,
     )
     return 0
 
