@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -10,7 +9,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.execution.logs import job_fields
-from holdfast.plaintext import PlainFormatter
+from holdfast.plaintext import PlainFormatter, plain
 
 __all__ = ["JobFilter", "JsonFormatter", "job_fields", "log_to_stderr"]
 
@@ -51,15 +50,11 @@ class JsonFormatter(logging.Formatter):
         document.update((name, value) for name, value in vars(record).items() if name not in _KNOWN | document.keys())
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(_safe(document), enc_hook=str).decode()
-
-
-def _safe(document: Mapping[str, object]) -> dict[str, object]:
-    """With text that can be written: what jobs say may hold half a character."""
-    return {
-        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-        for name, value in document.items()
-    }
+        try:
+            return msgspec.json.encode(document, enc_hook=str).decode()
+        except (TypeError, ValueError, RecursionError):  # half a character, or an `extra` that no JSON can say
+            said = {name: value if isinstance(value, int) else plain(value) for name, value in document.items()}
+            return msgspec.json.encode(said).decode()
 
 
 def log_to_stderr() -> None:

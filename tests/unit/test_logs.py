@@ -81,15 +81,21 @@ def test_coroutines_side_by_side_are_told_apart(hf: Holdfast, kept: Kept) -> Non
 def test_what_the_program_says_itself_stays(hf: Holdfast, kept: Kept) -> None:
     @hf.job
     def send() -> dict[str, object]:
-        log.warning("half \ud800", extra={"queue": "theirs", "size": 3, "place": Path("x")})
+        log.warning("mine", extra={"queue": "theirs", "size": 3, "place": Path("x")})
         return job_fields()
 
     result = send.options(id="one").enqueue().result()
     assert result == {"job_id": "one", "job": "send", "queue": "default", "attempt": 1, "delivery": 1}
     [document] = kept.documents()
     assert (document["queue"], document["size"], document["place"]) == ("theirs", 3, "x")
-    assert (document["job_id"], document["message"]) == ("one", "half ?")
+    assert (document["job_id"], document["message"]) == ("one", "mine")
     assert job_fields() == {}
+
+
+def test_a_line_is_json_whatever_was_logged() -> None:
+    record = logging.makeLogRecord({"msg": "half \ud800", "args": (), "size": 3, "odd": {1j: ["\ud800"]}})
+    document = json.loads(JsonFormatter().format(record))
+    assert (document["message"], document["size"]) == ("half \ufffd", 3)
 
 
 def test_an_exception_is_part_of_its_line(kept: Kept) -> None:
