@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast import Cancel, Holdfast, JobContext, JobDefinition, Middleware, Snooze
+from holdfast import Cancel, Holdfast, JobDefinition, Middleware, Snooze
 from holdfast.config import Settings
 from holdfast.errors import IdConflict
 from holdfast.tracing import OpenTelemetry
@@ -216,9 +216,6 @@ def test_another_middleware_that_changes_everything_loses_no_span(tmp_path: Path
 
 
 def test_notes_of_the_users_under_these_names_break_nothing(site: Site) -> None:
-    class Broken(Middleware):
-        def before_run(self, context: JobContext) -> None: ...
-
     @site.hf.job
     def add() -> None: ...
 

@@ -362,11 +362,15 @@ class _Host(Host, msgspec.Struct):
     timeout: Timeout
     output: Output
     job_id: str
-    delivery: int
+    delivered: int
     started_us: int
     is_cancelled: Callable[[], bool] | None
     opened: EngineTransaction | None = None
     has_failed: bool = False
+
+    @property
+    def delivery(self) -> int:
+        return self.delivered
 
     @property
     def deadline(self) -> datetime | None:
@@ -390,7 +394,7 @@ class _Host(Host, msgspec.Struct):
             if self.runtime.transactions is None:
                 return super().transaction()
             with self.timeout.held_back():  # an interrupt in the middle would leave it open, and others waiting for it
-                self.opened = self.runtime.transactions(self.job_id, self.delivery)
+                self.opened = self.runtime.transactions(self.job_id, self.delivered)
         return self.opened.connection
 
     def complete(self, result: ExecutionResult) -> None:
