@@ -5,7 +5,6 @@ import logging
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -209,6 +208,8 @@ def _made(name: str, directory: Path | None) -> object:
 
 
 def _found(name: str, directory: Path | None) -> object:
+    from importlib.metadata import entry_points  # here: importing it takes longer than all of ours
+
     for point in entry_points(group=ENTRY_POINTS, name=name):
         try:
             return point.load()

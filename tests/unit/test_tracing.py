@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from holdfast import Cancel, Holdfast, JobDefinition, Middleware, Snooze
+from holdfast import Cancel, Holdfast, JobContext, JobDefinition, Middleware, Snooze
 from holdfast.config import Settings
 from holdfast.errors import IdConflict
 from holdfast.tracing import OpenTelemetry
@@ -131,17 +131,26 @@ def test_a_run_may_be_part_of_the_trace_that_enqueued_it(site: Site) -> None:
     assert parents == [ids(send_outer)[1], ids(process_outer)[1], ids(send_inner)[1]]
 
 
-def test_the_span_of_a_run_is_current_in_it_and_in_nothing_else(site: Site) -> None:
+def test_the_span_of_a_run_is_current_in_it_and_in_nothing_around_it(tmp_path: Path) -> None:
     seen: list[int] = []
 
-    @site.hf.job
     def look() -> None:
         seen.append(trace.get_current_span().get_span_context().span_id)
 
-    look.enqueue()
-    site.work()
-    assert seen == [ids(site.spans()[-1])[1]]
+    class Around(Middleware):
+        def before_run(self, context: JobContext) -> None:
+            look()
+
+        def after_run(self, context: JobContext, value: object) -> None:
+            look()
+
+    site = Site(tmp_path)
+    with Holdfast("sync://", settings=Settings(), middleware=[Around(), site.middleware, Around()]) as hf:
+        hf.job(look).enqueue()
+    process, _ = site.spans()
+    assert seen == [0, ids(process)[1], ids(process)[1], ids(process)[1], 0]
     assert not trace.get_current_span().get_span_context().is_valid
+    site.hf.close()
 
 
 @pytest.mark.parametrize("is_async", [False, True])

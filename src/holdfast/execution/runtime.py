@@ -150,7 +150,8 @@ class JobRuntime:
     def _run(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
         with attempt:
-            result = attempt.judged(self._call(handler, attempt.timeout, attempt.body))
+            guarded = attempt.hooked if self.hooks else attempt.body
+            result = attempt.judged(self._call(handler, attempt.timeout, guarded))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -162,7 +163,8 @@ class JobRuntime:
     async def _run_async(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
         with attempt:
-            result = attempt.judged(await run_here(partial(_awaited, attempt.body), attempt.timeout))
+            guarded = attempt.hooked if self.hooks else attempt.body
+            result = attempt.judged(await run_here(partial(_awaited, guarded), attempt.timeout))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -276,27 +278,26 @@ class _Attempt:
 
     def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
-        hooks = self._runtime.hooks
-        if self.handler.is_async:
-            return self._hooked_async(hooks) if hooks else self._body_async()
-        return self._hooked(hooks) if hooks else self._body()
-
-    def _hooked(self, hooks: tuple[Middleware, ...]) -> object:
-        with Running(hooks, self.context) as running:
-            running.value = value = self._body()
-        return value
-
-    async def _hooked_async(self, hooks: tuple[Middleware, ...]) -> object:
-        with Running(hooks, self.context) as running:
-            running.value = value = await self._body_async()
-        return value
-
-    def _body(self) -> object:
         handler, context = self.handler, self.context
+        if handler.is_async:
+            return self._body_async()
         handler.before_run(context)
         self.is_prepared = True
         value = handler.handle(context)
         return value if value is None else _finished(value)
+
+    def hooked(self) -> object:
+        """The guarded part within the hooks of the middleware."""
+        if self.handler.is_async:
+            return self._hooked_async()
+        with Running(self._runtime.hooks, self.context) as running:
+            running.value = value = self.body()
+        return value
+
+    async def _hooked_async(self) -> object:
+        with Running(self._runtime.hooks, self.context) as running:
+            running.value = value = await self._body_async()
+        return value
 
     async def _body_async(self) -> object:
         await _awaited(partial(self.handler.before_run, self.context))
