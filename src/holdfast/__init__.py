@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
-    from holdfast.handlers import Cancel, Handler, JobContext, Snooze
+    from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
     from holdfast.metrics import InMemoryMetrics, MetricsCollector
+    from holdfast.middleware import Middleware
     from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "BackoffStrategy",
     "Cancel",
     "DeadReason",
+    "Depends",
     "ExecutionResult",
     "Handler",
     "Holdfast",
@@ -37,6 +39,7 @@ __all__ = [
     "JobOptions",
     "JobState",
     "MetricsCollector",
+    "Middleware",
     "ResultGone",
     "RetryPolicy",
     "Snooze",
@@ -51,8 +54,9 @@ _HOMES = {
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
-    "holdfast.handlers": ("Cancel", "Handler", "JobContext", "Snooze"),
+    "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),
     "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
+    "holdfast.middleware": ("Middleware",),
     "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -31,7 +31,9 @@ from holdfast.handlers import (
     HandlerRegistry,
     check_command,
 )
+from holdfast.handlers.dependencies import check_factory
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
+from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
@@ -99,6 +101,8 @@ class Job(Generic[P, C_co, R_co]):
         update_wrapper(self, handler.function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
+        if self._handler.dependencies:
+            self._handler.check_call(args, kwargs)
         return cast("C_co", self._handler.function(*args, **kwargs))
 
     def options(self, **options: Unpack[JobOptions]) -> "Job[P, C_co, R_co]":
@@ -157,6 +161,7 @@ class Holdfast:
         allowed_commands: Collection[str] | None = None,
         retry_policy: RetryPolicy | None = None,
         metrics: MetricsCollector | None = None,
+        middleware: Sequence[Middleware] = (),
         clock: Clock = SYSTEM_CLOCK,
         directory: str | Path | None = None,
     ) -> None:
@@ -169,11 +174,22 @@ class Holdfast:
         self.registry.register(COMMAND_KEY, self.commands)
         self._signing_key = signing_key
         self._retry_policy = retry_policy
+        self._middleware = checked(middleware)
         self._clock = clock
         self._opening = threading.Lock()
         self._opened: tuple[Engine, Signer] | None = None
         self._stand_in: tuple[Engine, Signer] | None = None
         self._inline: QueueWorker | None = None
+
+    # Looked up when it is first needed: what the file names may be a module that makes this very application.
+    @cached_property
+    def middleware(self) -> tuple[Middleware, ...]:
+        """The hooks around every job, the outermost first: those the configuration names, then those given here."""
+        return (*named_middleware(self.settings.middleware, self.project.directory), *self._middleware)
+
+    @cached_property
+    def _enqueue_hooks(self) -> tuple[Middleware, ...]:
+        return around_enqueue(self.middleware)
 
     def _open(self) -> tuple[Engine, Signer]:
         """The engine and its keys, opened once, whichever thread comes first."""
@@ -275,7 +291,7 @@ class Holdfast:
         """Make a plain or async function a job, under its own name or another key."""
 
         def register(function: Callable[P, R]) -> Job[P, R, R]:
-            handler = FunctionHandler(function, key=key, no_retry=no_retry)
+            handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
             job = Job[P, R, R](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
             return job
@@ -293,6 +309,26 @@ class Holdfast:
 
         return register
 
+    @contextmanager
+    def override(self, factory: Callable[..., object], replacement: Callable[..., object]) -> Generator[None]:
+        """Let jobs that run in this process meanwhile depend on `replacement` where they declare `factory`; for tests.
+
+        The replacement is a factory like any other, and may have dependencies of its own.
+        """
+        if not callable(replacement):
+            raise DefinitionError(f"{replacement!r} cannot be called: override with a factory, such as  lambda: value")
+        overrides = self.registry.overrides
+        before = overrides.get(factory)
+        check_factory(factory, overrides={**overrides, factory: replacement}, is_async=True, what="the override")
+        overrides[factory] = replacement
+        try:
+            yield
+        finally:
+            if before is None:
+                del overrides[factory]
+            else:
+                overrides[factory] = before
+
     def define(self, handler: str, payload: object = None) -> JobBuilder:
         """Describe a job step by step; `dispatch()` enqueues it."""
         return JobBuilder(handler, payload, dispatcher=self)
@@ -303,15 +339,28 @@ class Holdfast:
         `tx` is a connection to the engine's own database, which must be SQLite, PostgreSQL or MySQL: the driver's, a
         SQLAlchemy connection or session, or Django's. The job is kept if its transaction is.
         """
-        self.check(definition)
-        return self.backend().enqueue(definition, id=id, tx=tx)
+        if not self._enqueue_hooks:
+            self.check(definition)
+            return self.backend().enqueue(definition, id=id, tx=tx)
+        with self.enqueueing([definition]) as enqueueing:
+            [definition] = enqueueing.definitions
+            self.check(definition)
+            enqueueing.ids = [self.backend().enqueue(definition, id=id, tx=tx)]
+        return enqueueing.ids[0]
 
     def enqueue_many(self, definitions: Iterable[JobDefinition], *, tx: object | None = None) -> list[str]:
         """Keep one job of each definition, all or none, in one round trip; in your own transaction, if `tx` is one."""
-        engine, definitions = self.backend(), list(definitions)
-        for definition in definitions:
-            self.check(definition)
-        return [one.id for one in engine.accept(engine.envelopes.make_many(definitions), tx)]
+        engine = self.backend()
+        with self.enqueueing(list(definitions)) as enqueueing:
+            for definition in enqueueing.definitions:
+                self.check(definition)
+            accepted = engine.accept(engine.envelopes.make_many(enqueueing.definitions), tx)
+            enqueueing.ids = [one.id for one in accepted]
+        return list(enqueueing.ids)
+
+    def enqueueing(self, definitions: Sequence[JobDefinition]) -> Enqueueing:
+        """The hooks of the middleware around whatever keeps these definitions."""
+        return Enqueueing(self._enqueue_hooks, definitions)
 
     async def enqueue_async(self, definition: JobDefinition, *, id: str | None = None) -> str:
         """Keep one job of this definition, while the event loop goes on."""
@@ -383,6 +432,7 @@ class Holdfast:
             tee=tee,
             on_progress=on_progress,
             transactions=engine.transaction,
+            middleware=self.middleware,
             on_ended=on_ended,
         )
 

@@ -31,6 +31,9 @@ _SIG_HEX: Final = 64
 _SIG_SIZE: Final = len(_SIG_HEAD) + _SIG_HEX + len(_SIG_TAIL)
 
 
+# Where a job came from, for tracing. Like the trace id, that is no part of what the job is.
+_TRACE_MEMBERS: Final = frozenset({"traceparent", "tracestate"})
+
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -150,6 +153,10 @@ def content_digest(wire: bytes) -> bytes:
     message = describe(wire)
     if message is None:
         return hashlib.blake2b(wire, digest_size=16).digest()
+    meta = msgspec.json.decode(message.meta)
+    if isinstance(meta, dict):  # it may come from anybody
+        noted = cast("dict[str, Any]", meta)
+        meta = {name: value for name, value in noted.items() if name not in _TRACE_MEMBERS}
     content = (
         message.job,
         msgspec.json.decode(message.payload),
@@ -160,7 +167,7 @@ def content_digest(wire: bytes) -> bytes:
         message.timeout,
         message.backoff,
         message.tags,
-        msgspec.json.decode(message.meta),
+        meta,
         message.fence,
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()

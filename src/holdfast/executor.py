@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.loading import load_app
-from holdfast.plaintext import log_to_stderr
+from holdfast.logs import log_to_stderr
 from holdfast.worker.executors.child import Limits, serve
 from holdfast.worker.executors.frames import Broken, Ready, packed
 
@@ -39,6 +39,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
             hf.close()  # the module may have used it while it was imported
             hf.url = self.url
         hf.commands.allowed |= frozenset(self.allow)
+        hf.middleware  # noqa: B018 - a name that leads nowhere is an error here, before any job is taken
         return hf
 
 
@@ -81,6 +82,7 @@ def main() -> int:
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
         # A child opens the engine only for a handler that asks for a transaction.
         transactions=lambda job_id, delivery: hf.backend().transaction(job_id, delivery),
+        middleware=hf.middleware,
     )
     return 0
 

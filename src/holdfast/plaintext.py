@@ -17,10 +17,3 @@ class PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return plain(super().format(record)).replace("\n", "\n    ")
-
-
-def log_to_stderr() -> None:
-    """Print warnings and worse, unless the program has decided otherwise."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])

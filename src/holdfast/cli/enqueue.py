@@ -1,9 +1,10 @@
 """`holdfast enqueue`: jobs from JSON, from a file, from lines on stdin, or from a command."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import click
 
@@ -13,6 +14,7 @@ from holdfast.cli.options import Span, WithWait, json_option, url_option, wait_o
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.spec import read_spec
 from holdfast.codec import strict_json
+from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.values import Accepted, JobEnvelope
 
@@ -73,8 +75,11 @@ def enqueue(
     with Holdfast(url) as hf:
         if not hf.backend().capabilities.shared:
             raise ConfigError(f"jobs in {hf.location} end with this command: name an engine that keeps them")
-        envelopes = _envelopes(hf, described, options)
-        accepted = hf.backend().accept(envelopes)
+        jobs = [_job(where, fields, options) for where, fields in described]
+        with hf.enqueueing([job.definition for job in jobs]) as enqueueing:
+            envelopes = _envelopes(hf, jobs, enqueueing.definitions)
+            accepted = hf.backend().accept(envelopes)
+            enqueueing.ids = [one.id for one in accepted]
         is_bulk, is_waiting = _is_bulk(spec), wait_s is not None
         if as_json and not is_waiting:
             _print_accepted(envelopes, accepted, is_bulk=is_bulk)
@@ -87,6 +92,29 @@ def enqueue(
         if is_bulk:
             return await_jobs(hf.backend(), [one.id for one in accepted], wait_s, as_json=as_json)
         return await_job(hf.backend(), accepted[0].id, wait_s, as_json=as_json)
+
+
+class _Described(NamedTuple):
+    """One job to enqueue, and where its description came from."""
+
+    where: str
+    definition: JobDefinition
+    id: str | None
+
+
+def _job(where: str, fields: Mapping[str, Any], options: Mapping[str, Any]) -> _Described:
+    with _named(where):
+        spec = read_spec(fields, options)
+        return _Described(where, spec.definition(), spec.id)
+
+
+@contextmanager
+def _named(where: str) -> Generator[None]:
+    """Let an error say which job it is about."""
+    try:
+        yield
+    except DefinitionError as problem:
+        raise type(problem)(f"{where}: {problem}") from problem
 
 
 def _is_bulk(spec: tuple[str, ...]) -> bool:
@@ -140,25 +168,20 @@ def _described(value: object, where: str) -> list[tuple[str, Mapping[str, Any]]]
     raise DefinitionError(f"{where}: a job is a JSON object, not {type(value).__name__}")
 
 
-def _envelopes(
-    hf: Holdfast, described: list[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any]
-) -> list[JobEnvelope]:
+def _envelopes(hf: Holdfast, jobs: list[_Described], definitions: Sequence[JobDefinition]) -> list[JobEnvelope]:
     factory = hf.backend().envelopes
     envelopes: list[JobEnvelope] = []
-    with click.progressbar(described, label="signing", file=sys.stderr, hidden=not _shows_progress(described)) as items:
-        for where, fields in items:
-            try:
-                spec = read_spec(fields, options)
-                definition = spec.definition()
+    signed = list(zip(jobs, definitions, strict=True))
+    with click.progressbar(signed, label="signing", file=sys.stderr, hidden=not _shows_progress(jobs)) as items:
+        for job, definition in items:
+            with _named(job.where):
                 hf.check(definition)
-                envelopes.append(factory.make(definition, id=spec.id))
-            except DefinitionError as problem:
-                raise type(problem)(f"{where}: {problem}") from problem
+                envelopes.append(factory.make(definition, id=job.id))
     return envelopes
 
 
-def _shows_progress(described: list[tuple[str, Mapping[str, Any]]]) -> bool:
-    return len(described) >= 1000 and sys.stderr.isatty()
+def _shows_progress(jobs: list[_Described]) -> bool:
+    return len(jobs) >= 1000 and sys.stderr.isatty()
 
 
 def _print_accepted(envelopes: list[JobEnvelope], accepted: list[Accepted], *, is_bulk: bool) -> None:

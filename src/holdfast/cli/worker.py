@@ -19,9 +19,9 @@ from holdfast.cli.start_options import StartChoices, start_options
 from holdfast.errors import ConfigError
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
+from holdfast.logs import log_to_stderr
 from holdfast.metrics import InMemoryMetrics
 from holdfast.metrics.levels import JobCounts, WorkerLevels
-from holdfast.plaintext import log_to_stderr
 from holdfast.values import StopOrder, WorkerResult, WorkerStatus
 from holdfast.worker.census import Census
 from holdfast.worker.executors.guarded import orphans_adopted

@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     signing_key_file: str = ""
     verify: bool = True
     allow_unsigned: bool = False
+    middleware: tuple[str, ...] = ()
     allowlist: Mapping[str, tuple[str, ...]] | None = None
 
     def __repr__(self) -> str:
@@ -149,13 +150,15 @@ KEYS: Final = {
         Key(name="signing-key-file", kind="path", meaning="file with the signing keys, the signing one first"),
         Key(name="verify", kind="flag", meaning="check signatures; false only together with allow-unsigned"),
         Key(name="allow-unsigned", kind="flag", meaning="with verify = false: run jobs that nobody signed"),
+        Key(name="middleware", kind="words", meaning="hooks around jobs: MODULE:NAME, or the names of installed ones"),
         Key(name="allowlist", kind="lists", meaning="handlers that a queue may run, a table; queues not named run all"),
     )
 }
 
-# Variables of ours that are no settings: what a job finds, and what `./holdfast` in a checkout asks.
+# Variables of ours that are no settings: what a job finds, how a worker logs, and what shells and `./holdfast` ask.
 OTHER_VARIABLES: Final = frozenset(
-    f"{ENVIRONMENT_PREFIX}{name}" for name in ("ATTEMPT", "JOB_ID", "PROGRESS_FD", "PYTHON", "QUEUE")
+    f"{ENVIRONMENT_PREFIX}{name}"
+    for name in ("ATTEMPT", "COMPLETION_WAIT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PYTHON", "QUEUE")
 )
 
 

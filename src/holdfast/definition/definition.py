@@ -105,6 +105,10 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
     def with_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
         return msgspec.structs.replace(self, meta=encode_payload(dict(meta), what="the meta"))
 
+    def with_added_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
+        """With these members beside those it has, or instead of those of the same name."""
+        return self.with_meta({**msgspec.json.decode(self.meta, type=dict[str, object]), **meta})
+
     def with_trace_id(self, trace_id: str | None) -> "JobDefinition":
         return msgspec.structs.replace(self, trace_id=trace_id)
 

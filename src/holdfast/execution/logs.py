@@ -1,4 +1,7 @@
-"""What an attempt logs is kept with what it prints: a handler on the root logger, there while jobs may run."""
+"""What an attempt logs is kept with what it prints: a handler on the root logger, there while jobs may run.
+
+And every record can be told whose it is: `job_fields` says so, for the filter in `holdfast.logs`.
+"""
 
 import logging
 import threading
@@ -43,6 +46,21 @@ def _output_of(record: logging.LogRecord) -> Output | None:
     """Whose record it is. What we ourselves log on threads of ours is not the job's that happens to be running."""
     is_a_users = record.name == _JOB or not record.name.startswith(_OURS)
     return output_here(even_unclaimed=is_a_users)
+
+
+def job_fields(record: logging.LogRecord | None = None) -> dict[str, object]:
+    """Which run this code, or a record, belongs to; nothing outside of one."""
+    output = output_here(even_unclaimed=True) if record is None else _output_of(record)
+    if output is None or output.about is None:
+        return {}
+    message, lease = output.about
+    return {
+        "job_id": message.identifier,
+        "job": message.job,
+        "queue": message.queue,
+        "attempt": lease.attempts + 1,
+        "delivery": lease.delivery,
+    }
 
 
 def _as_without_handlers(record: logging.LogRecord) -> None:

@@ -14,6 +14,9 @@ from holdfast.values import OUTPUT_LIMIT
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+    from holdfast.codec import JobMessage
+    from holdfast.execution.runtime import Claimed
+
 Tee: TypeAlias = Callable[[str], object]
 MIN_LIMIT: Final = 256
 _MARK_ROOM: Final = 64
@@ -30,6 +33,8 @@ class Output:
     _head: bytearray
     _tail: bytearray
     _total = 0
+    about: "tuple[JobMessage, Claimed] | None" = None
+    """Whose output it is: what was delivered, and under which lease."""
 
     def __init__(self, *, limit: int = OUTPUT_LIMIT, tee: Tee | None = None) -> None:
         if limit < MIN_LIMIT:

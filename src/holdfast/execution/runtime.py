@@ -1,7 +1,7 @@
 """`JobRuntime`: runs exactly one attempt of one job and says what it came to. It never sleeps and never retries."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import Token, copy_context
 from datetime import datetime
@@ -22,6 +22,7 @@ from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
 from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
 from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
+from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
 from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 
@@ -56,8 +57,9 @@ class JobRuntime:
 
     `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
     `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
-    with `context.transaction()`: it is completed after a run that went well, before its verdict. `on_ended` is shown
-    how each run ended, the value or the exception itself, before that becomes text: for tests.
+    with `context.transaction()`: it is completed after a run that went well, before its verdict. `middleware` has its
+    hooks called around what is timed. `on_ended` is shown how each run ended, the value or the exception itself,
+    before that becomes text: for tests.
     """
 
     def __init__(
@@ -69,9 +71,11 @@ class JobRuntime:
         on_output: OnOutput | None = None,
         on_progress: OnProgress | None = None,
         transactions: Transactions | None = None,
+        middleware: Iterable[Middleware] = (),
         on_ended: OnEnded | None = None,
     ) -> None:
         self.registry = registry
+        self.hooks = around_run(middleware)
         self.clock = clock
         self.tee = tee
         self.on_output = on_output
@@ -150,7 +154,8 @@ class JobRuntime:
     def _run(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
         with attempt:
-            result = attempt.judged(self._call(handler, attempt.timeout, attempt.body))
+            guarded = attempt.hooked if self.hooks else attempt.body
+            result = attempt.judged(self._call(handler, attempt.timeout, guarded))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -162,7 +167,8 @@ class JobRuntime:
     async def _run_async(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
         with attempt:
-            result = attempt.judged(await run_here(partial(_awaited, attempt.body), attempt.timeout))
+            guarded = attempt.hooked if self.hooks else attempt.body
+            result = attempt.judged(await run_here(partial(_awaited, guarded), attempt.timeout))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -209,6 +215,7 @@ class _Attempt:
         self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
         self.timeout = timeout = _timeout_for(handler, limit_s)
         self.output = output = Output(tee=runtime.tee)
+        output.about = (message, lease)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
         self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us, is_cancelled)
@@ -283,6 +290,19 @@ class _Attempt:
         value = handler.handle(context)
         return value if value is None else _finished(value)
 
+    def hooked(self) -> object:
+        """The guarded part within the hooks of the middleware."""
+        if self.handler.is_async:
+            return self._hooked_async()
+        with Running(self._runtime.hooks, self.context) as running:
+            running.value = value = self.body()
+        return value
+
+    async def _hooked_async(self) -> object:
+        with Running(self._runtime.hooks, self.context) as running:
+            running.value = value = await self._body_async()
+        return value
+
     async def _body_async(self) -> object:
         await _awaited(partial(self.handler.before_run, self.context))
         self.is_prepared = True
@@ -351,11 +371,15 @@ class _Host(Host, msgspec.Struct):
     timeout: Timeout
     output: Output
     job_id: str
-    delivery: int
+    delivered: int
     started_us: int
     is_cancelled: Callable[[], bool] | None
     opened: EngineTransaction | None = None
     has_failed: bool = False
+
+    @property
+    def delivery(self) -> int:
+        return self.delivered
 
     @property
     def deadline(self) -> datetime | None:
@@ -364,6 +388,9 @@ class _Host(Host, msgspec.Struct):
 
     def stop_asked(self) -> bool:
         return self.timeout.stop_asked() or (self.is_cancelled is not None and self.is_cancelled())
+
+    def stop_reason(self) -> BaseException | None:
+        return self.timeout.reason()
 
     def write(self, text: str) -> None:
         self.output.write(text)
@@ -376,7 +403,7 @@ class _Host(Host, msgspec.Struct):
             if self.runtime.transactions is None:
                 return super().transaction()
             with self.timeout.held_back():  # an interrupt in the middle would leave it open, and others waiting for it
-                self.opened = self.runtime.transactions(self.job_id, self.delivery)
+                self.opened = self.runtime.transactions(self.job_id, self.delivered)
         return self.opened.connection
 
     def complete(self, result: ExecutionResult) -> None:

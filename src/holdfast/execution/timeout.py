@@ -187,6 +187,12 @@ class Timeout:
     def is_overdue(self) -> bool:
         return 0 < self.limit_s <= time.monotonic() - self._started
 
+    def reason(self) -> JobInterrupted | None:
+        """Why the call ends as stopped, whatever it still returns; from now on that is why, if its time is up."""
+        if self.is_overdue():
+            self.expire()
+        return self.stopped_by
+
     def stop_asked(self) -> bool:
         """Whether the call shall stop; all there is to see where no signal can be raised."""
         return self.stopped_by is not None or self.is_overdue()

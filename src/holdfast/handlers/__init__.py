@@ -2,6 +2,7 @@
 
 from holdfast.handlers.command import COMMAND_KEY, Command, CommandFailed, CommandHandler, check_command, parse_command
 from holdfast.handlers.contract import Cancel, Handler, Host, JobContext, Snooze
+from holdfast.handlers.dependencies import Depends
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.registry import HandlerRegistry
 
@@ -11,6 +12,7 @@ __all__ = [
     "Command",
     "CommandFailed",
     "CommandHandler",
+    "Depends",
     "FunctionHandler",
     "Handler",
     "HandlerRegistry",

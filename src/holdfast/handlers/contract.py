@@ -53,9 +53,18 @@ class Host:
         """When the attempt's time is up."""
         return None
 
+    @property
+    def delivery(self) -> int:
+        """How often the job has been delivered, this time included."""
+        return 0
+
     def stop_asked(self) -> bool:
         """Whether the attempt shall stop."""
         return False
+
+    def stop_reason(self) -> BaseException | None:
+        """Why the attempt ends as stopped, whatever it still returns."""
+        return None
 
     def write(self, text: str) -> None:
         """Add to the output kept with the attempt."""
@@ -93,6 +102,11 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     def deadline(self) -> datetime | None:
         """When the attempt's time is up, if it has a timeout."""
         return self.host.deadline
+
+    @property
+    def delivery(self) -> int:
+        """How often the job has been given to a worker, this time included; 0 if it has not."""
+        return self.host.delivery
 
     @property
     def log(self) -> logging.Logger:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec import UNSET
 from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.handlers.contract import Handler, JobContext
+from holdfast.handlers.dependencies import Factory, Scope, check_factory, dependency_of, finished
 from holdfast.handlers.payload import check_readable, why_unreadable
 
 _NULL = b"null"
@@ -25,8 +26,9 @@ _located = re.compile(r"(?P<problem>.*) - at `\$\.(?P<path>(?P<parameter>\w+).*)
 class FunctionHandler(Handler):
     """Calls a function with the members of the payload, each decoded into the type its parameter declares.
 
-    A parameter annotated `JobContext` receives the context and is not part of the payload. A parameter left out of
-    the payload takes the function's own default. Everything is read from the signature once, here.
+    A parameter annotated `JobContext` receives the context and one declared with `Depends` what its factory makes;
+    neither is part of the payload. A parameter left out of the payload takes the function's own default. Everything is
+    read from the signature once, here. `overrides` names factories that others stand in for, when a job is run.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class FunctionHandler(Handler):
         *,
         key: str | None = None,
         no_retry: Collection[type[BaseException]] = (),
+        overrides: Mapping[Factory, Factory] | None = None,
     ) -> None:
         self.function = function
         self.key = key if key is not None else _key_of(function)
@@ -44,7 +47,10 @@ class FunctionHandler(Handler):
             raise DefinitionError(f"job '{self.key}' is a generator: nobody would iterate it; return a value instead")
         parameters = _parameters_of(function, self.key)
         context_names = [p.name for p in parameters if p.annotation is JobContext]
-        payload = [p for p in parameters if p.annotation is not JobContext]
+        self.dependencies = _dependencies_of(parameters, self.key)
+        self._check_dependencies({})
+        self._overrides: Mapping[Factory, Factory] = {} if overrides is None else overrides
+        payload = [p for p in parameters if p.annotation is not JobContext and p.name not in self.dependencies]
         self._context_names = tuple(context_names)
         self._positional = tuple(p.name for p in payload if p.kind is not inspect.Parameter.KEYWORD_ONLY)
         self._names = tuple(p.name for p in payload)
@@ -61,7 +67,34 @@ class FunctionHandler(Handler):
             arguments = {name: value for name, value in arguments.items() if value is not UNSET}
         for name in self._context_names:
             arguments[name] = context
+        if self.dependencies:
+            running = self._injected(context, arguments)
+            return running if self.is_async else finished(running)
         return self.function(**arguments)
+
+    async def _injected(self, context: JobContext, arguments: dict[str, object]) -> object:
+        if self._overrides:
+            self._check_dependencies(self._overrides)
+        async with Scope(context, self._overrides) as scope:
+            for name, factory in self.dependencies.items():
+                arguments[name] = await scope.value(factory)
+            value: Any = self.function(**arguments)
+            scope.returned = value = await value if self.is_async else value
+        return value
+
+    def _check_dependencies(self, overrides: Mapping[Factory, Factory]) -> None:
+        for factory in self.dependencies.values():
+            check_factory(factory, overrides=overrides, is_async=self.is_async, what=f"job '{self.key}'")
+
+    def check_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Refuse a plain call of the function without its dependencies: only a run is given them."""
+        given = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
+        missing = [name for name in self.dependencies if name not in given]
+        if missing:
+            raise TypeError(
+                f"{self.key}() is called without {', '.join(map(repr, missing))}, which only a run is given: "
+                "pass it, or enqueue the job"
+            )
 
     def takes(self, name: str) -> bool:
         """Whether the function has an argument of this name."""
@@ -88,6 +121,12 @@ class FunctionHandler(Handler):
         if len(arguments) == len(args) + len(kwargs) and self._required.issubset(arguments):
             return arguments
         # Something is wrong. Binding by the signature knows what, and takes several times as long.
+        injected = [name for name in kwargs if name in self.dependencies]
+        if injected:
+            raise DefinitionError(
+                f"job '{self.key}': parameter '{injected[0]}' is a dependency, made where the job runs; leave it out, "
+                f"the job is enqueued as {self.key}{self._signature}"
+            )
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as problem:
@@ -133,7 +172,7 @@ def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Pa
                 f"job '{key}': parameter '{parameter}' {_CANNOT_BE_NAMED[parameter.kind]}, but the payload passes "
                 "every argument by its name; give it named parameters"
             )
-        if parameter.annotation is not JobContext:
+        if parameter.annotation is not JobContext and dependency_of(parameter, what=f"job '{key}'") is None:
             check_readable(_type_of(parameter), what=f"job '{key}': parameter '{parameter}'")
     return parameters
 
@@ -144,6 +183,11 @@ def _result_type(function: Callable[..., object]) -> Any:
     if declared is inspect.Signature.empty or declared is object or why_unreadable(declared) is not None:
         return Any
     return declared
+
+
+def _dependencies_of(parameters: list[inspect.Parameter], key: str) -> dict[str, Factory]:
+    declared = {parameter.name: dependency_of(parameter, what=f"job '{key}'") for parameter in parameters}
+    return {name: factory for name, factory in declared.items() if factory is not None}
 
 
 def _type_of(parameter: inspect.Parameter) -> Any:

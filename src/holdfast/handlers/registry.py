@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError, HandlerForbidden, UnknownHandler
 from holdfast.handlers.contract import Handler
+from holdfast.handlers.dependencies import Factory
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.payload import check_readable
 
@@ -29,6 +30,8 @@ class HandlerRegistry:
     def __init__(self, allowlist: Mapping[str, Collection[str]] | None = None) -> None:
         self._handlers: dict[str, Handler] = {}
         self._registered: dict[str, Registrable] = {}
+        self.overrides: dict[Factory, Factory] = {}
+        """Which factories of dependencies others stand in for; the handlers made here look into it at each run."""
         self._allowed = {queue: _as_keys(queue, keys) for queue, keys in (allowlist or {}).items()}
 
     def register(self, key: str, handler: Registrable) -> Handler:
@@ -41,7 +44,7 @@ class HandlerRegistry:
                 f"register {_name_of(handler)} under another key"
             )
         JobDefinition(handler=key)  # knows what a key may look like
-        made = _as_handler(key, handler)
+        made = _as_handler(key, handler, self.overrides)
         check_readable(made.payload_type, what=f"the payload_type of handler '{key}'")
         _check_hooks(key, made)
         _check_no_retry(key, made)
@@ -76,13 +79,13 @@ class HandlerRegistry:
         return f"no handler {_quoted(key)} is registered here{guess} known handlers: {_listed(self._handlers)}"
 
 
-def _as_handler(key: str, handler: Registrable) -> Handler:
+def _as_handler(key: str, handler: Registrable, overrides: Mapping[Factory, Factory]) -> Handler:
     if isinstance(handler, Handler):
         return handler
     if inspect.isclass(handler):
         return _instance(key, handler)
     if callable(handler):
-        return FunctionHandler(handler, key=key)
+        return FunctionHandler(handler, key=key, overrides=overrides)
     raise DefinitionError(f"handler '{key}' must be a Handler or a function, not {handler!r}")
 
 

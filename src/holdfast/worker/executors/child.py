@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias, assert_never
 
@@ -24,6 +24,7 @@ from holdfast.execution.failure import describe_error
 from holdfast.execution.runtime import JobRuntime, Transactions
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.handlers import HandlerRegistry
+from holdfast.middleware import Middleware
 from holdfast.values import ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
     Delivery,
@@ -183,11 +184,20 @@ class Bench:
     """What every slot works with: the line, the runtime, the limits, and which job runs under which number."""
 
     def __init__(
-        self, line: Line, registry: HandlerRegistry, limits: Limits, transactions: Transactions | None = None
+        self,
+        line: Line,
+        registry: HandlerRegistry,
+        limits: Limits,
+        transactions: Transactions | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.line = line
         self.runtime = JobRuntime(
-            registry, on_output=self._on_output, on_progress=self._on_progress, transactions=transactions
+            registry,
+            on_output=self._on_output,
+            on_progress=self._on_progress,
+            transactions=transactions,
+            middleware=middleware,
         )
         self.limits = limits
         self._registry = registry
@@ -374,10 +384,11 @@ def serve(
     slots: int,
     limits: Limits,
     transactions: Transactions | None = None,
+    middleware: Iterable[Middleware] = (),
 ) -> None:
     """Run jobs in this process until the worker says to leave, or is gone."""
     line = Line(connection)
-    bench = Bench(line, registry, limits, transactions)
+    bench = Bench(line, registry, limits, transactions, middleware)
     many = ManySlots(bench, slots) if slots > 1 else OneSlot(bench)
 
     def listen() -> None:

@@ -1,0 +1,277 @@
+"""`Depends`: parameters that a run is given, made for it by a factory and taken down when it ends."""
+
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from enum import Enum
+from functools import lru_cache
+from types import TracebackType
+from typing import Annotated, Any, Final, Self, TypeAlias, TypeVar, get_args, get_origin, overload
+
+from msgspec import Struct
+
+from holdfast.errors import DefinitionError
+from holdfast.handlers.contract import Cancel, JobContext, Snooze
+
+T = TypeVar("T")
+Factory: TypeAlias = Callable[..., Any]
+_EMPTY: Final = inspect.Parameter.empty
+_UNNAMED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Dependency(Struct, frozen=True):
+    """What `Depends(factory)` stands for in a signature; without a factory, the annotation names it."""
+
+    factory: Factory | None
+
+
+# To a type checker the call has the type of what the parameter will hold, so that it can be the default of it.
+@overload
+def Depends() -> Any: ...
+@overload
+def Depends(factory: Callable[..., Iterator[T]], /) -> T: ...
+@overload
+def Depends(factory: Callable[..., AsyncIterator[T]], /) -> T: ...
+@overload
+def Depends(factory: Callable[..., Awaitable[T]], /) -> T: ...
+@overload
+def Depends(factory: Callable[..., T], /) -> T: ...
+def Depends(factory: Factory | None = None, /) -> Any:
+    """A parameter that each run is given: `session: Session = Depends(open_session)`.
+
+    The factory is a function or class, plain or async; as a generator it yields the value once, and goes on when the
+    run has ended, with the run's exception raised at the `yield`. Its own parameters are dependencies, too, or
+    annotated `JobContext`, or have defaults. Each factory is called once per run.
+
+    Within `Annotated[Session, Depends(open_session)]` it names the factory; `= Depends()` behind that makes the
+    parameter one that nobody has to pass.
+    """
+    if factory is not None and not callable(factory):
+        raise DefinitionError(f"Depends({factory!r}): pass the function that makes the value, not the value")
+    try:
+        hash(factory)
+    except TypeError as problem:
+        raise DefinitionError(f"the dependency {factory!r} cannot be told from others: {problem}") from problem
+    return Dependency(factory)
+
+
+class _Kind(Enum):
+    PLAIN = "plain"
+    COROUTINE = "async"
+    GENERATOR = "generator"
+    ASYNC_GENERATOR = "async generator"
+
+    @property
+    def is_async(self) -> bool:
+        return self in (_Kind.COROUTINE, _Kind.ASYNC_GENERATOR)
+
+
+class Provider(Struct, frozen=True):
+    """A factory, read once: what it is, and what it needs. None stands for the context."""
+
+    factory: Factory
+    kind: _Kind
+    needs: tuple[tuple[str, Factory | None], ...]
+
+    @property
+    def name(self) -> str:
+        return name_of(self.factory)
+
+
+def name_of(factory: Factory) -> str:
+    """How messages call a factory."""
+    return str(getattr(factory, "__qualname__", factory))
+
+
+def dependency_of(parameter: inspect.Parameter, *, what: str) -> Factory | None:
+    """The factory of a parameter that declares one."""
+    declared = parameter.default if isinstance(parameter.default, Dependency) else None
+    annotated = _annotated(parameter.annotation)
+    found = [one.factory for one in (declared, annotated) if one is not None and one.factory is not None]
+    if found:
+        return found[0]
+    if declared is not None or annotated is not None:
+        name = parameter.name
+        raise DefinitionError(
+            f"{what}: Depends() for '{name}' names no factory: write  {name}: T = Depends(factory)  "
+            f"or  {name}: Annotated[T, Depends(factory)] = Depends()"
+        )
+    return None
+
+
+def _annotated(annotation: Any) -> Dependency | None:
+    if get_origin(annotation) is not Annotated:
+        return None
+    return next((one for one in get_args(annotation)[1:] if isinstance(one, Dependency)), None)
+
+
+def provider_of(factory: Factory) -> Provider:
+    """What a factory is and needs; `DefinitionError` if nobody could call it."""
+    try:
+        return _provider_of(factory)
+    except TypeError as problem:
+        raise DefinitionError(f"the dependency {factory!r} cannot be told from others: {problem}") from problem
+
+
+@lru_cache(maxsize=1024)
+def _provider_of(factory: Factory) -> Provider:
+    what = f"dependency '{name_of(factory)}'"
+    kind = _kind_of(factory)
+    wrapped = inspect.unwrap(factory)
+    if kind is _Kind.PLAIN and (inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)):
+        raise DefinitionError(f"{what} makes a context manager: depend on the generator function that it decorates")
+    needs: list[tuple[str, Factory | None]] = []
+    for parameter in _parameters_of(factory, what):
+        inner = dependency_of(parameter, what=what)
+        if inner is not None:
+            needs.append((parameter.name, inner))
+        elif parameter.annotation is JobContext:
+            needs.append((parameter.name, None))
+        elif parameter.default is _EMPTY and parameter.kind not in _UNNAMED:
+            raise DefinitionError(
+                f"{what}: nobody would pass its parameter '{parameter}': make it a dependency (Depends), annotate it "
+                "JobContext, or give it a default"
+            )
+    return Provider(factory, kind, tuple(needs))
+
+
+def _kind_of(factory: Factory) -> _Kind:
+    called = factory if inspect.isroutine(factory) or inspect.isclass(factory) else getattr(factory, "__call__", None)  # noqa: B004
+    for function in (factory, called):
+        if inspect.isasyncgenfunction(function):
+            return _Kind.ASYNC_GENERATOR
+        if inspect.isgeneratorfunction(function):
+            return _Kind.GENERATOR
+        if inspect.iscoroutinefunction(function):
+            return _Kind.COROUTINE
+    return _Kind.PLAIN
+
+
+def _parameters_of(factory: Factory, what: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(factory, eval_str=True).parameters.values())
+    except (NameError, AttributeError, SyntaxError) as problem:
+        raise DefinitionError(
+            f"{what}: an annotation cannot be evaluated ({problem}); import its name where the function is defined, "
+            "outside of TYPE_CHECKING"
+        ) from problem
+    except (TypeError, ValueError) as problem:
+        raise DefinitionError(f"{what} shows no signature ({problem}); wrap it in a def") from problem
+
+
+def check_factory(
+    factory: Factory, *, overrides: Mapping[Factory, Factory], is_async: bool, what: str, path: tuple[Factory, ...] = ()
+) -> None:
+    """Refuse a factory that needs itself, or has to be awaited where nobody can; and so with all that it needs."""
+    factory = overrides.get(factory, factory)
+    if factory in path:
+        circle = " → ".join(name_of(one) for one in (*path[path.index(factory) :], factory))
+        raise DefinitionError(f"{what}: the dependencies go in a circle: {circle}")
+    provider = provider_of(factory)
+    if provider.kind.is_async and not is_async:
+        raise DefinitionError(
+            f"{what} is a plain function, which cannot wait for the {provider.kind.value} dependency "
+            f"'{provider.name}': make the job async def, or the dependency plain"
+        )
+    for _, inner in provider.needs:
+        if inner is not None:
+            check_factory(inner, overrides=overrides, is_async=is_async, what=what, path=(*path, factory))
+
+
+_Opened: TypeAlias = Generator[Any, Any, Any] | AsyncGenerator[Any, Any]
+
+
+class Scope:
+    """The dependencies of one run: each made once, and taken down in reverse order when the block ends.
+
+    Written for coroutines; without async factories it never waits, and `finished` runs it as it stands.
+    """
+
+    def __init__(self, context: JobContext, overrides: Mapping[Factory, Factory]) -> None:
+        self._context = context
+        self._overrides = overrides
+        self._made: dict[Factory, object] = {}
+        self._open: list[tuple[Provider, _Opened]] = []
+        self.returned: object = None
+        """What the handler returned: a `Snooze` or `Cancel` is shown to the generators as if it had been raised."""
+
+    async def value(self, factory: Factory) -> object:
+        """What the factory makes, or has made for this run."""
+        factory = self._overrides.get(factory, factory)
+        if factory not in self._made:
+            self._made[factory] = await self._make(provider_of(factory))
+        return self._made[factory]
+
+    async def _make(self, provider: Provider) -> object:
+        arguments = {
+            name: self._context if inner is None else await self.value(inner) for name, inner in provider.needs
+        }
+        made: Any = provider.factory(**arguments)
+        match provider.kind:
+            case _Kind.PLAIN:
+                return made
+            case _Kind.COROUTINE:
+                return await made
+            case _Kind.GENERATOR | _Kind.ASYNC_GENERATOR:
+                # Noted before it is begun: an interrupt may come as soon as it has opened something.
+                self._open.append((provider, made))
+                try:
+                    return next(made) if provider.kind is _Kind.GENERATOR else await anext(made)
+                except (StopIteration, StopAsyncIteration):
+                    raise RuntimeError(f"dependency '{provider.name}' yielded nothing") from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, problem: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        # Where nothing can be raised, a run that was to stop has returned all the same, and is judged by that.
+        said = problem or self._context.host.stop_reason()
+        if said is None and isinstance(self.returned, Snooze | Cancel):
+            said = self.returned
+        error = said
+        try:
+            while self._open:
+                provider, generator = self._open.pop()
+                try:
+                    await _closed(provider, generator, error)
+                except BaseException as raised:
+                    error = raised
+            if error is not None and error is not said:
+                raise error
+        finally:
+            del error, said, problem  # a traceback that holds this frame would live until the next garbage collection
+
+
+async def _closed(provider: Provider, generator: _Opened, error: BaseException | None) -> None:
+    """Let the generator go on to its end. That it swallows the error hides nothing: the run has failed all the same."""
+    traceback = None if error is None else error.__traceback__
+    try:
+        if isinstance(generator, Generator):
+            next(generator) if error is None else generator.throw(error)
+        elif error is None:
+            await anext(generator)
+        else:
+            await generator.athrow(error)
+    except (StopIteration, StopAsyncIteration):
+        return
+    except BaseException as raised:
+        if error is None or not (raised is error or (raised.__cause__ is error and isinstance(error, StopIteration))):
+            raise
+        error.__traceback__ = traceback  # without the way through the generator
+        return
+    if isinstance(generator, Generator):
+        generator.close()
+    else:
+        await generator.aclose()
+    raise RuntimeError(f"dependency '{provider.name}' yielded a second time: it makes one value for each run")
+
+
+def finished(coroutine: "Any") -> object:
+    """The value of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return ended.value
+    coroutine.close()
+    raise RuntimeError("a plain function's dependency waited for something")

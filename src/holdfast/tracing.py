@@ -1,0 +1,139 @@
+"""`OpenTelemetry`: a trace that goes on from where a job is enqueued to where it runs. Needs the extra `otel`.
+
+The context travels in the job's `meta` as W3C `traceparent` and `tracestate`; spans follow OpenTelemetry's messaging
+conventions. Without a SDK nothing is recorded, but the context of whoever enqueues is still passed on.
+"""
+
+from contextvars import ContextVar, Token
+from typing import Final
+
+from holdfast import __version__
+from holdfast.definition import JobDefinition
+from holdfast.errors import ConfigError
+from holdfast.handlers import Cancel, JobContext, Snooze
+from holdfast.middleware import Middleware
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import trace
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as problem:
+    raise ConfigError("tracing needs the package opentelemetry-api: pip install opentelemetry-api") from problem
+
+SYSTEM: Final = "holdfast"
+_propagator = TraceContextTextMapPropagator()
+_running: ContextVar[tuple[Span, "Token[contexts.Context]"] | None] = ContextVar("holdfast_span", default=None)
+
+
+class OpenTelemetry(Middleware):
+    """A span for each job that is enqueued (producer) and for each run (consumer).
+
+    The span of a run begins a trace of its own and links to the one that enqueued the job: that may be long ago, and
+    there may be many runs. With `continue_trace` the run is part of that trace instead. Put it first, so that the
+    other hooks are within its span.
+    """
+
+    def __init__(self, tracer_provider: TracerProvider | None = None, *, continue_trace: bool = False) -> None:
+        self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
+        self._continue_trace = continue_trace
+        # By the identity of the definition that we pass on, which is the one we are told of afterwards.
+        self._sending: dict[int, Span] = {}
+
+    def before_enqueue(self, definition: JobDefinition) -> JobDefinition | None:
+        span = self._tracer.start_span(
+            f"send {definition.queue}",
+            kind=SpanKind.PRODUCER,
+            attributes={
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "send",
+                "messaging.operation.type": "send",
+                "messaging.destination.name": definition.queue,
+                "holdfast.job": definition.handler,
+            },
+        )
+        carrier: dict[str, str] = {}
+        _propagator.inject(carrier, trace.set_span_in_context(span))
+        if not carrier:  # nobody records, and the caller is in no trace
+            return None
+        passed_on = definition.with_added_meta(carrier)
+        if passed_on.trace_id is None:
+            passed_on = passed_on.with_trace_id(trace.format_trace_id(span.get_span_context().trace_id))
+        self._sending[id(passed_on)] = span
+        return passed_on
+
+    def after_enqueue(self, definition: JobDefinition, job_id: str) -> None:
+        span = self._sending.pop(id(definition), None)
+        if span is not None:
+            span.set_attribute("messaging.message.id", job_id)
+            span.end()
+
+    def on_enqueue_error(self, definition: JobDefinition, error: BaseException) -> None:
+        span = self._sending.pop(id(definition), None)
+        if span is not None:
+            _record(span, error)
+            span.end()
+
+    def before_run(self, context: JobContext) -> None:
+        origin = _propagator.extract(_carrier(context), contexts.Context())
+        enqueued = trace.get_current_span(origin).get_span_context()
+        span = self._tracer.start_span(
+            f"process {context.queue}",
+            context=origin if self._continue_trace else contexts.Context(),
+            kind=SpanKind.CONSUMER,
+            links=[Link(enqueued)] if enqueued.is_valid and not self._continue_trace else None,
+            attributes={
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": context.queue,
+                "messaging.message.id": context.id,
+                "holdfast.job": context.job,
+                "holdfast.attempt": context.attempt,
+                "holdfast.delivery": context.delivery,
+            },
+        )
+        if not span.get_span_context().is_valid and enqueued.is_valid:
+            span = trace.NonRecordingSpan(enqueued)  # nobody records here: what the job enqueues is of the same trace
+        _running.set((span, contexts.attach(trace.set_span_in_context(span))))
+
+    def after_run(self, context: JobContext, value: object) -> None:
+        span = _leave()
+        if span is not None:
+            if isinstance(value, Snooze | Cancel):
+                span.set_attribute("holdfast.outcome", "snoozed" if isinstance(value, Snooze) else "cancelled")
+            span.end()
+
+    def on_run_error(self, context: JobContext, error: BaseException) -> None:
+        span = _leave()
+        if span is not None:
+            _record(span, error)
+            span.end()
+
+
+def _carrier(context: JobContext) -> dict[str, str]:
+    """What the propagator may read: a job's notes can hold anything under these names."""
+    found = {name: context.meta.get(name) for name in _propagator.fields}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def _leave() -> Span | None:
+    """The span of the run that is ending, which is not the current one any more."""
+    opened = _running.get()
+    if opened is None:
+        return None
+    span, token = opened
+    _running.set(None)
+    contexts.detach(token)
+    return span
+
+
+def _record(span: Span, error: BaseException) -> None:
+    kind = type(error)
+    span.record_exception(error)  # type: ignore[arg-type,unused-ignore]
+    span.set_attribute("error.type", kind.__qualname__ if kind.__module__ == "builtins" else _full_name(kind))
+    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+
+
+def _full_name(kind: type[BaseException]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
