@@ -129,9 +129,9 @@ def _asked_verbosely(url: str) -> Checks:
 
 def _get(url: str, path: str) -> tuple[int, str]:
     """The status of an answer and its text; 0 and why, if there is none."""
-    place = urlsplit(url)
-    kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
     try:
+        place = urlsplit(url)
+        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
         # Not by urllib: a proxy of the environment has no business between us and a worker.
         connection = kind(place.hostname or "", place.port, timeout=PATIENCE_S)
         try:

@@ -107,7 +107,7 @@ def lines(seen: Status) -> list[str]:
         colours = (None, *(COLOURS.get(state) for state in JobState))
         shown += painted_table(("QUEUE", *(state.upper() for state in JobState)), rows, colours)
     if workers := worker_line(seen.workers):
-        shown.append(workers)
+        shown.append(shortened(workers, columns()))
     return shown
 
 

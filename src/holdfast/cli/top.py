@@ -1,4 +1,4 @@
-"""`holdfast top`: a live view of queues, jobs and workers that fills the terminal; what it shows, without the screen."""
+"""`holdfast top`: a live view of queues, jobs and workers; what it shows and does, apart from the screen itself."""
 
 import sys
 from typing import Final
@@ -58,8 +58,9 @@ def top(every: float, url: str | None, as_json: bool) -> int:
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """One look at everything there is to see."""
+    """One look at everything there is to see; of the jobs, those that fit the needle."""
 
+    needle: str
     status: Status
     jobs: tuple[JobView, ...]
     workers: tuple[WorkerView, ...]
@@ -80,7 +81,9 @@ class Board:
             if len(jobs) < MOST_JOBS:
                 page = engine.find(JobFilter(states=states), limit=MOST_JOBS)
                 jobs += [job for job in page.jobs if is_shown(job, needle)]
-        return Picture(status=look(self._hf), jobs=tuple(jobs[:MOST_JOBS]), workers=tuple(engine.workers()))
+        return Picture(
+            needle=needle, status=look(self._hf), jobs=tuple(jobs[:MOST_JOBS]), workers=tuple(engine.workers())
+        )
 
     def retry(self, job_id: str) -> str:
         match self._hf.backend().replay(job_id):

@@ -36,7 +36,6 @@ class Screen(App[int]):
     CSS = """
     #head { height: 2; padding: 0 1; }
     #filter { display: none; height: 3; }
-    #filter.open { display: block; }
     #queues { width: 1fr; }
     #jobs { width: 3fr; }
     #workers { width: 1fr; }
@@ -86,21 +85,21 @@ class Screen(App[int]):
 
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)
-        field.add_class("open")
-        field.focus()
+        field.display = True
+        self.set_focus(field)  # at once, so that what is typed next is in it
 
     def action_no_filter(self) -> None:
         field = self.query_one("#filter", Input)
         field.value = ""
-        field.remove_class("open")
-        self._table("jobs").focus()
+        field.display = False
+        self.set_focus(self._table("jobs"))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._needle = event.value
         self._look()
 
     def on_input_submitted(self) -> None:
-        self._table("jobs").focus()
+        self.set_focus(self._table("jobs"))
 
     def action_select(self) -> None:
         job_id = self._under_cursor("jobs")
@@ -174,7 +173,8 @@ class Screen(App[int]):
         totals = picture.status.totals
         numbers = " · ".join(f"{number:,} {state}" for state, number in totals.items() if number) or "no jobs yet"
         workers = worker_line(picture.status.workers) or "no worker is running"
-        self.query_one("#head", Static).update(plain(f"{picture.status.location}\n{numbers} · {workers}"))
+        fitting = f" · {len(picture.jobs):,} fit '{picture.needle}'" if picture.needle else ""
+        self.query_one("#head", Static).update(plain(f"{picture.status.location}\n{numbers} · {workers}{fitting}"))
         self._fill("queues", {name: _queue_cells(name, states) for name, states in picture.status.queues.items()})
         self._fill("jobs", {job.id: self._job_cells(job_cells(job)) for job in picture.jobs})
         self._fill(

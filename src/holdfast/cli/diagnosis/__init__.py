@@ -1,4 +1,4 @@
-"""What `holdfast doctor` looks at: each file examines one side of an installation, and every finding says what to do."""
+"""What `holdfast doctor` looks at: each file examines one side of an installation; findings say what to do."""
 
 from collections.abc import Iterator
 from enum import StrEnum

@@ -179,7 +179,7 @@ def _variable(hf: Holdfast) -> Findings:
     if without != hf.url:
         yield warning(
             "one place",
-            f"HOLDFAST_URL is set here: whoever is started without it uses {redacted(without)} instead of {hf.location}",
+            f"HOLDFAST_URL is set here: without it {redacted(without)} would be used instead of {hf.location}",
             f"write the place into {hf.project.config_file}, where all of the project find it",
         )
 
