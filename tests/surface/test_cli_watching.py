@@ -216,6 +216,7 @@ def test_a_dead_letter_is_retried_and_found_by_its_words(live: Live, shop: Termi
     live.press("dead1")
     live.screen.wait_for("1 fit 'dead1'")
     live.press("\r")
+    live.screen.wait_for("esc shows all again")
     live.press("r")
     live.screen.wait_for("dead1 is back in its queue")
     assert shop.job("dead1")["state"] == "pending"

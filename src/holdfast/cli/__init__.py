@@ -4,11 +4,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Where each command lives, and what `--help` says of it without loading it.
 COMMANDS: Final = {
@@ -69,6 +72,13 @@ class LazyGroup(click.Group):
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        fitting = [item for item in COMMANDS.items() if item[0].startswith(incomplete)]
+        return [*(CompletionItem(name, help=summary) for name, (_, summary) in fitting), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

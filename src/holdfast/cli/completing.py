@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PROGRAMS: Final = ("holdfast", "queuectl")
 SHELLS: Final = ("bash", "zsh", "fish")
 ASKED_FOR_S: Final = 0.1
+PATIENCE_VARIABLE: Final = "HOLDFAST_COMPLETION_WAIT"
 NEWEST: Final = 50
 LOOKED_AT: Final = 500
 
@@ -44,87 +45,78 @@ def answer_shell(root: click.Group, instruction: str) -> int:
         return 0
     with suppress(Exception):  # nobody wants to read a traceback at a prompt
         words, incomplete = ours.get_completion_args()
-        for item in offers(root, words, incomplete, ours):
+        for item in offers(words, incomplete, ours):
             click.echo(ours.format_completion(item))
     sys.stdout.flush()
     # A thread that still asks must not keep the prompt waiting.
     os._exit(0)
 
 
-def offers(root: click.Group, words: list[str], incomplete: str, shell: ShellComplete) -> list[CompletionItem[str]]:
+def offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[CompletionItem[str]]:
     """What could stand here."""
     if "--" in words:
-        return []
-    known = shell.get_completions(words, incomplete)
-    find = _names_for(root, words, incomplete)
-    if find is None:
-        return known
-    head, comma, _ = incomplete.rpartition(",")
-    found = [f"{head}{comma}{name}" for name in _asked(find)]
-    return [CompletionItem(name) for name in found if name.startswith(incomplete)] or known
+        return []  # what follows is a command of somebody else's
+    find = _names_for(words, incomplete)
+    if find is not None:
+        head, comma, _ = incomplete.rpartition(",")
+        names = [f"{head}{comma}{name}" for name in _asked(find)]
+        if fitting := [CompletionItem(name) for name in names if name.startswith(incomplete)]:
+            return fitting
+    return shell.get_completions(words, incomplete)
 
 
-def _names_for(root: click.Group, words: list[str], incomplete: str) -> "Callable[[Engine], Iterable[str]] | None":
-    """Who knows the names that could stand here, by the command and its parameter."""
-    command, path = _command(root, words)
-    last = words[-1] if words else ""
-    for param in command.params:
-        if isinstance(param, click.Option) and last in param.opts and not param.is_flag:
-            return {"queue": _queues, "queues": _queues, "job": _jobs}.get(param.name or "")
+def _names_for(words: list[str], incomplete: str) -> "Callable[[Engine], Iterable[str]] | None":
+    """Who knows the names that could stand here. By the words alone: to load a command takes longer than to ask."""
+    if words and words[-1] in OPTIONS:
+        return OPTIONS[words[-1]]
     if incomplete.startswith("-"):
         return None
-    for param in command.params:
-        if isinstance(param, click.Argument):
-            match (param.metavar or "").strip("[].").upper():
-                case "ID":
-                    return _workers if path[:1] == ["worker"] else _ids
-                case "QUEUE" | "Q":
-                    return _queues
-    return None
-
-
-def _command(root: click.Group, words: list[str]) -> tuple[click.Command, list[str]]:
-    command: click.Command = root
-    path: list[str] = []
-    for word in words:
-        if not isinstance(command, click.Group):
-            break
-        inner = command.get_command(click.Context(command), word)
-        if inner is not None:
-            command = inner
-            path.append(word)
-    return command, path
+    said = [word for word in words if not word.startswith("-")]
+    return ARGUMENTS.get(" ".join(said[:2])) or ARGUMENTS.get(" ".join(said[:1]))
 
 
 def _asked(find: "Callable[[Engine], Iterable[str]]") -> list[str]:
+    """What the store says in time."""
     found: list[str] = []
+    opened = _store()
 
     def ask() -> None:
         with suppress(Exception):
-            engine = _engine()
+            engine = opened()
             if engine is not None:
                 found.extend(find(engine))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(ASKED_FOR_S)
+    asking.join(_patience_s())
     return list(dict.fromkeys(found))
 
 
-def _engine() -> "Engine | None":
-    """The configured store, if it is there: without the application, which takes longer to load than we have."""
+def _patience_s() -> float:
+    try:
+        return float(os.environ.get(PATIENCE_VARIABLE, ASKED_FOR_S))
+    except ValueError:
+        return ASKED_FOR_S
+
+
+def _store() -> "Callable[[], Engine | None]":
+    """Opens the configured store, if it is there: without the application, which takes longer to load than we have."""
+    # Before the time runs: it is the store that may keep us waiting.
     from holdfast.config import find_project, load_settings
     from holdfast.queues.opening import BackendFactory, engine_of, sqlite_path
     from holdfast.queues.signing import Unsigned
 
-    project = find_project()
-    settings = load_settings(project)
-    url = settings.url or project.default_url
-    if engine_of(url) == "sqlite" and not sqlite_path(url).exists():
-        return None
-    engine, _ = BackendFactory(Unsigned(), table_prefix=settings.table_prefix).open(url)
-    said = engine.describe()
-    return engine if said.schema == said.known_schema else None
+    def opened() -> "Engine | None":
+        project = find_project()
+        settings = load_settings(project)
+        url = settings.url or project.default_url
+        if engine_of(url) == "sqlite" and not sqlite_path(url).exists():
+            return None
+        engine, _ = BackendFactory(Unsigned(), table_prefix=settings.table_prefix).open(url)
+        said = engine.describe()
+        return engine if said.schema == said.known_schema else None
+
+    return opened
 
 
 def _queues(engine: "Engine") -> Iterable[str]:
@@ -145,3 +137,13 @@ def _ids(engine: "Engine") -> Iterable[str]:
 
 def _workers(engine: "Engine") -> Iterable[str]:
     return [view.report.id for view in engine.workers()]
+
+
+# Whose names an option wants, and the arguments of a command.
+OPTIONS: Final = {"--queue": _queues, "-q": _queues, "--job": _jobs}
+ARGUMENTS: Final = {
+    **dict.fromkeys(("show", "cancel", "logs", "wait", "retry", "delete"), _ids),
+    **dict.fromkeys(("dlq show", "dlq retry", "dlq discard"), _ids),
+    **dict.fromkeys(("worker stop", "worker show"), _workers),
+    **dict.fromkeys(("queue show", "queue pause", "queue resume", "queue work", "queue reap", "queue purge"), _queues),
+}

@@ -100,6 +100,7 @@ class Screen(App[int]):
 
     def on_input_submitted(self) -> None:
         self.set_focus(self._table("jobs"))
+        self._say("only what fits is shown; esc shows all again")
 
     def action_select(self) -> None:
         job_id = self._under_cursor("jobs")

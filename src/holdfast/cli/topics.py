@@ -107,7 +107,7 @@ def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
         inner = command.get_command(context, word) if isinstance(command, click.Group) else None
         if inner is None:
             names = [*TOPICS, *(root.command.list_commands(root) if isinstance(root.command, click.Group) else [])]
-            near = get_close_matches(" ".join(words), names, n=1)
+            near = get_close_matches(words[0], names, n=1) if command is root.command else []
             hint = f"did you mean '{near[0]}'?" if near else f"topics: {', '.join(TOPICS)}"
             raise UnknownTopic(f"there is no help on '{' '.join(words)}'; {hint}")
         command, context = inner, click.Context(inner, info_name=word, parent=context)
@@ -132,6 +132,7 @@ def _environment() -> str:
     rows |= {
         KEY_VARIABLE: "the signing keys themselves, the signing one first",
         KEY_FILE_VARIABLE: rows.get(KEY_FILE_VARIABLE, "a file with them"),
+        "HOLDFAST_COMPLETION_WAIT": "seconds that completion may ask the store; 0.1 if not set",
         "NO_COLOR": "no colour, if it is not empty",
         "FORCE_COLOR": "colour also where no terminal is",
         "COLUMNS": "how wide tables may be",
