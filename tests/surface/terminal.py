@@ -106,9 +106,7 @@ class Terminal:
         """Run the program itself to its end."""
         return ended(self.start(*words, program=program, **environment), stdin)
 
-    def on_screen(
-        self, *words: str, columns: int = 80, stdout: int | None = None, **environment: str
-    ) -> "Screen":
+    def on_screen(self, *words: str, columns: int = 80, stdout: int | None = None, **environment: str) -> "Screen":
         """Start the program with a terminal of its own; its stdout may go elsewhere."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

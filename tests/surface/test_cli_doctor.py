@@ -217,7 +217,12 @@ def test_a_schema_that_does_not_fit_is_found(worked: Terminal, schema: int, leve
 
 @pytest.mark.parametrize(
     ("ahead_s", "level", "side"),
-    [(0.0, Level.OK, ""), (0.9, Level.OK, ""), (5.0, Level.WARNING, "5 s ahead of"), (-90.0, Level.ERROR, "90 s behind")],
+    [
+        (0.0, Level.OK, ""),
+        (0.9, Level.OK, ""),
+        (5.0, Level.WARNING, "5 s ahead of"),
+        (-90.0, Level.ERROR, "90 s behind"),
+    ],
 )
 def test_a_server_with_another_clock_is_found(ahead_s: float, level: Level, side: str) -> None:
     info = EngineInfo(server="Redis 8", settings={}, survives="", clock_us=1_000_000_000 + int(ahead_s * 1e6))
@@ -401,7 +406,9 @@ def test_a_queue_without_a_worker_is_found(worked: Terminal) -> None:
     worked("enqueue", "--queue", "defaults", '{"job": "add"}')
     level, sentence = planted(worked, "queues")
     assert level == "error"
-    assert sentence == "defaults has 1 jobs waiting and no worker; a worker works 'default': is one of the two mistyped?"
+    assert (
+        sentence == "defaults has 1 jobs waiting and no worker; a worker works 'default': is one of the two mistyped?"
+    )
 
 
 def test_a_paused_queue_is_worth_a_note(worked: Terminal) -> None:

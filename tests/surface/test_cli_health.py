@@ -145,7 +145,10 @@ def test_a_worker_that_lacks_its_engine_is_live_and_not_ready(terminal: Terminal
 
 def test_a_worker_that_stands_still_is_not_live(terminal: Terminal, worker: Worker) -> None:
     worker.loop = "the loop has not turned for a while"
-    assert checks(terminal, "--live", "--url", worker.url, code=1)["loop"][1] == "loop: the loop has not turned for a while"
+    assert (
+        checks(terminal, "--live", "--url", worker.url, code=1)["loop"][1]
+        == "loop: the loop has not turned for a while"
+    )
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:99999", "http://[half", "http://"])
