@@ -30,7 +30,7 @@ def offered(terminal: Terminal, *words: str, **environment: str) -> list[str]:
         "COMP_CWORD": str(len(words)),
         "HOLDFAST_COMPLETION_WAIT": "30",
     }
-    answer = terminal.program(**{**asked, **environment})
+    answer = terminal.program(stdin="", program=(), **{**asked, **environment})
     assert (answer.code, answer.err) == (0, "")
     return [line.partition(",")[2] for line in answer.out.splitlines()]
 
