@@ -68,6 +68,8 @@ class Terminal:
         self._screens: list[Screen] = []
         for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
             monkeypatch.delenv(name)
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", str(self.home))
         for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
             monkeypatch.setenv(f"XDG_{kind}_HOME", str(self.home / kind.lower()))

@@ -171,9 +171,9 @@ def fits(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
             members = schema.get("properties", {})
             rest = schema.get("additionalProperties", False)
             known = all(fits(each, members.get(name, rest) or {"enum": []}, root) for name, each in value.items())
-            return isinstance(value, dict) and known and set(schema.get("required", ())) <= set(value)
+            return known and set(schema.get("required", ())) <= value.keys()
         case "array":
-            return isinstance(value, list) and all(fits(each, schema["items"], root) for each in value)
+            return all(fits(value[at], schema["items"], root) for at in range(len(value)))
         case "string":
             return isinstance(value, str)
         case "boolean":

@@ -20,7 +20,7 @@ from holdfast.queues.backends import sqlite_file
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.signing import SigningKey
 
-from ..servers.places import Place
+from ..servers.places import SERVERS, Place
 from .registry import lose, report, until
 from .terminal import Terminal
 
@@ -170,7 +170,10 @@ def test_a_log_that_belongs_to_another_user_is_found(worked: Terminal) -> None:
 def test_a_file_system_that_keeps_nothing_is_found(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, kind: str, level: str, why: str
 ) -> None:
-    monkeypatch.setattr(sqlite_file, "file_system", lambda path: kind)  # no such mount can be made here
+    def mounted(path: Path) -> str:
+        return kind
+
+    monkeypatch.setattr(sqlite_file, "file_system", mounted)  # no such mount can be made here
     found = planted(terminal, "file system")
     assert found[0] == level
     assert f"({kind})" in found[1]
@@ -237,7 +240,7 @@ def test_what_the_question_took_is_no_skew() -> None:
     assert found.level is Level.OK
 
 
-@pytest.mark.parametrize("place", ["redis"], indirect=True)
+@pytest.mark.parametrize("place", list(SERVERS), indirect=True)
 def test_a_server_tells_its_clock(place: Place, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "k" * 32)
     sound = [each for each in findings(terminal, "--url", place.url) if each["check"] == "clocks"]

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
@@ -30,10 +31,12 @@ def entries(unit: str) -> dict[str, str]:
 
 def is_a_start(words: list[str]) -> None:
     """What is started is a command of ours, with options it knows."""
-    command = cli.get_command(None, "worker")  # type: ignore[arg-type]
-    assert words[:2] == ["worker", "start"]
-    start = command.get_command(None, "start")  # type: ignore[union-attr]
-    context = start.make_context("start", words[2:])
+    command: click.Command | None = cli
+    for word in words[:2]:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None
+    context = command.make_context("start", words[2:])
     assert context.params["app"] == "shop:hf"
     assert context.params["queues"] == {"mail": 3, "default": 1}
     assert context.params["count"] == 4
@@ -123,9 +126,9 @@ def test_the_image_installs_what_the_project_needs(terminal: Terminal) -> None:
 def service(terminal: Terminal, *words: str) -> dict[str, Any]:
     document = yaml.safe_load(files(terminal, "compose", *words)["compose.yaml"])
     assert sorted(document) == ["services", "volumes"]
-    [found] = document["services"].values()
-    assert isinstance(found, dict)
-    return found
+    found: list[dict[str, Any]] = list(document["services"].values())
+    assert len(found) == 1
+    return found[0]
 
 
 def test_compose_runs_the_same_worker(terminal: Terminal) -> None:

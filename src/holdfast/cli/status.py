@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.cli.failing import INTERRUPTED
 from holdfast.cli.options import Span, existing, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.output import glyph, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.style import COLOURS, columns, painted_table, shortened
 from holdfast.values import JobState, WorkerState
@@ -98,7 +98,7 @@ def look(hf: Holdfast, queue: str | None = None) -> Status:
 
 def lines(seen: Status) -> list[str]:
     """The same for people, no wider than their terminal."""
-    shown = [shortened(seen.location, columns())]
+    shown = [plain(seen.location)]  # whole: it is to be copied
     if seen.queues:
         rows = [
             (f"{name} (paused)" if states["paused"] else name, *(states[state] or "–" for state in JobState))

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -213,7 +213,7 @@ class Screen(App[int]):
         return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
     def _table(self, name: str) -> "DataTable[Text]":
-        return self.query_one(f"#{name}", DataTable)
+        return cast("DataTable[Text]", self.query_one(f"#{name}", DataTable))
 
     def _say(self, sentence: str) -> None:
         self.query_one("#log", RichLog).write(plain(sentence))
