@@ -143,7 +143,9 @@ def _watch(hf: Holdfast, queue: str | None, pause_s: float, *, as_json: bool) ->
             if as_json:
                 _print_line(seen)
             else:
-                shown = lines(seen)[: _rows() if is_screen else None]
+                place, *rest = lines(seen)
+                # A line that the terminal breaks would count as two when it is drawn over.
+                shown = [shortened(place, columns()), *rest][: _rows() if is_screen else None]
                 # Back to the first of our lines and over them: what was on the screen before stays.
                 click.echo(f"\x1b[{drawn}F\x1b[J" if is_screen and drawn else "", nl=False, color=True)
                 click.echo("\n".join(shown))
