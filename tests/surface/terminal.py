@@ -68,6 +68,8 @@ class Terminal:
         self._screens: list[Screen] = []
         for name in [name for name in os.environ if name.startswith("HOLDFAST")]:
             monkeypatch.delenv(name)
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("HOME", str(self.home))
         for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
             monkeypatch.setenv(f"XDG_{kind}_HOME", str(self.home / kind.lower()))
@@ -106,7 +108,7 @@ class Terminal:
         """Run the program itself to its end."""
         return ended(self.start(*words, program=program, **environment), stdin)
 
-    def on_screen(self, *words: str, columns: int = 80, stdout: int | None = None) -> "Screen":
+    def on_screen(self, *words: str, columns: int = 80, stdout: int | None = None, **environment: str) -> "Screen":
         """Start the program with a terminal of its own; its stdout may go elsewhere."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -117,7 +119,7 @@ class Terminal:
             stderr=theirs,
             text=True,
             cwd=self.project,
-            env={**os.environ, "TERM": "xterm"},
+            env={**os.environ, "TERM": "xterm", **environment},
         )
         os.close(theirs)
         self._started.append(process)

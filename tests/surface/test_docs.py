@@ -146,7 +146,9 @@ class Site:
         launcher.write_text(f'#!/bin/sh\nexec "{BIN}/holdfast" "$@"\n')
         launcher.chmod(0o755)
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_", "PYTHON"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HOLDFAST_", "XDG_", "PYTHON")) and name not in ("COLUMNS", "FORCE_COLOR")
         }
         self.environment = {
             **kept,

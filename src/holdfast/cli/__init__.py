@@ -1,13 +1,17 @@
 """The command line, `holdfast` and `queuectl`: one file per group of commands, loaded when it is used."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast import __version__
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # Where each command lives, and what `--help` says of it without loading it.
 COMMANDS: Final = {
@@ -18,13 +22,22 @@ COMMANDS: Final = {
     "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
     "cancel": ("holdfast.cli.cancel:cancel", "Cancel jobs, waiting or running."),
     "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
+    "top": ("holdfast.cli.top:top", "Watch queues, jobs and workers in a view that fills the terminal."),
     "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
     "config": ("holdfast.cli.config:config", "Read, change and check settings."),
     "backend": ("holdfast.cli.backend:backend", "Show what an engine is and can do."),
     "migrate": ("holdfast.cli.migrate:migrate", "Create the schema or bring it up to date."),
-    "schema": ("holdfast.cli.schema:schema", "Print the JSON schema of the configuration file."),
+    "health": ("holdfast.cli.health:health", "Say whether all is well, for monitors."),
+    "doctor": ("holdfast.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
+    "generate": ("holdfast.cli.generate:generate", "Write what runs workers: systemd, Docker, Compose."),
+    "completion": ("holdfast.cli.completion:completion", "Let the shell complete commands and names."),
+    "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schema of what a command prints."),
+    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, exit-codes, environment …"),
     "version": ("holdfast.cli.version:version", "Show the version."),
 }
+
+# A shell that wants to complete a command line sets it.
+COMPLETING: Final = "_HOLDFAST_COMPLETE"
 
 EXAMPLES: Final = """\
 \b
@@ -60,6 +73,13 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        fitting = [item for item in COMMANDS.items() if item[0].startswith(incomplete)]
+        return [*(CompletionItem(name, help=summary) for name, (_, summary) in fitting), *options]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -67,8 +87,27 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="holdfast %(version)s")
-def cli() -> None:
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    help="Colour: where a terminal is, unless NO_COLOR or FORCE_COLOR says otherwise; always; never.",
+)
+@click.pass_context
+def cli(ctx: click.Context, color: str) -> None:
     """Holdfast keeps background jobs until they are done."""
+    ctx.color = wants_color(color, os.environ)
+
+
+def wants_color(choice: str, environment: Mapping[str, str]) -> bool | None:
+    """Whether output is to be coloured; None leaves it to whether somebody looks at it."""
+    if choice != "auto":
+        return choice == "always"
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return False if environment.get("TERM") == "dumb" else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,6 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # a sign the terminal lacks shall not end the command
+    if COMPLETING in os.environ:
+        from holdfast.cli.completing import answer_shell
+
+        sys.exit(answer_shell(cli, os.environ[COMPLETING]))
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(given))
 

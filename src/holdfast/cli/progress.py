@@ -63,7 +63,7 @@ class StatusLine:
         # In the middle of a line of output there is no room for ours: it comes when that line has ended.
         if not self._is_seen or not self._is_at_start:
             return
-        text = _cut(self._text, _columns() - 1, self._cut)
+        text = cut(self._text, _columns() - 1, self._cut)
         if text != self._drawn:
             self._erase()
             self._drawn = text  # noted first: an interrupt may come between the two
@@ -71,7 +71,7 @@ class StatusLine:
 
     def _erase(self) -> None:
         if self._drawn:
-            self._put(f"\r{' ' * _cells(self._drawn)}\r")
+            self._put(f"\r{' ' * cells(self._drawn)}\r")
             self._drawn = ""
 
     def _put(self, text: str) -> None:
@@ -161,16 +161,17 @@ def _columns() -> int:
         return 80
 
 
-def _cut(text: str, cells: int, mark: str) -> str:
+def cut(text: str, room: int, mark: str) -> str:
     """The text in at most that many cells of the terminal, so that it never wraps into a second line."""
-    if _cells(text) <= cells:
+    if cells(text) <= room:
         return text
-    while text and _cells(text) + 1 > cells:
+    while text and cells(text) + 1 > room:
         text = text[:-1]
     return text + mark
 
 
-def _cells(text: str) -> int:
+def cells(text: str) -> int:
+    """How many cells of the terminal a text takes."""
     return sum(_cell(sign) for sign in text)
 
 

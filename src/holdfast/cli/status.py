@@ -1,42 +1,167 @@
 """`holdfast status`: how many jobs are where."""
 
+import os
+import sys
+import time
 from collections import Counter
+from collections.abc import Mapping
+from typing import Final
 
 import click
+import msgspec
+from msgspec import Struct
 
-from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import print_json, print_table, say
+from holdfast.app import Holdfast
+from holdfast.cli.failing import INTERRUPTED
+from holdfast.cli.options import Span, existing, json_option, url_option
+from holdfast.cli.output import glyph, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
-from holdfast.values import JobState
+from holdfast.cli.style import COLOURS, columns, painted_table, shortened
+from holdfast.values import JobState, WorkerState
+
+WATCH_EVERY: Final = "2"
+LEAST_PAUSE_S: Final = 0.01
+
+
+class Workers(Struct, frozen=True, kw_only=True):
+    """How many workers there are, how many jobs they run and how many they could."""
+
+    live: int = 0
+    draining: int = 0
+    lost: int = 0
+    running: int = 0
+    slots: int = 0
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """What `status --json` prints: jobs by state, in all and by queue; a queue also says whether it is `paused`."""
+
+    schema: str = "holdfast.status/1"
+    location: str
+    totals: Mapping[str, int]
+    queues: Mapping[str, Mapping[str, int | bool]]
+    workers: Workers
 
 
 @click.command()
 @click.option("--queue", "-q", metavar="NAME", help="Only this queue.")
+@click.option(
+    "--watch",
+    "watch_s",
+    type=Span(),
+    is_flag=False,
+    flag_value=WATCH_EVERY,
+    metavar="[SPAN]",
+    help="Look again and again, every 2 s if not said.",
+)
 @url_option
 @json_option
-def status(queue: str | None, url: str | None, as_json: bool) -> None:
-    """Show how many jobs are where."""
+def status(queue: str | None, watch_s: float | None, url: str | None, as_json: bool) -> int:
+    """Show how many jobs are where.
+
+    Watching, a terminal shows the latest look; elsewhere one follows another, with --json as a line each.
+
+    \b
+    Examples:
+      holdfast status
+      holdfast status --watch=5s
+    """
     with existing(url) as hf:
-        counts = hf.backend().counts(queue)
-        pauses = {pause.queue: pause for pause in hf.backend().pauses()}
-        location = hf.location
+        if watch_s is not None:
+            return _watch(hf, queue, max(watch_s, LEAST_PAUSE_S), as_json=as_json)
+        seen = look(hf, queue)
     if as_json:
-        queues = {
-            name: {**{state: states.get(state, 0) for state in JobState}, "paused": name in pauses}
-            for name, states in sorted(_folded(counts).items())
-        }
-        totals = {state: sum(states.get(state, 0) for states in counts.values()) for state in JobState}
-        print_json({"location": location, "totals": totals, "queues": queues})
-        return
-    click.echo(location)
-    if not counts:
+        print_json(seen)
+        return 0
+    for line in lines(seen):
+        click.echo(line)
+    if not seen.queues:
         say("no jobs yet; add one:  holdfast enqueue -- COMMAND")
-        return
-    rows = [
-        (f"{name} (paused)" if name in pauses else name, *(states.get(state, 0) or "–" for state in JobState))
-        for name, states in sorted(_folded(counts).items())
-    ]
-    print_table(("QUEUE", *(state.upper() for state in JobState)), rows)
+    return 0
+
+
+def look(hf: Holdfast, queue: str | None = None) -> Status:
+    """What there is at this moment."""
+    engine = hf.backend()
+    counts = engine.counts(queue)
+    paused = {pause.queue for pause in engine.pauses()}
+    return Status(
+        location=hf.location,
+        totals={state: sum(states.get(state, 0) for states in counts.values()) for state in JobState},
+        queues={
+            name: {**{state: states.get(state, 0) for state in JobState}, "paused": name in paused}
+            for name, states in sorted(_folded(counts).items())
+        },
+        workers=_workers(hf),
+    )
+
+
+def lines(seen: Status) -> list[str]:
+    """The same for people, no wider than their terminal."""
+    shown = [plain(seen.location)]  # whole: it is to be copied
+    if seen.queues:
+        rows = [
+            (f"{name} (paused)" if states["paused"] else name, *(states[state] or "–" for state in JobState))
+            for name, states in seen.queues.items()
+        ]
+        colours = (None, *(COLOURS.get(state) for state in JobState))
+        shown += painted_table(("QUEUE", *(state.upper() for state in JobState)), rows, colours)
+    if workers := worker_line(seen.workers):
+        shown.append(shortened(workers, columns()))
+    return shown
+
+
+def worker_line(workers: Workers) -> str:
+    """The workers in one line; nothing if none is known."""
+    numbers = {"live": workers.live, "draining": workers.draining, "lost": workers.lost}
+    known = [f"{number:,} {what}" for what, number in numbers.items() if number]
+    if not known:
+        return ""
+    return f"workers {', '.join(known)} {glyph('·', '-')} {workers.running:,} of {workers.slots:,} slots busy"
+
+
+def _workers(hf: Holdfast) -> Workers:
+    views = hf.backend().workers()
+    states = Counter(view.state for view in views)
+    there = [view.report for view in views if view.state is not WorkerState.LOST]
+    return Workers(
+        live=states[WorkerState.LIVE],
+        draining=states[WorkerState.DRAINING],
+        lost=states[WorkerState.LOST],
+        running=sum(report.running for report in there),
+        slots=sum(report.slots for report in there),
+    )
+
+
+def _watch(hf: Holdfast, queue: str | None, pause_s: float, *, as_json: bool) -> int:
+    """Look until somebody presses Ctrl-C, which is the way to end it."""
+    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json
+    drawn = 0
+    try:
+        while True:
+            seen = look(hf, queue)
+            if as_json:
+                _print_line(seen)
+            else:
+                place, *rest = lines(seen)
+                # A line that the terminal breaks would count as two when it is drawn over.
+                shown = [shortened(place, columns()), *rest][: _rows() if is_screen else None]
+                # Back to the first of our lines and over them: what was on the screen before stays.
+                click.echo(f"\x1b[{drawn}F\x1b[J" if is_screen and drawn else "", nl=False, color=True)
+                click.echo("\n".join(shown))
+                drawn = len(shown)
+            time.sleep(pause_s)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _print_line(document: object) -> None:
+    """A document in one line, also on a terminal: a stream of them is for programs."""
+    click.echo(msgspec.json.encode(document).decode())
+
+
+def _rows() -> int:
+    return max(2, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
 
 
 def _folded(counts: dict[str, dict[JobState, int]]) -> dict[str, Counter[JobState]]:

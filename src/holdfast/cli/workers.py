@@ -1,7 +1,8 @@
-"""`holdfast worker list` and `stop`: the workers that have said they are there, on whichever host."""
+"""`holdfast worker list`, `show` and `stop`: the workers that have said they are there, on whichever host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 import click
@@ -9,12 +10,12 @@ import msgspec
 
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import age, glyph, plain, print_json, say, say_where, table_lines
+from holdfast.cli.output import age, glyph, instant, plain, print_json, say, say_where, span, table_lines
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.cli.worker import worker
 from holdfast.queues.contract import Engine
-from holdfast.values import RunningJob, StopOrder, WorkerState, WorkerView
+from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
 SHORTEST_ID: Final = 8
 COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
@@ -48,6 +49,59 @@ def list_workers(with_jobs: bool, url: str | None, as_json: bool) -> None:
         _print_workers(workers, with_jobs=with_jobs)
     else:
         say("no workers; start one:  holdfast worker start")
+
+
+class WorkerDocument(WorkerReport, frozen=True, kw_only=True):
+    """What `worker show --json` prints: the worker's last report, when it was heard, and what is asked of it."""
+
+    schema: str = "holdfast.worker/1"
+    state: WorkerState
+    heard_at: datetime
+    order: StopOrder | None
+
+
+@worker.command("show")
+@click.argument("worker_id", metavar="ID")
+@url_option
+@json_option
+def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
+    """Show one worker: what it works, what it is running, what it has done. The beginning of an ID is enough.
+
+    \b
+    Examples:
+      holdfast worker show 5f3a
+    """
+    with existing(url) as hf:
+        say_where(hf.location)
+        known = hf.backend().workers()
+    view = _named(worker_id, known)
+    if as_json:
+        facts = msgspec.structs.asdict(view.report)
+        print_json(WorkerDocument(**facts, state=view.state, heard_at=view.heard_at, order=view.order))
+        return
+    for label, value in _facts(view):
+        click.echo(f"{label:<10} {plain(value)}")
+    _print_jobs(view)
+    if _is_lost(view):
+        say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+
+
+def _facts(view: WorkerView) -> list[tuple[str, object]]:
+    report, dot = view.report, glyph("·", "-")
+    asked = f" (asked to stop: {view.order})" if view.order is not None else ""
+    return [
+        ("id", report.id),
+        ("state", f"{view.state}{asked}"),
+        ("where", f"pid {report.pid} on {report.host}"),
+        ("version", report.version),
+        ("up", f"{age(report.started_at)}, since {instant(report.started_at)}"),
+        ("heard", f"{age(view.heard_at)} ago, speaks every {span(report.beat_every_s)}"),
+        ("queues", ", ".join(report.queues)),
+        ("handlers", ", ".join(report.handlers) or "command jobs only"),
+        ("slots", f"{report.running} of {report.slots} busy, in {_counted(report.processes, 'process', 'processes')}"),
+        ("runs", f"{report.done:,} done {dot} {report.failed:,} failed"),
+        ("memory", _memory(report.memory_bytes)),
+    ]
 
 
 @worker.command(cls=WithWait)
@@ -184,8 +238,8 @@ def _running(view: WorkerView) -> str:
     return f"{age(view.heard_at)} ago it was running {_counted(number, 'job') if number else 'no job'}"
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what if number == 1 else f'{what}s'}"
+def _counted(number: int, what: str, many: str = "") -> str:
+    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
 def _print_workers(workers: Sequence[WorkerView], *, with_jobs: bool) -> None:

@@ -73,7 +73,10 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):
-    """What an engine says of itself. A schema of 0 is not there yet; None means that there is none to be had."""
+    """What an engine says of itself. A schema of 0 is not there yet; None means that there is none to be had.
+
+    `clock_us` is the clock of a server when it was asked; an engine in this process goes by this host's.
+    """
 
     server: str
     names: str = ""
@@ -81,6 +84,7 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     known_schema: int | None = None
     settings: Mapping[str, str]
     survives: str
+    clock_us: int | None = None
 
 
 class LeasePolicy(Struct, frozen=True, kw_only=True):

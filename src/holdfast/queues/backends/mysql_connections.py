@@ -280,8 +280,9 @@ class MysqlConnections:
         return self._patiently(self._describe, prepares=False)
 
     def _describe(self, session: Session) -> EngineInfo:
-        version, flush, log_bin, sync = session.one(
-            "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog"
+        version, flush, log_bin, sync, clock_us = session.one(
+            "SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, "
+            "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
         )
         # MariaDB's 3 syncs once more than 1 does, so that no commit depends on the binary log.
         setup = f"innodb_flush_log_at_trx_commit {1 if flush == 3 else flush}"
@@ -295,6 +296,7 @@ class MysqlConnections:
             known_schema=self._steps[-1].number,
             settings={name: str(value) for name, value in settings.items()},
             survives=DURABILITY[setup],
+            clock_us=clock_us,
         )
 
     def create_schema(self) -> None:

@@ -243,8 +243,11 @@ class PostgresConnections:
         return self._patiently(self._describe, prepares=False)
 
     def _describe(self, connection: Connection) -> EngineInfo:
-        asked = "SELECT current_setting('fsync'), current_setting('synchronous_commit')"
-        fsync, commit = connection.execute(asked).fetchone() or ("", "")
+        asked = (
+            "SELECT current_setting('fsync'), current_setting('synchronous_commit'), "
+            "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        )
+        fsync, commit, clock_us = connection.execute(asked).fetchone() or ("", "", None)
         # All others than `off` wait for this server's disk, and some for that of another one, too.
         waits = "off" if commit == "off" else "on"
         return EngineInfo(
@@ -254,6 +257,7 @@ class PostgresConnections:
             known_schema=self._steps[-1].number,
             settings={"fsync": fsync, "synchronous_commit": commit},
             survives=DURABILITY["fsync off" if fsync == "off" else f"fsync on, synchronous_commit {waits}"],
+            clock_us=clock_us,
         )
 
     def create_schema(self) -> None:

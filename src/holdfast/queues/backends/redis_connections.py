@@ -233,6 +233,7 @@ class RedisConnections:
             layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
             said = self._told("INFO")
             fsync = self._told("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
+            clock_us = self._clock_us()
         except RedisError as problem:
             raise self._translated(problem) from problem
         is_valkey = "valkey_version" in said
@@ -249,7 +250,16 @@ class RedisConnections:
             known_schema=SCHEMA,
             settings=settings,
             survives=_survives(**{name.replace("-", "_"): value for name, value in settings.items()}),
+            clock_us=clock_us,
         )
+
+    def _clock_us(self) -> int | None:
+        """The server's clock, if it lets this user know."""
+        try:
+            seconds, fraction = self._send(self._client, ("TIME",), None)
+        except ResponseError:
+            return None
+        return int(seconds) * 1_000_000 + int(fraction)
 
     def _told(self, *words: str) -> dict[str, Any]:
         """What the server says of itself, as far as it lets this user know; some do not know the command at all."""

@@ -495,7 +495,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def _refuse_network_file_system(path: Path) -> None:
-    kind = _file_system(path)
+    kind = file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise ConfigError(
             f"{path} is on a network file system ({kind}), where SQLite's locks cannot be trusted: "
@@ -503,7 +503,7 @@ def _refuse_network_file_system(path: Path) -> None:
         )
 
 
-def _file_system(path: Path) -> str:
+def file_system(path: Path) -> str:
     """The type of the file system a path is on; empty where the system does not say (only Linux does)."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()

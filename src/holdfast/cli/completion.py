@@ -1,0 +1,115 @@
+"""`holdfast completion`: let the shell complete commands, options and names."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import click
+
+from holdfast.cli.completing import PROGRAMS, SHELLS, completer
+from holdfast.cli.options import json_option
+from holdfast.cli.output import glyph, print_json, say
+
+_BLOCK_BEGINS: Final = "# >>> holdfast completion >>>"
+_BLOCK_ENDS: Final = "# <<< holdfast completion <<<"
+
+
+def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """The shell that was named, else the user's own."""
+    shell = value or Path(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        said = f"the shell here is {shell!r}" if shell else "$SHELL does not say which shell you use"
+        raise click.BadParameter(f"{said}; name one of {', '.join(SHELLS)}", ctx, param)
+    return shell
+
+
+_argument = click.argument("shell", required=False, type=click.Choice(SHELLS), callback=_shell)
+
+
+@click.group()
+def completion() -> None:
+    """Let the shell complete commands, options and names."""
+
+
+@completion.command()
+@_argument
+@click.pass_context
+@json_option
+def show(ctx: click.Context, shell: str, as_json: bool) -> None:
+    """Print the script for SHELL (bash, zsh or fish; your own if not said).
+
+    \b
+    Examples:
+      source <(holdfast completion show bash)
+    """
+    script = _script(ctx, shell)
+    if as_json:
+        print_json({"shell": shell, "script": script})
+    else:
+        click.echo(script)
+
+
+@completion.command()
+@_argument
+@click.pass_context
+@json_option
+def install(ctx: click.Context, shell: str, as_json: bool) -> None:
+    """Install it for SHELL (bash, zsh or fish; your own if not said), for shells started from now on.
+
+    The script goes where the shell looks for completions, into your home; zsh, which looks nowhere there, is told in
+    ~/.zshrc. Installing it again changes nothing but what is out of date.
+
+    \b
+    Examples:
+      holdfast completion install
+    """
+    written = [str(path) for path in _install(ctx, shell)]
+    if as_json:
+        print_json({"shell": shell, "files": written})
+        return
+    for path in written:
+        click.echo(f"{glyph('✓', '*')} {path}")
+    say(f"start a new {shell}, and press Tab")
+
+
+def _script(ctx: click.Context, shell: str) -> str:
+    """For both names of the program: each is asked under its own, with the variable they share."""
+    root = ctx.find_root().command
+    return "\n".join(completer(shell, root, program).source().strip() for program in PROGRAMS)
+
+
+def _install(ctx: click.Context, shell: str) -> list[Path]:
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    root = ctx.find_root().command
+    match shell:
+        case "bash":
+            # bash-completion loads the file that has the command's name.
+            home = data / "bash-completion" / "completions"
+            return [_written(home / name, completer(shell, root, name).source()) for name in PROGRAMS]
+        case "fish":
+            home = settings / "fish" / "completions"
+            return [_written(home / f"{name}.fish", completer(shell, root, name).source()) for name in PROGRAMS]
+        case _:
+            script = _written(data / "holdfast" / "completion.zsh", _script(ctx, shell))
+            startup = Path(os.environ.get("ZDOTDIR") or Path.home()) / ".zshrc"
+            return [script, _with_block(startup, f'[ -r "{script}" ] && source "{script}"')]
+
+
+def _written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.strip() + "\n", encoding="utf-8")
+    return path
+
+
+def _with_block(path: Path, line: str) -> Path:
+    """The file with our lines in it, once; all else in it stays."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    before, begins, rest = text.partition(_BLOCK_BEGINS)
+    after = rest.partition(_BLOCK_ENDS)[2] if begins else ""
+    if not begins and before and not before.endswith("\n"):
+        before += "\n"
+    # Completions of zsh work only behind compinit.
+    ours = f"{_BLOCK_BEGINS}\nautoload -Uz compinit && compinit\n{line}\n{_BLOCK_ENDS}{after or chr(10)}"
+    path.write_text(before + ours, encoding="utf-8")
+    return path

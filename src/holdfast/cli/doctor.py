@@ -1,0 +1,171 @@
+"""`holdfast doctor`: what is wrong with an installation, and what to do about it."""
+
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import click
+from msgspec import Struct
+
+from holdfast.app import Holdfast
+from holdfast.cli.diagnosis import Finding, Level, error, note
+from holdfast.cli.diagnosis.host import (
+    elsewhere_findings,
+    file_system_findings,
+    path_findings,
+    permission_findings,
+    version_findings,
+)
+from holdfast.cli.diagnosis.keys import key_findings
+from holdfast.cli.diagnosis.settings import settings_findings
+from holdfast.cli.diagnosis.store import (
+    clock_findings,
+    handler_findings,
+    heard_findings,
+    of_workers,
+    queue_findings,
+    schema_findings,
+    worker_findings,
+)
+from holdfast.cli.failing import FAILED
+from holdfast.cli.options import Span, json_option, onlooker, url_option
+from holdfast.cli.output import glyph, plain, print_json
+from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
+from holdfast.errors import HoldfastError
+from holdfast.executor import Setup
+from holdfast.queues.contract import Engine
+from holdfast.queues.keyfiles import KEY_FACTS
+from holdfast.values import WorkerState
+
+MARKS: Final = {
+    Level.OK: ("✓", "*", GOOD),
+    Level.NOTE: ("•", "-", FAINT),
+    Level.WARNING: ("!", "!", DOUBTFUL),
+    Level.ERROR: ("✗", "x", BAD),
+}
+WIDEST: Final = 110
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """What `doctor --json` prints: `ok` unless there is an error, and everything that was looked at."""
+
+    schema: str = "holdfast.doctor/1"
+    ok: bool
+    location: str
+    findings: tuple[Finding, ...]
+
+
+@click.command()
+@click.option("--app", metavar="APP", help="Your application, MODULE:NAME: can it run what waits?")
+@click.option("--grace", type=Span(), default=30.0, metavar="SPAN", help="The --grace your workers are started with.")
+@click.option(
+    "--kill-after", type=Span(), default=10.0, metavar="SPAN", help="The --kill-after your workers are started with."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@url_option
+@json_option
+def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: str | None, as_json: bool) -> int:
+    """Look for what keeps jobs from being run, or could lose them, and say what to do.
+
+    Nothing is made or changed by looking.
+
+    \b
+    Examples:
+      holdfast doctor
+      holdfast doctor --app shop:hf --strict
+    """
+    location, findings = "", list[Finding]()
+    try:
+        hf = Setup(app=app, url=url).application()
+        location = hf.location
+        findings += _examined(hf, app=app, grace_s=grace, kill_after_s=kill_after)
+    except HoldfastError as problem:
+        findings.append(error("settings", str(problem), "set that right, and ask again"))
+    is_ok = all(finding.level is not Level.ERROR for finding in findings)
+    if as_json:
+        print_json(Diagnosis(ok=is_ok, location=location, findings=tuple(findings)))
+    else:
+        _print(findings)
+    failing = (Level.ERROR, Level.WARNING) if strict else (Level.ERROR,)
+    return FAILED if any(finding.level in failing for finding in findings) else 0
+
+
+def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: float) -> Iterator[Finding]:
+    yield from version_findings()
+    yield from path_findings(hf)
+    yield from permission_findings(hf)
+    yield from file_system_findings(hf)
+    yield from settings_findings(hf.settings, grace_s=grace_s, kill_after_s=kill_after_s)
+    yield from elsewhere_findings(hf)
+    try:
+        engine, _ = onlooker(hf).open(hf.url)
+    except HoldfastError as problem:
+        yield error("engine", str(problem), "set url right, or install what the engine needs")
+        yield from key_findings(hf, frozenset(), has_jobs=False)
+        return
+    with engine:
+        yield from _examined_store(hf, engine, app=app)
+
+
+def _examined_store(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+    asked_us = engine.clock.now_us()
+    try:
+        info = engine.describe()
+    except HoldfastError as problem:
+        yield error("engine", str(problem), "see that it runs, and that this machine and this user may reach it")
+        yield from key_findings(hf, frozenset(), has_jobs=False)
+        return
+    answered_us = engine.clock.now_us()
+    yield from schema_findings(info)
+    yield from clock_findings(info, asked_us=asked_us, answered_us=answered_us, lease_s=hf.settings.lease)
+    if info.schema is not None and info.schema != info.known_schema:
+        # To look any further would make the schema, or fail on it.
+        yield from key_findings(hf, frozenset(), has_jobs=False)
+        return
+    try:
+        yield from _examined_jobs(hf, engine, app=app)
+    except HoldfastError as problem:
+        yield error("engine", str(problem), "see that this user may read and write there")
+
+
+def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+    counts, workers = engine.counts(), engine.workers()
+    yield from key_findings(hf, engine.facts(KEY_FACTS), has_jobs=bool(counts))
+    yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=hf.settings.lease)
+    yield from worker_findings(workers)
+    yield from queue_findings(counts, workers, engine.pauses())
+    if app is not None:
+        yield from handler_findings(engine, hf.registry.resolve_for, app)
+    elif any(view.state is WorkerState.LIVE for view in workers):
+        yield from handler_findings(engine, of_workers(workers), "the live workers")
+    else:
+        yield note("handlers", "not looked at: no worker is live", "name your application:  holdfast doctor --app APP")
+
+
+def _print(findings: list[Finding]) -> None:
+    width = min(columns() or WIDEST, WIDEST)
+    for finding in findings:
+        good, ascii_only, colour = MARKS[finding.level]
+        mark = glyph(good, ascii_only)
+        head = f"{mark} {finding.check:<12}"
+        lines = textwrap.wrap(plain(finding.message), max(20, width - len(head))) or [""]
+        click.echo(f"{paint(mark, colour)} {finding.check:<12}{lines[0]}")
+        for line in lines[1:]:
+            click.echo(f"{' ' * len(head)}{line}")
+        if finding.advice:
+            # Not wrapped: it is to be copied.
+            click.echo(f"{' ' * len(head)}{paint(glyph('→', '>'), colour)} {plain(finding.advice)}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in (Level.ERROR, Level.WARNING)}
+    click.echo(_verdict(counts[Level.ERROR], counts[Level.WARNING]))
+
+
+def _verdict(errors: int, warnings: int) -> str:
+    if not errors and not warnings:
+        return "nothing is wrong"
+    said = [
+        f"{number} {what if number == 1 else f'{what}s'}"
+        for number, what in ((errors, "error"), (warnings, "warning"))
+        if number
+    ]
+    return ", ".join(said)

@@ -1,0 +1,252 @@
+"""`holdfast health`: is everything well, for orchestrators and monitors; by the store, or by a worker's own probes."""
+
+import time
+from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+import click
+from msgspec import Struct
+
+from holdfast.app import Holdfast
+from holdfast.cli.diagnosis.store import PAGE, worked_queues
+from holdfast.cli.failing import FAILED
+from holdfast.cli.options import Span, existing, json_option, onlooker
+from holdfast.cli.output import glyph, print_json, span
+from holdfast.cli.private_queue import is_private
+from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
+from holdfast.errors import HoldfastError
+from holdfast.queues.contract import Engine
+from holdfast.queues.opening import engine_of, sqlite_path
+from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
+
+DEFAULT_MAX_WAIT_S: Final = 60.0
+PATIENCE_S: Final = 5.0
+MOST_PAGES: Final = 50
+MOST_BYTES: Final = 65_536
+NAGIOS_OK, NAGIOS_CRITICAL, NAGIOS_UNKNOWN = 0, 2, 3
+# What has to be looked at for each question; every one asks what the one before it asks.
+LIVE, READY, FULL = "live", "ready", "full"
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that has to be well."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """What `health --json` prints."""
+
+    schema: str = "holdfast.health/1"
+    ok: bool
+    question: str
+    location: str
+    checks: tuple[Check, ...]
+
+
+Checks: TypeAlias = Iterator[Check]
+
+
+@click.command()
+@click.option("--live", "question", flag_value=LIVE, help="Does it answer? Restart it if not.")
+@click.option("--ready", "question", flag_value=READY, help="Can it work? The default.")
+@click.option("--full", "question", flag_value=FULL, help="Does work get done, too: waiting times, lost workers.")
+@click.option(
+    "--max-wait",
+    type=Span(),
+    default=DEFAULT_MAX_WAIT_S,
+    metavar="SPAN",
+    help="With --full: how long a due job may wait, 60 s if not said.",
+)
+@click.option("--nagios", is_flag=True, help="One line and the exit codes of a Nagios plugin: 0, 2, 3.")
+@click.option("--url", metavar="URL", help="A worker's probes, http://HOST:PORT; or where the jobs are.")
+@json_option
+def health(question: str | None, max_wait: float, nagios: bool, url: str | None, as_json: bool) -> int:
+    """Say whether all is well; exit with 1 if not.
+
+    Asked at a worker's --probe-port, --live is whether its loop turns, without the database being asked: an outage of
+    that is no reason to restart workers. Asked where the jobs are, --live is whether the engine answers, --ready
+    whether each queue with jobs has a worker, --full whether none waits too long. Nothing is made by asking.
+
+    \b
+    Examples:
+      holdfast health --full --max-wait 5m
+      holdfast health --live --url http://127.0.0.1:7001
+    """
+    if nagios and as_json:
+        raise click.UsageError("--nagios is a format of its own; leave out --json")
+    question = question or READY
+    try:
+        location, checks = _answered(question, max_wait, url)
+    except HoldfastError as problem:
+        if not nagios:
+            raise
+        click.echo(f"HOLDFAST UNKNOWN - {_line(str(problem))}")
+        return NAGIOS_UNKNOWN
+    is_ok = all(check.ok for check in checks)
+    if nagios:
+        _print_nagios(checks)
+        return NAGIOS_OK if is_ok else NAGIOS_CRITICAL
+    if as_json:
+        print_json(Health(ok=is_ok, question=question, location=location, checks=tuple(checks)))
+    else:
+        _print(checks)
+    return 0 if is_ok else FAILED
+
+
+def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, list[Check]]:
+    if url is not None and url.startswith(("http://", "https://")):
+        return url, list(_of_worker(question, url))
+    with existing(url) as hf:
+        return hf.location, list(_of_store(question, hf, max_wait_s))
+
+
+def _of_worker(question: str, url: str) -> Checks:
+    """What a worker says of itself."""
+    yield _asked(url, "/livez")
+    if question != LIVE:
+        yield from _asked_verbosely(url)
+
+
+def _asked(url: str, path: str) -> Check:
+    status, body = _get(url, path)
+    return Check(name="loop", ok=status == 200, message="turns" if status == 200 else body)
+
+
+def _asked_verbosely(url: str) -> Checks:
+    status, body = _get(url, "/readyz?verbose")
+    lines = [line.partition(": ") for line in body.splitlines()]
+    if status not in (200, 503) or not all(colon for _, colon, _ in lines):
+        yield Check(name="ready", ok=False, message=body)
+        return
+    for name, _, said in lines:
+        yield Check(name=name, ok=said == "ok", message=said)
+
+
+def _get(url: str, path: str) -> tuple[int, str]:
+    """The status of an answer and its text; 0 and why, if there is none."""
+    try:
+        place = urlsplit(url)
+        kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
+        # Not by urllib: a proxy of the environment has no business between us and a worker.
+        connection = kind(place.hostname or "", place.port, timeout=PATIENCE_S)
+        try:
+            connection.request("GET", f"{place.path.rstrip('/')}{path}")
+            answer = connection.getresponse()
+            return answer.status, answer.read(MOST_BYTES).decode(errors="replace").strip()
+        finally:
+            connection.close()
+    except (OSError, HTTPException, ValueError) as problem:
+        return 0, f"no answer from {url}: {problem or type(problem).__name__}"
+
+
+def _of_store(question: str, hf: Holdfast, max_wait_s: float) -> Checks:
+    """What can be seen where the jobs are."""
+    engine, _ = onlooker(hf).open(hf.url)
+    with engine:
+        try:
+            store = _store(hf, engine)
+            yield store
+            if store.ok and question != LIVE and _has_jobs(hf):
+                yield from _work(engine, question, max_wait_s)
+        except HoldfastError as problem:
+            yield Check(name="store", ok=False, message=str(problem))
+
+
+def _store(hf: Holdfast, engine: Engine) -> Check:
+    asked = time.monotonic()
+    info = engine.describe()
+    took = span(time.monotonic() - asked)
+    schema, known = info.schema, info.known_schema
+    if schema and known and schema > known:
+        said = f"{info.server}, schema {schema}, newer than this program's {known}: upgrade Holdfast here"
+        return Check(name="store", ok=False, message=said)
+    if schema and known and schema < known:
+        said = f"{info.server}, schema {schema}, older than this program's {known}: run  holdfast migrate"
+        return Check(name="store", ok=False, message=said)
+    state = "" if schema is None else ", no schema yet" if not schema else f", schema {schema} (current)"
+    return Check(name="store", ok=True, message=f"{info.server}, {took}{state}")
+
+
+def _has_jobs(hf: Holdfast) -> bool:
+    """Whether there is anything to look at; to look would make what is not there yet."""
+    return engine_of(hf.url) != "sqlite" or sqlite_path(hf.url).exists()
+
+
+def _work(engine: Engine, question: str, max_wait_s: float) -> Checks:
+    counts, workers = engine.counts(), engine.workers()
+    paused = {pause.queue for pause in engine.pauses()}
+    waiting = [
+        queue
+        for queue, states in sorted(counts.items())
+        if states.get(JobState.PENDING, 0) + states.get(JobState.FAILED, 0) and not is_private(queue)
+    ]
+    live = [view for view in workers if view.state is WorkerState.LIVE]
+    yield _worked(waiting, live, paused)
+    if question == FULL:
+        yield _lost(workers)
+        yield from _waits(engine, [queue for queue in waiting if queue not in paused], max_wait_s)
+
+
+def _worked(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]) -> Check:
+    unworked = [queue for queue in waiting if queue not in worked_queues(live) and queue not in paused]
+    said = f"{len(live):,} live"
+    if unworked:
+        return Check(name="workers", ok=False, message=f"{said}; nobody works {', '.join(unworked)}")
+    return Check(name="workers", ok=True, message=said)
+
+
+def _lost(workers: Sequence[WorkerView]) -> Check:
+    lost = [view.report.id[:8] for view in workers if view.state is WorkerState.LOST]
+    return Check(name="lost", ok=not lost, message=f"lost: {', '.join(lost)}" if lost else "no worker is lost")
+
+
+def _waits(engine: Engine, queues: Sequence[str], max_wait_s: float) -> Checks:
+    late = [said for queue in queues if (said := _late(engine, queue, max_wait_s))]
+    for said in late:
+        yield Check(name="waiting", ok=False, message=said)
+    if not late:
+        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {span(max_wait_s)}")
+
+
+def _late(engine: Engine, queue: str, max_wait_s: float) -> str | None:
+    """What is wrong with the waiting of a queue. The first job that has waited too long is enough to know."""
+    where = JobFilter(states=(JobState.PENDING, JobState.FAILED), queue=queue)
+    # By the engine's clock, as far as it tells: a job is due by that.
+    now = (engine.describe().clock_us or engine.clock.now_us()) / 1e6
+    after: str | None = None
+    for _ in range(MOST_PAGES):
+        page = engine.find(where, limit=PAGE, after=after)
+        waited = max((now - job.due_at.timestamp() for job in page.jobs), default=0.0)
+        if waited > max_wait_s:
+            return f"{queue}: a job has waited {span(waited)}, the limit is {span(max_wait_s)}"
+        after = page.next
+        if after is None:
+            break
+    return None
+
+
+def _print(checks: Sequence[Check]) -> None:
+    width = columns()
+    for check in checks:
+        good, ascii_only, colour = ("✓", "*", GOOD) if check.ok else ("✗", "x", BAD)
+        line = shortened(f"{check.name:<10} {_line(check.message)}", None if width is None else width - 2)
+        click.echo(f"{paint(glyph(good, ascii_only), colour)} {paint(line, None)}")
+    wrong = sum(not check.ok for check in checks)
+    click.echo("healthy" if not wrong else f"unhealthy: {wrong} of {len(checks)}")
+
+
+def _print_nagios(checks: Sequence[Check]) -> None:
+    wrong = [check for check in checks if not check.ok]
+    state = "CRITICAL" if wrong else "OK"
+    # A bar would begin what Nagios reads as numbers.
+    said = "; ".join(f"{check.name}: {_line(check.message)}" for check in wrong or checks).replace("|", "/")
+    click.echo(f"HOLDFAST {state} - {paint(said, None)} | failed={len(wrong)} checks={len(checks)}")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,225 @@
+"""The screen of `holdfast top`, with Textual, the extra `tui`: panes, keys, and a terminal left as it was found."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final, cast
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widgets import DataTable, Footer, Input, RichLog, Static
+
+from holdfast.cli.output import age, plain
+from holdfast.cli.status import worker_line
+from holdfast.cli.style import COLOURS
+from holdfast.cli.top import Board, Picture, job_cells
+from holdfast.errors import HoldfastError
+from holdfast.values import JobState, WorkerState
+
+JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "SAYS")
+QUEUE_COLUMNS: Final = ("QUEUE", "WAITING", "RUNNING", "FAILED", "DEAD")
+WORKER_COLUMNS: Final = ("WORKER", "STATE", "SLOTS", "HEARD")
+HELP: Final = (
+    "/ filter · esc no filter · tab next pane · x select · r retry · c cancel · D discard dead letters · "
+    "p pause or resume the queue · l live on or off · q leave"
+)
+Cells = Sequence[str | Text]
+
+
+class Screen(App[int]):
+    """Draws one picture after another. Asking the engine is done on a thread: a slow one must not freeze the keys."""
+
+    TITLE = "holdfast top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #head { height: 2; padding: 0 1; }
+    #filter { display: none; height: 3; }
+    #queues { width: 1fr; }
+    #jobs { width: 3fr; }
+    #workers { width: 1fr; }
+    #log { height: 5; border-top: solid $primary; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("escape", "no_filter", "No filter", show=False),
+        Binding("x", "select", "Select"),
+        Binding("r", "retry", "Retry"),
+        Binding("c", "cancel", "Cancel"),
+        Binding("D", "discard", "Discard"),
+        Binding("p", "pause", "Pause queue"),
+        Binding("l", "live", "Live"),
+        Binding("question_mark", "keys", "Keys", key_display="?"),
+        Binding("q", "leave", "Leave"),
+        Binding("ctrl+c", "leave", "Leave", show=False, priority=True),
+    ]
+
+    def __init__(self, board: Board, *, every_s: float) -> None:
+        super().__init__()
+        self._board = board
+        self._every_s = every_s
+        self._needle = ""
+        self._is_live = True
+        self._selected: set[str] = set()
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head", markup=False)
+        yield Input(id="filter", placeholder="words that a job shows: an id, a state, a name, a queue, an error")
+        with Horizontal():
+            yield DataTable[Text](id="queues", cursor_type="row")
+            yield DataTable[Text](id="jobs", cursor_type="row")
+            yield DataTable[Text](id="workers", cursor_type="row")
+        yield RichLog(id="log", max_lines=200, markup=False, wrap=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        for name, columns in (("queues", QUEUE_COLUMNS), ("jobs", JOB_COLUMNS), ("workers", WORKER_COLUMNS)):
+            self._table(name).add_columns(*columns)
+        self._table("jobs").focus()
+        # Whoever is told to end, by a signal or by a terminal that goes away, leaves the terminal as it was.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._end, 128 + number)
+        self.set_interval(self._every_s, self._look_if_live)
+        self._look()
+
+    def action_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.display = True
+        self.set_focus(field)  # at once, so that what is typed next is in it
+
+    def action_no_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.value = ""
+        field.display = False
+        self.set_focus(self._table("jobs"))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._needle = event.value
+        self._look()
+
+    def on_input_submitted(self) -> None:
+        self.set_focus(self._table("jobs"))
+        self._say("only what fits is shown; esc shows all again")
+
+    def action_select(self) -> None:
+        job_id = self._under_cursor("jobs")
+        if job_id is not None:
+            self._selected ^= {job_id}
+            self._look()
+
+    def action_retry(self) -> None:
+        self._do_to_jobs(self._board.retry)
+
+    def action_cancel(self) -> None:
+        self._do_to_jobs(self._board.cancel)
+
+    def action_discard(self) -> None:
+        self._do_to_jobs(self._board.discard)
+
+    def action_pause(self) -> None:
+        queue = self._under_cursor("queues")
+        if queue is not None:
+            self._do(lambda: [self._board.pause_or_resume(queue)])
+
+    def action_live(self) -> None:
+        self._is_live = not self._is_live
+        self._say("live" if self._is_live else "standing still; l goes on")
+
+    def action_keys(self) -> None:
+        self._say(HELP)
+
+    def action_leave(self) -> None:
+        self._end(0)
+
+    def _end(self, code: int) -> None:
+        self.exit(code, return_code=code)
+
+    def _do_to_jobs(self, act: Callable[[str], str]) -> None:
+        under = self._under_cursor("jobs")
+        chosen = sorted(self._selected) or ([under] if under is not None else [])
+        self._selected.clear()
+        self._do(lambda: [act(job_id) for job_id in chosen])
+
+    def _do(self, act: Callable[[], list[str]]) -> None:
+        def run() -> None:
+            try:
+                sentences = act()
+            except HoldfastError as problem:
+                sentences = [str(problem)]
+            for sentence in sentences:
+                self.call_from_thread(self._say, sentence)
+            self.call_from_thread(self._look)
+
+        self.run_worker(run, thread=True, group="acts", exit_on_error=True)
+
+    def _look_if_live(self) -> None:
+        if self._is_live:
+            self._look()
+
+    def _look(self) -> None:
+        needle = self._needle
+
+        def run() -> None:
+            try:
+                picture = self._board.look(needle)
+            except HoldfastError as problem:
+                self.call_from_thread(self._say, str(problem))
+            else:
+                self.call_from_thread(self._show, picture)
+
+        self.run_worker(run, thread=True, group="looks", exclusive=True)
+
+    def _show(self, picture: Picture) -> None:
+        totals = picture.status.totals
+        numbers = " · ".join(f"{number:,} {state}" for state, number in totals.items() if number) or "no jobs yet"
+        workers = worker_line(picture.status.workers) or "no worker is running"
+        fitting = f" · {len(picture.jobs):,} fit '{picture.needle}'" if picture.needle else ""
+        self.query_one("#head", Static).update(plain(f"{picture.status.location}\n{numbers} · {workers}{fitting}"))
+        self._fill("queues", {name: _queue_cells(name, states) for name, states in picture.status.queues.items()})
+        self._fill("jobs", {job.id: self._job_cells(job_cells(job)) for job in picture.jobs})
+        self._fill(
+            "workers",
+            {
+                view.report.id: (
+                    view.report.id[:8],
+                    Text(view.state, style="red" if view.state is WorkerState.LOST else "green"),
+                    f"{view.report.running}/{view.report.slots}",
+                    f"{age(view.heard_at)} ago",
+                )
+                for view in picture.workers
+            },
+        )
+
+    def _job_cells(self, cells: Cells) -> Cells:
+        job_id, state, *rest = (str(cell) for cell in cells)
+        mark = "*" if job_id in self._selected else " "
+        return (mark, job_id, Text(state, style=COLOURS.get(JobState(state)) or ""), *rest)
+
+    def _fill(self, name: str, rows: dict[str, Cells]) -> None:
+        """Put rows into a table, its cursor staying with whatever it was on."""
+        table = self._table(name)
+        under = self._under_cursor(name)
+        table.clear()
+        for key, cells in rows.items():
+            table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells), key=key)
+        if under in rows:
+            table.move_cursor(row=list(rows).index(under), animate=False)
+
+    def _under_cursor(self, name: str) -> str | None:
+        table = self._table(name)
+        if not table.row_count or not table.is_valid_coordinate(table.cursor_coordinate):
+            return None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+    def _table(self, name: str) -> "DataTable[Text]":
+        return cast("DataTable[Text]", self.query_one(f"#{name}", DataTable))
+
+    def _say(self, sentence: str) -> None:
+        self.query_one("#log", RichLog).write(plain(sentence))
+
+
+def _queue_cells(name: str, states: Mapping[str, int | bool]) -> Cells:
+    waiting = states[JobState.PENDING] + states[JobState.SCHEDULED] + states[JobState.BLOCKED]
+    shown = (waiting, states[JobState.PROCESSING], states[JobState.FAILED], states[JobState.DEAD])
+    return (f"{name} (paused)" if states["paused"] else name, *(f"{number:,}" if number else "–" for number in shown))

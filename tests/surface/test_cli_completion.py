@@ -1,0 +1,249 @@
+"""Completion, `schema` and `help`: what a shell offers, what documents look like, what is explained."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Holdfast
+from holdfast.cli import COMMANDS, failing
+from holdfast.cli.schemas import DOCUMENTS, type_of
+from holdfast.cli.topics import EXIT_CODES, STATES, TOPICS
+from holdfast.values import JobState
+
+from .registry import report
+from .terminal import Terminal
+
+BIN = Path(sys.executable).parent
+
+
+def offered(terminal: Terminal, *words: str, **environment: str) -> list[str]:
+    """What bash is offered for the last of these words."""
+    asked = {
+        "_HOLDFAST_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("holdfast", *words)),
+        "COMP_CWORD": str(len(words)),
+        "HOLDFAST_COMPLETION_WAIT": "30",
+    }
+    answer = terminal.program(stdin="", program=(), **{**asked, **environment})
+    assert (answer.code, answer.err) == (0, "")
+    return [line.partition(",")[2] for line in answer.out.splitlines()]
+
+
+@pytest.fixture
+def shop(terminal: Terminal) -> Terminal:
+    terminal("enqueue", '[{"id": "job1", "job": "add"}, {"id": "job2", "job": "send", "queue": "mail"}]')
+    with Holdfast(directory=terminal.project) as hf:
+        hf.backend().beat(report("a" * 32))
+    return terminal
+
+
+def test_commands_and_options_are_offered(terminal: Terminal) -> None:
+    assert offered(terminal, "sta") == ["status"]
+    assert offered(terminal, "") == list(COMMANDS)
+    assert offered(terminal, "worker", "st") == ["start", "stop"]
+    assert "--max-wait" in offered(terminal, "health", "--m")
+    assert offered(terminal, "completion", "show", "z") == ["zsh"]
+
+
+def test_names_out_of_the_store_are_offered(shop: Terminal) -> None:
+    assert offered(shop, "list", "--queue", "") == ["default", "mail"]
+    assert offered(shop, "worker", "start", "--queue", "mail,d") == ["mail,default"]
+    assert offered(shop, "list", "--job", "s") == ["send"]
+    assert sorted(offered(shop, "show", "job")) == ["job1", "job2"]
+    assert offered(shop, "worker", "show", "") == ["a" * 32]
+
+
+def test_what_goes_wrong_is_silent_and_makes_nothing(terminal: Terminal) -> None:
+    assert offered(terminal, "show", "") == []
+    assert not terminal.database.exists()
+    terminal.config.write_text("this is no TOML")
+    assert offered(terminal, "show", "") == []
+    assert offered(terminal, "list", "--queue", "", HOLDFAST_URL="redis://127.0.0.1:1") == []
+    assert offered(terminal, "run", "--", "ec") == []
+
+
+def test_a_store_that_takes_too_long_is_not_waited_for(shop: Terminal) -> None:
+    assert offered(shop, "show", "", HOLDFAST_COMPLETION_WAIT="0") == []
+
+
+def test_commands_are_offered_without_loading_any(terminal: Terminal) -> None:
+    code = "import sys, os; os._exit = lambda code: print(*sys.modules, file=sys.stderr) or sys.exit(code)\n"
+    answer = terminal.program(
+        program=(sys.executable, "-c", f"{code}from holdfast.cli import main; main([])"),
+        _HOLDFAST_COMPLETE="bash_complete",
+        COMP_WORDS="holdfast s",
+        COMP_CWORD="1",
+    )
+    loaded = answer.err.split()
+    assert "plain,status" in answer.out.splitlines()
+    assert "holdfast.cli.completing" in loaded
+    assert not {"msgspec", "holdfast.app", "holdfast.cli.status", "sqlite3"} & set(loaded)
+
+
+def test_an_unknown_instruction_is_refused(terminal: Terminal) -> None:
+    assert terminal.program(_HOLDFAST_COMPLETE="tcsh_complete").code == 1
+
+
+def test_a_real_bash_completes(shop: Terminal) -> None:
+    script = """
+    source <(holdfast completion show bash)
+    COMP_WORDS=(holdfast show jo) COMP_CWORD=2
+    _holdfast_completion holdfast
+    echo "${COMPREPLY[@]}"
+    COMP_WORDS=(queuectl vers) COMP_CWORD=1
+    _queuectl_completion holdfast
+    echo "${COMPREPLY[-1]}"
+    """
+    bash = shutil.which("bash")
+    assert bash is not None
+    done = subprocess.run(
+        [bash, "-c", script],
+        cwd=shop.project,
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOLDFAST_COMPLETION_WAIT": "30"},
+        capture_output=True,
+        text=True,
+    )
+    first, second = done.stdout.splitlines()
+    assert sorted(first.split()) == ["job1", "job2"]
+    assert second == "version"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_installing_twice_is_installing_once(terminal: Terminal, shell: str) -> None:
+    files = [Path(name) for name in terminal("completion", "install", shell, "--json").json["files"]]
+    assert all(file.is_relative_to(terminal.home) for file in files)
+    texts = [file.read_text() for file in files]
+    assert "_HOLDFAST_COMPLETE" in texts[0]
+    assert terminal("completion", "install", shell).code == 0
+    assert [file.read_text() for file in files] == texts
+
+
+def test_zsh_is_told_behind_what_is_there(terminal: Terminal) -> None:
+    startup = terminal.home / ".zshrc"
+    startup.write_text("alias ll='ls -l'")
+    terminal("completion", "install", "zsh")
+    with startup.open("a") as file:
+        file.write("export A=1\n")
+    terminal("completion", "install", "zsh")
+    text = startup.read_text()
+    assert text.startswith("alias ll='ls -l'\n# >>> holdfast")
+    assert text.endswith("# <<< holdfast completion <<<\nexport A=1\n")
+    assert text.count("holdfast completion >>>") == 1
+
+
+def test_the_shell_is_the_users_own_unless_said(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert terminal("completion", "show", "--json").json["shell"] == "fish"
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    answer = terminal("completion", "show")
+    assert answer.code == 2
+    assert "'tcsh'; name one of bash, zsh, fish" in answer.err
+
+
+# schema
+
+PRINTED = {
+    "holdfast.doctor/1": ["doctor"],
+    "holdfast.files/1": ["generate", "compose"],
+    "holdfast.health/1": ["health", "--full"],
+    "holdfast.help/1": ["help", "states"],
+    "holdfast.status/1": ["status"],
+    "holdfast.worker/1": ["worker", "show", "a"],
+}
+
+
+def fits(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    """Whether a value is what a schema says, as far as ours say anything."""
+    if "$ref" in schema:
+        return fits(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    if "anyOf" in schema:
+        return any(fits(value, each, root) for each in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    match schema.get("type"):
+        case "object":
+            members = schema.get("properties", {})
+            rest = schema.get("additionalProperties", False)
+            known = all(fits(each, members.get(name, rest) or {"enum": []}, root) for name, each in value.items())
+            return known and set(schema.get("required", ())) <= value.keys()
+        case "array":
+            return all(fits(value[at], schema["items"], root) for at in range(len(value)))
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "null":
+            return value is None
+        case other:
+            raise AssertionError(f"{other!r} is not checked here")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_is_what_its_schema_says(shop: Terminal, name: str) -> None:
+    schema = shop("schema", name).json
+    assert schema["$id"] == name
+    document = shop(*PRINTED[name], "--json").json
+    assert document["schema"] == name
+    assert fits(document, schema, schema)
+    assert msgspec.convert(document, type_of(name), strict=True) is not None
+    assert not fits({**document, "schema": 7}, schema, schema)
+    assert not fits({**document, "surprise": 1}, schema, schema)
+
+
+def test_a_schema_is_found_without_its_version(terminal: Terminal) -> None:
+    assert terminal("schema", "health").json == terminal("schema", "holdfast.health/1").json
+    assert [each["name"] for each in terminal("schema", "--json").json] == list(DOCUMENTS)
+
+
+def test_a_schema_that_is_not_there_is_not_found(terminal: Terminal) -> None:
+    answer = terminal("schema", "holdfast.helth/1")
+    assert (answer.code, answer.out) == (3, "")
+    assert "did you mean 'holdfast.health/1'?" in answer.err
+
+
+# help
+
+
+def test_every_topic_explains_itself(terminal: Terminal) -> None:
+    overview = terminal("help").out
+    for topic in TOPICS:
+        assert topic in overview
+        answer = terminal("help", topic)
+        assert (answer.code, answer.err) == (0, "")
+        assert len(answer.out.splitlines()) > 3
+    assert {"states", "search", "exit-codes", "environment", "durations"} <= set(TOPICS)
+
+
+def test_the_topics_leave_nothing_out() -> None:
+    assert list(STATES) == list(JobState)
+    codes = {value for name, value in vars(failing).items() if name.isupper() and type(value) is int}
+    assert {int(code) for code in EXIT_CODES} == {0, *codes}
+
+
+def test_the_environment_names_every_setting(terminal: Terminal) -> None:
+    text = terminal("help", "environment").out
+    for name in ("HOLDFAST_URL", "HOLDFAST_MAX_RETRIES", "HOLDFAST_SIGNING_KEY", "NO_COLOR"):
+        assert f"\n{name} " in text
+
+
+def test_the_help_of_a_command_is_its_own(terminal: Terminal) -> None:
+    assert terminal("help", "worker", "start").out == terminal("worker", "start", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"), [(["stattes"], "did you mean 'states'?"), (["worker", "frob"], "topics: states, search")]
+)
+def test_help_on_nothing_is_not_found(terminal: Terminal, words: list[str], hint: str) -> None:
+    answer = terminal("help", *words)
+    assert (answer.code, answer.out) == (3, "")
+    assert hint in answer.err
