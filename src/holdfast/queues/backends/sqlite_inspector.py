@@ -19,7 +19,7 @@ from holdfast.queues.backends.records import (
 )
 from holdfast.queues.backends.retention import Outdated, Retention
 from holdfast.queues.backends.sqlite_file import SqliteFile
-from holdfast.queues.contract import TOMBSTONE_S, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -150,6 +150,15 @@ class SqliteInspector(Retention):
         if where.dead_reason is not None:
             conditions.append("j.dead_reason = :dead_reason")
             query["dead_reason"] = where.dead_reason
+        if where.accepted_from is not None:
+            conditions.append("j.accepted_at >= :accepted_from")
+            query["accepted_from"] = to_us(where.accepted_from)
+        if where.accepted_before is not None:
+            conditions.append("j.accepted_at < :accepted_before")
+            query["accepted_before"] = to_us(where.accepted_before)
+        if where.finished_from is not None:
+            conditions.append("j.finished_at >= :finished_from")
+            query["finished_from"] = to_us(where.finished_from)
         if where.finished_before is not None:
             conditions.append("j.finished_at < :finished_before")
             query["finished_before"] = to_us(where.finished_before)
@@ -194,11 +203,12 @@ class SqliteInspector(Retention):
         row = connection.execute(self._sql("SELECT state FROM holdfast_jobs WHERE id = ?"), (job_id,)).fetchone()
         return None if row is None else STATES.get(row[0])
 
-    def discard(self, job_id: str) -> bool:
-        dead = "SELECT seq FROM holdfast_jobs WHERE id = ? AND state = 5"
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        codes = json.dumps([CODES[state] for state in check_purge(states)])
+        ended = "SELECT seq FROM holdfast_jobs WHERE id = ? AND state IN (SELECT value FROM json_each(?))"
 
         def change(connection: sqlite3.Connection, now: int) -> bool:
-            row = connection.execute(self._sql(dead), (job_id,)).fetchone()
+            row = connection.execute(self._sql(ended), (job_id, codes)).fetchone()
             if row is None:
                 return False
             self._leave_tombstones(connection, [(row[0], now + span_us(TOMBSTONE_S))])
