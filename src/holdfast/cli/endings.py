@@ -77,6 +77,37 @@ def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_jso
     return _say_ends(_find(engine, everything), len(everything), as_json=as_json)
 
 
+def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
+    """Wait until the first of these jobs has ended, print which and its result, and return the exit code for it."""
+    _say_if_nobody_works(engine)
+    line = StatusLine()
+    first: str | None = None
+    try:
+        for _ in looks(limit_s):
+            waiting = {job.id for job in _find(engine, job_ids, UNFINISHED)}
+            first = next((job_id for job_id in job_ids if job_id not in waiting), None)
+            if first is not None:
+                break
+            line.show(f"{len(waiting):,} jobs not ended yet…")
+    except KeyboardInterrupt:
+        line.clear()
+        say(f"no longer waiting: {len(job_ids):,} jobs stay queued")
+        return INTERRUPTED
+    finally:
+        line.clear()
+    if first is None:
+        if as_json:
+            print_json(None)
+        say(f"{glyph('✗', 'x')} none of {len(job_ids):,} jobs has ended after {span(limit_s)}; they stay queued")
+        return TIME_IS_UP
+    history = engine.get(first)
+    if as_json:
+        print_json(None if history is None else history_document(history))
+    else:
+        click.echo(plain(first))
+    return _say_end(first, history, limit_s)
+
+
 def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] = ()) -> list[JobView]:
     parts = [tuple(job_ids[start : start + AT_ONCE]) for start in range(0, len(job_ids), AT_ONCE)]
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]

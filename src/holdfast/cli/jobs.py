@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import (
     age,
@@ -123,13 +124,14 @@ def list_jobs(url: str | None, **said: Any) -> None:
       holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
       holdfast list -q --where 'tag:import -state:completed' | holdfast cancel - --yes
     """
-    print_list(url, _taken(Filters, said), _taken(Shape, said))
+    print_list(url, taken(Filters, said), taken(Shape, said))
 
 
 T = TypeVar("T", bound=Struct)
 
 
-def _taken(kind: type[T], said: dict[str, Any]) -> T:
+def taken(kind: type[T], said: dict[str, Any]) -> T:
+    """Those of the options that are fields of this."""
     return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
 
 
@@ -217,7 +219,7 @@ def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
 
 def _print_csv(finding: Finding, columns: tuple[str, ...]) -> None:
     """Whole values, as programs read them; what a spreadsheet would run as a formula is made text."""
-    writer = csv.writer(click.get_text_stream("stdout"), lineterminator="\n")
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for job in finding.jobs:
         document = {**job_document(job), "error": job.last_error or job.cancel_reason, "try": SHORT["try"](job)}
@@ -273,13 +275,13 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
         print_job(hf.backend(), job_id, as_json=as_json)
 
 
-def print_job(engine: Engine, job_id: str, *, as_json: bool, only: JobState | None = None) -> None:
+def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
     """One job with every attempt."""
     history = engine.get(job_id)
     if history is None:
         raise UnknownJob(job_id)
-    if only is not None and history.job.state is not only:
-        raise NotThat(f"job '{job_id}' is {history.job.state}, not {only}; look at it with  holdfast show {job_id}")
+    if only_dead and history.job.state is not JobState.DEAD:
+        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
     reasons = why(history, engine.pauses(), engine.workers(), datetime.now(UTC))
     if as_json:
         print_json({**history_document(history), "why": reasons})
@@ -287,10 +289,10 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only: JobState | No
         _print_history(history, reasons)
 
 
-class NotThat(click.ClickException):
-    """The job is there, but it is not in the state that was asked for."""
+class NotDead(click.ClickException):
+    """The job is there, but it is no dead letter."""
 
-    exit_code = 3
+    exit_code = NOT_FOUND
 
 
 def _print_history(history: JobHistory, reasons: list[str]) -> None:

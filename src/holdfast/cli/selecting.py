@@ -1,6 +1,6 @@
 """Which jobs a command is about: filters and searches for those that read, and ids or a search for those that change.
 
-What was not named by its id is counted first; before it is destroyed, a person is asked, and a program has to say --yes.
+What was not named by its id is counted first; before it is destroyed, people are asked, and programs have to say --yes.
 """
 
 import json
@@ -62,7 +62,9 @@ _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--job", metavar="KEY", help="Only jobs of this handler; * stands for anything."),
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag; repeatable."),
     where_option,
-    click.option("--since", type=Moment(), metavar="WHEN", help="Only jobs accepted then or later, such as 2h or today."),
+    click.option(
+        "--since", type=Moment(), metavar="WHEN", help="Only jobs accepted then or later, such as 2h or today."
+    ),
     click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted then or before."),
 )
 
@@ -95,7 +97,13 @@ class Filters(Struct, frozen=True, kw_only=True):
 
 def state_option(command: F) -> F:
     return click.option(
-        "--state", "--status", "states", type=States(), multiple=True, metavar="S", help="Only these states; repeatable."
+        "--state",
+        "--status",
+        "states",
+        type=States(),
+        multiple=True,
+        metavar="S",
+        help="Only these states; repeatable.",
     )(command)
 
 
@@ -103,11 +111,15 @@ def _search(searches: Sequence[str], now: datetime) -> Search:
     return Search(tuple(term for text in searches for term in parse(text, now=now).terms))
 
 
+def dry_run_option(command: F) -> F:
+    return click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")(command)
+
+
 def change_options(command: F) -> F:
-    """`--yes`, `--dry-run` and `--no-input`, for commands that change many jobs at once."""
-    options = (
+    """`--yes`, `--dry-run` and `--no-input`, for commands that may destroy much at once."""
+    options: tuple[Callable[[Any], Any], ...] = (
         click.option("--yes", "--force", "yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed."),
+        dry_run_option,
         click.option(
             "--no-input",
             is_flag=True,
@@ -126,7 +138,7 @@ def _note_no_input(ctx: click.Context, param: click.Parameter, given: bool) -> N
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """The jobs a change is about. Of those that a search found, how they looked is known; `is_bulk` wants to be asked."""
+    """The jobs a change is about. Of those that a search found, how they looked is known; `is_bulk`: none was named."""
 
     ids: tuple[str, ...]
     found: Mapping[str, JobView]
@@ -136,14 +148,13 @@ class Chosen(Struct, frozen=True, kw_only=True):
 def chosen(
     engine: Engine, job_ids: Sequence[str], searches: Sequence[str], *, within: Sequence[JobState], others: str = ""
 ) -> Chosen:
-    """The jobs that were named, read from stdin, or found in these states; `others` says how else they can be named."""
+    """The jobs that were named, read from stdin, or found in these states; `others` is what else can be said."""
     if bool(job_ids) == bool(searches):
-        alternatives = f"say --where SEARCH, or {others}" if others else "or say --where SEARCH"
-        raise click.UsageError(f"name the jobs by their ids, {alternatives}; - reads ids from stdin")
+        raise click.UsageError(f"name the jobs by their ids, {others}or say --where SEARCH; - reads ids from stdin")
     if searches:
         now = datetime.now(UTC)
         return found_by(engine, plan(_search(searches, now).and_also(StateTerm(states=tuple(within))), now=now))
-    ids = tuple(dict.fromkeys(job_id for word in job_ids for job_id in (_from_stdin() if word == STDIN else [word])))
+    ids = tuple(dict.fromkeys(job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])))
     return Chosen(ids=ids, found={}, is_bulk=STDIN in job_ids)
 
 
@@ -153,7 +164,7 @@ def found_by(engine: Engine, made: Plan) -> Chosen:
     return Chosen(ids=tuple(found), found=found, is_bulk=True)
 
 
-def _from_stdin() -> Iterator[str]:
+def ids_from_stdin() -> Iterator[str]:
     """Ids, one on each line, as they are or as members of JSON documents."""
     for number, line in enumerate(sys.stdin, start=1):
         word = line.strip()

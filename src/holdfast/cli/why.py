@@ -29,9 +29,7 @@ _DEATHS: Final = {
 }
 
 
-def why(
-    history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime
-) -> list[str]:
+def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
     """What keeps the job in its state; nothing where the state says it all."""
     job = history.job
     match job.state:
@@ -45,7 +43,9 @@ def why(
             return [f"{job.attempts} of its runs failed{left}; {again}", *_obstacles(job, pauses, workers)]
         case JobState.PENDING:
             obstacles = _obstacles(job, pauses, workers)
-            return obstacles or [f"it is due since {_until(now, job.due_at)}; jobs of a higher priority, or older, go first"]
+            return obstacles or [
+                f"it is due since {_until(now, job.due_at)}; jobs of a higher priority, or older, go first"
+            ]
         case JobState.PROCESSING:
             return [_holder(job, workers, now)]
         case JobState.DEAD:

@@ -109,7 +109,7 @@ def _holds_value(term: ValueTerm, job: JobView) -> bool:
 def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """The values a path leads to: a step is a name, or the number of an element; without one, any element will do."""
     if isinstance(value, list):
-        elements = cast("list[Any]", value)
+        elements: list[Any] = value
         if not path:
             yield elements
             yield from elements
@@ -130,7 +130,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value).values()
     elif isinstance(value, list):
-        parts = cast("list[Any]", value)
+        parts = value
     else:
         yield value
     for part in parts:

@@ -127,14 +127,16 @@ class _Reader:
         began = self.at
         is_negated = self._takes("-", "!")
         if self._is_at_end():
-            self._refuse(began, f"there is nothing behind '{self.text[began]}': write -state:dead, or \"-\" for the sign")
+            self._refuse(
+                began, f"there is nothing behind '{self.text[began]}': write -state:dead, or \"-\" for the sign"
+            )
         name = _NAME.match(self.text, self.at)
         field = None if name is None else _field(name[0])
         behind = "" if name is None else self.text[name.end() : name.end() + 1]
         is_path = field in list(Root) and behind == "."
         if name is None or not (behind == ":" or is_path or (field in FIELDS and behind and behind in "<>=")):
             return self._word(is_negated)
-        if field not in FIELDS:
+        if field is None or field not in FIELDS:
             self._refuse_field(name)
         self.at = name.end()
         path = self._path() if is_path else ()
@@ -205,7 +207,9 @@ class _Reader:
             except (ValueError, OverflowError, OSError):
                 self._refuse(column, f"{pattern.text!r} is no value of '{field}': {_how(field)}")
             if not sign and (field is Measure.AGE or _SPAN.fullmatch(pattern.text)) and ".." not in pattern.text:
-                self._refuse(column, f"'{field}' needs a comparison here: {field}:>{pattern.text} or {field}:<{pattern.text}")
+                self._refuse(
+                    column, f"'{field}' needs a comparison here: {field}:>{pattern.text} or {field}:<{pattern.text}"
+                )
             if not self._takes(","):
                 return RangeTerm(field=field, ranges=tuple(ranges), is_negated=is_negated)
 
@@ -238,7 +242,9 @@ class _Reader:
         if value is None:
             self._refuse(self.at, "a value is missing here")
         if value[0][0] in "<>=":
-            self._refuse(self.at, f"a text that begins with {value[0][0]} is written in quotes; texts are not compared so")
+            self._refuse(
+                self.at, f"a text that begins with {value[0][0]} is written in quotes; texts are not compared so"
+            )
         self.at = value.end()
         return Pattern(value[0])
 
@@ -269,10 +275,10 @@ class _Reader:
 
     def _known(self, word: str, column: int, known: Iterable[str], what: str, hint: str = "") -> str:
         words = [str(each) for each in known]
-        if word in words:
-            return word
-        hint = f"; {hint}" if hint else ""
-        self._refuse(column, f"{word!r} is no {what}{_nearest(word, words)} known are {', '.join(words)}{hint}")
+        if word not in words:
+            hint = f"; {hint}" if hint else ""
+            self._refuse(column, f"{word!r} is no {what}{_nearest(word, words)} known are {', '.join(words)}{hint}")
+        return word
 
     def _refuse_field(self, name: re.Match[str]) -> NoReturn:
         near = _nearest(name[0].lower(), [*FIELDS, *ALIASES])

@@ -104,11 +104,15 @@ def _with_range(
     start, before = (None if at is None else from_us(at) for at in (least, None if most is None else most + 1))
     if field is Measure.ACCEPTED:
         return msgspec.structs.replace(
-            where, accepted_from=_later(where.accepted_from, start), accepted_before=_sooner(where.accepted_before, before)
+            where,
+            accepted_from=_later(where.accepted_from, start),
+            accepted_before=_sooner(where.accepted_before, before),
         )
     if field is Measure.FINISHED and (start is not None or before is not None):
         return msgspec.structs.replace(
-            where, finished_from=_later(where.finished_from, start), finished_before=_sooner(where.finished_before, before)
+            where,
+            finished_from=_later(where.finished_from, start),
+            finished_before=_sooner(where.finished_before, before),
         )
     return None
 

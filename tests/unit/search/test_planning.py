@@ -28,7 +28,11 @@ NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
         ("age:<=1h", JobFilter(accepted_from=NOW - timedelta(hours=1)), ""),
         ("accepted:>=2026-11-15", JobFilter(accepted_from=datetime(2026, 11, 15, tzinfo=UTC)), ""),
         ("finished:<2026-11-15", JobFilter(finished_before=datetime(2026, 11, 15, tzinfo=UTC)), ""),
-        ("finished:* due:today", JobFilter(), "finished:* due:2026-11-16T00:00:00.000000Z..2026-11-16T23:59:59.999999Z"),
+        (
+            "finished:* due:today",
+            JobFilter(),
+            "finished:* due:2026-11-16T00:00:00.000000Z..2026-11-16T23:59:59.999999Z",
+        ),
         ("state:dead error:x oops", JobFilter(states=(JobState.DEAD,)), "error:x oops"),
         ('queue:"" id:"a\nb"', JobFilter(), 'queue:"" id:"a\nb"'),
     ],
@@ -51,7 +55,17 @@ def test_what_cannot_be_is_not_looked_for(text: str) -> None:
 words = st.sampled_from(
     [
         *("state:dead", "-state:pending", "state:scheduled,pending", "queue:mail", "-queue:mail", "queue:m*"),
-        *("job:job", "id:a", "id:a,c,e", "-id:b", "reason:failed", "reason:no-retry", "age:>15s", "age:<15s", "age:5s..25s"),
+        *(
+            "job:job",
+            "id:a",
+            "id:a,c,e",
+            "-id:b",
+            "reason:failed",
+            "reason:no-retry",
+            "age:>15s",
+            "age:<15s",
+            "age:5s..25s",
+        ),
         *("accepted:>20s", "accepted:<20s", "finished:>15s", "finished:<15s", "finished:*", "due:>now", "a", "-b"),
         *("attempts:0", "priority:>5"),
     ]

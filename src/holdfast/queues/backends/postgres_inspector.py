@@ -323,7 +323,7 @@ def _attempt(row: Row) -> AttemptView:
 def _parts(where: JobFilter) -> list[str]:
     """Where to look: among those that are open, those that have ended, or both."""
     is_ended = [state.is_final for state in where.states]
-    tells_of_end = where.dead_reason is not None or where.finished_before is not None
+    tells_of_end = (where.dead_reason, where.finished_from, where.finished_before) != (None, None, None)
     has_open = not tells_of_end and not (is_ended and all(is_ended))
     return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
 
