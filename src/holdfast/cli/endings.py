@@ -31,7 +31,7 @@ UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STAT
 
 def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> int:
     """Wait until the job has ended, print its result, and return the exit code for it."""
-    _say_if_nobody_works(engine)
+    _say_if_nobody_works(engine, [job_id])
     line = StatusLine()
     history: JobHistory | None = None
     try:
@@ -55,7 +55,7 @@ def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> 
 
 def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
     """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
-    _say_if_nobody_works(engine)
+    _say_if_nobody_works(engine, job_ids)
     everything = list(dict.fromkeys(job_ids))
     waiting = everything
     line = StatusLine()
@@ -79,7 +79,7 @@ def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_jso
 
 def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
     """Wait until the first of these jobs has ended, print which and its result, and return the exit code for it."""
-    _say_if_nobody_works(engine)
+    _say_if_nobody_works(engine, job_ids)
     line = StatusLine()
     first: str | None = None
     try:
@@ -113,8 +113,8 @@ def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] =
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
 
 
-def _say_if_nobody_works(engine: Engine) -> None:
-    if all(view.state is WorkerState.LOST for view in engine.workers()):
+def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str]) -> None:
+    if _find(engine, job_ids[:AT_ONCE], UNFINISHED) and all(view.state is WorkerState.LOST for view in engine.workers()):
         say("  no worker is known here yet; start one:  holdfast worker start")
 
 
