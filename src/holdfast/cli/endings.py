@@ -114,7 +114,9 @@ def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] =
 
 
 def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str]) -> None:
-    if _find(engine, job_ids[:AT_ONCE], UNFINISHED) and all(view.state is WorkerState.LOST for view in engine.workers()):
+    if _find(engine, job_ids[:AT_ONCE], UNFINISHED) and all(
+        view.state is WorkerState.LOST for view in engine.workers()
+    ):
         say("  no worker is known here yet; start one:  holdfast worker start")
 
 

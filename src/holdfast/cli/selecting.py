@@ -34,7 +34,7 @@ class Moment(click.ParamType[tuple[int, int]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         try:
-            return value if isinstance(value, tuple) else moment(str(value), now=datetime.now(UTC))
+            return moment(str(value), now=datetime.now(UTC))
         except ValueError as problem:
             self.fail(str(problem), param, ctx)
 

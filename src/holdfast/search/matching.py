@@ -108,8 +108,8 @@ def _holds_value(term: ValueTerm, job: JobView) -> bool:
 
 def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
     """The values a path leads to: a step is a name, or the number of an element; without one, any element will do."""
-    if isinstance(value, list):
-        elements: list[Any] = value
+    elements = _elements(value)
+    if elements is not None:
         if not path:
             yield elements
             yield from elements
@@ -126,15 +126,16 @@ def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    parts: Iterable[Any] = ()
-    if isinstance(value, dict):
-        parts = cast("dict[str, Any]", value).values()
-    elif isinstance(value, list):
-        parts = value
-    else:
+    parts = cast("dict[str, Any]", value).values() if isinstance(value, dict) else _elements(value)
+    if parts is None:
         yield value
+        return
     for part in parts:
         yield from _leaves(part)
+
+
+def _elements(value: Any) -> list[Any] | None:
+    return value if isinstance(value, list) else None  # pyright: ignore[reportUnknownVariableType]
 
 
 def _is_value(value: Any, operand: Pattern | Compared) -> bool:

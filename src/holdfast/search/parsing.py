@@ -364,7 +364,8 @@ def moment(text: str, *, now: datetime, zone: tzinfo | None = None) -> tuple[int
     """The first and the last microsecond of a moment, as a search would understand it; ValueError if it is none."""
     try:
         first, last = _Calendar(now, zone).moment(text.strip())
-        moment_of(first), moment_of(last)
+        for bound in (first, last):
+            moment_of(bound)
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"{text!r} is no moment: {_HOW_TIMES_ARE_WRITTEN}") from None
     return first, last
