@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 
 import msgspec
 import pytest
@@ -345,3 +346,15 @@ def test_every_document_has_a_schema() -> None:
         kind = getattr(documents, place.partition(":")[2])
         assert msgspec.json.schema(kind)["$defs"], name
         assert commands
+
+
+def test_a_person_is_asked_on_the_terminal(shop: Terminal) -> None:
+    screen = shop.on_screen("delete", "--where", "state:completed")
+    screen.wait_for("Delete 2 jobs for good? [y/N]:")
+    os.write(screen.descriptor, b"y\n")
+    assert screen.ended() == 0
+    assert "✓ g1 deleted" in screen.rows
+    refused = shop.on_screen("queue", "purge", "default", "--state", "dead", "--no-input")
+    assert refused.ended() == 2
+    assert "this would purge 2 dead jobs of queue default for good: say --yes" in " ".join(refused.rows)
+    assert ids(shop("list", "-q")) == ["f1", "f42", "w1", "w2"]
