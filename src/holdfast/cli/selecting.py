@@ -87,6 +87,8 @@ class Filters(Struct, frozen=True, kw_only=True):
         if states := tuple(state for group in self.states for state in group):
             terms.append(StateTerm(states=states))
         named = ((TextField.QUEUE, self.queue), (TextField.JOB, self.job), *((TextField.TAG, tag) for tag in self.tags))
+        for _, text in named:
+            (text or "").encode()
         terms += [TextTerm(field=field, patterns=(Pattern(text),)) for field, text in named if text is not None]
         if self.since is not None:
             terms.append(RangeTerm(field=Measure.ACCEPTED, ranges=(Range(least=self.since[0]),)))
@@ -108,6 +110,8 @@ def state_option(command: F) -> F:
 
 
 def _search(searches: Sequence[str], now: datetime) -> Search:
+    for text in searches:
+        text.encode()  # what is no text could be found nowhere; it is refused like any other such argument
     return Search(tuple(term for text in searches for term in parse(text, now=now).terms))
 
 
