@@ -2,6 +2,7 @@
 
 HoldfastError
 ├── ConfigError                 a setting, URL, key or command-line value that cannot be used
+│   └── SearchRejected          a search that cannot be understood
 ├── DefinitionError             a job described in a way that cannot be enqueued
 │   ├── PayloadRejected         the payload is not what may travel: shape, size, depth, numbers
 │   └── CommandForbidden        a command job whose program nobody has allowed
@@ -35,6 +36,15 @@ class HoldfastError(Exception):
 
 class ConfigError(HoldfastError):
     """A setting, URL, key or value that cannot be used; the message names it and says what to do."""
+
+
+class SearchRejected(ConfigError):
+    """A search that cannot be understood; the message points at the column."""
+
+    def __init__(self, problem: str, text: str, column: int) -> None:
+        super().__init__(f"{problem}\n  {text}\n  {' ' * (column - 1)}^ column {column}")
+        self.problem = problem
+        self.column = column
 
 
 class DefinitionError(HoldfastError):

@@ -306,14 +306,21 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     job: str | None = None
     ids: tuple[str, ...] = ()
     dead_reason: DeadReason | None = None
+    accepted_from: datetime | None = None
+    accepted_before: datetime | None = None
+    finished_from: datetime | None = None
     finished_before: datetime | None = None
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """Some jobs, newest first, and the cursor of the next page, if there is one."""
+    """Some jobs, newest first, and the cursor of the next page, if there is one.
+
+    `cursors` are one for each job: a page `after` it begins right behind that job.
+    """
 
     jobs: tuple[JobView, ...]
     next: str | None = None
+    cursors: tuple[str, ...] = ()
 
 
 class QueuePause(Struct, frozen=True, kw_only=True):

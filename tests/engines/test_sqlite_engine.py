@@ -72,6 +72,30 @@ def test_no_verb_does_more_because_more_jobs_wait_are_scheduled_or_have_finished
     assert many == pytest.approx(few, rel=0.05)
 
 
+@pytest.mark.parametrize("queues", [1, inspector.FEW_QUEUES, inspector.FEW_QUEUES + 2])
+def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_path: Path, queues: int) -> None:
+    with opened(quick_path) as engine:
+        for number in range(queues):
+            queue = f"q{number}"
+            engine.accept([job(queue=queue) for _ in range(number + 1)])
+            for lease in engine.claim(queue, 100, owner_token=new_owner_token()):
+                assert engine.ack(lease)
+        assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
+
+
+def test_a_queue_that_only_old_jobs_were_in_is_counted(quick_path: Path) -> None:
+    with opened(quick_path) as engine:
+        for queue, number in (("old", 1), ("new", 1001)):
+            engine.accept([job(queue=queue) for _ in range(number)])
+            leases = engine.claim(queue, 2000, owner_token=new_owner_token())
+            assert all(engine.settle([Ack(lease=lease) for lease in leases]))
+        assert engine.counts() == {"old": {JobState.COMPLETED: 1}, "new": {JobState.COMPLETED: 1001}}
+
+
+def test_waiting_jobs_are_counted_in_the_order_of_their_index(path: Path) -> None:
+    assert not [step for step in plan_of(path, inspector.COUNT_WAITING) if "TEMP B-TREE" in step]
+
+
 # Many jobs at once.
 
 

@@ -82,7 +82,7 @@ def test_jobs_are_listed_newest_first(shop: Terminal) -> None:
         (["--state", "pending,scheduled"], ["later", "next"]),
         (["--state", "dead", "--state", "COMPLETED"], ["bad", "good"]),
         (["--queue", "mail"], ["next"]),
-        (["-q", "nowhere"], []),
+        (["--queue", "nowhere"], []),
         (["--job", "fail"], ["bad"]),
         (["--job", "add", "--state", "completed"], ["good"]),
         (["--limit", "1"], ["later"]),
@@ -190,8 +190,9 @@ def test_a_result_and_an_output_are_shown(shop: Terminal) -> None:
 def test_as_json_one_job_is_what_the_list_says_and_its_history(shop: Terminal) -> None:
     for listed in shop("list", "--json").json:
         shown = shop("show", listed["id"], "--json").json
-        history = shown.pop("history")
+        history, why = shown.pop("history"), shown.pop("why")
         assert shown == listed
+        assert (why == []) == (listed["state"] == "completed")
         assert len(history) == listed["deliveries"]
     attempts = shop.job("bad")["history"]
     assert [(one["delivery"], one["outcome"], one["output"]) for one in attempts] == [

@@ -20,9 +20,14 @@ COMMANDS: Final = {
     "worker": ("holdfast.cli.workers:worker", "Run jobs; list and stop workers."),
     "list": ("holdfast.cli.jobs:list_jobs", "Show jobs, newest first."),
     "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
+    "logs": ("holdfast.cli.logs:logs", "Print what a job has printed."),
+    "wait": ("holdfast.cli.wait:wait", "Wait until jobs have ended."),
     "cancel": ("holdfast.cli.cancel:cancel", "Cancel jobs, waiting or running."),
+    "retry": ("holdfast.cli.retry:retry", "Give dead or cancelled jobs a new life."),
+    "delete": ("holdfast.cli.delete:delete", "Forget jobs that have ended."),
     "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
     "top": ("holdfast.cli.top:top", "Watch queues, jobs and workers in a view that fills the terminal."),
+    "queue": ("holdfast.cli.queue:queue", "Look at queues; pause, work, reap and purge them."),
     "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
     "config": ("holdfast.cli.config:config", "Read, change and check settings."),
     "backend": ("holdfast.cli.backend:backend", "Show what an engine is and can do."),
@@ -130,5 +135,5 @@ def _run(arguments: list[str]) -> int:
         from holdfast.cli.failing import report
 
         ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return report(problem, as_json="--json" in ours)
+        return report(problem, as_json="--json" in ours or "--jsonl" in ours)
     return answer if isinstance(answer, int) else 0

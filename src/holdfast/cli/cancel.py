@@ -1,6 +1,6 @@
 """`holdfast cancel`: end jobs that shall not run, or not run on."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -8,29 +8,51 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say, say_where, span
 from holdfast.cli.progress import StatusLine
+from holdfast.cli.selecting import change_options, chosen, confirm, counted, print_rehearsal, where_option
 from holdfast.cli.waiting import looks
 from holdfast.queues.contract import Engine
-from holdfast.values import CancelAnswer, JobState
+from holdfast.values import FINAL_STATES, CancelAnswer, JobState
+
+UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STATES)
 
 
 @click.command(cls=WithWait)
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@where_option
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
 @wait_option(alone="0", help="Wait that long for running jobs to end.")
+@change_options
 @url_option
 @json_option
-def cancel(job_ids: tuple[str, ...], reason: str, wait_s: float | None, url: str | None, as_json: bool) -> int:
+def cancel(
+    job_ids: tuple[str, ...],
+    searches: tuple[str, ...],
+    reason: str,
+    wait_s: float | None,
+    yes: bool,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
+) -> int:
     """Cancel waiting jobs at once; have running ones stopped by their workers.
+
+    The ids may come from stdin, one on each line, if ID is -.
 
     \b
     Examples:
       holdfast cancel job1
       holdfast cancel job1 job2 --reason "ordered twice" --wait 1m
+      holdfast cancel --where 'queue:mail tag:import age:>1h' --dry-run
     """
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
-        answers = {job_id: engine.cancel(job_id, reason) for job_id in dict.fromkeys(job_ids)}
+        jobs = chosen(engine, job_ids, searches, within=UNFINISHED)
+        if dry_run:
+            return 0 if print_rehearsal(engine, jobs, "cancel", as_json=as_json) else NOT_FOUND
+        if jobs.is_bulk and jobs.ids:
+            confirm(f"cancel {counted(len(jobs.ids), 'job')}", yes=yes)
+        answers = {job_id: engine.cancel(job_id, reason) for job_id in jobs.ids}
         if wait_s is not None:
             _wait(engine, [job_id for job_id, answer in answers.items() if answer is CancelAnswer.REQUESTED], wait_s)
         states = {job_id: _state(engine, job_id) for job_id in answers}
@@ -38,6 +60,8 @@ def cancel(job_ids: tuple[str, ...], reason: str, wait_s: float | None, url: str
     codes = [_code(answer, states[job_id], waited=wait_s is not None) for job_id, answer in answers.items()]
     if as_json:
         print_json([_document(job_id, answer, states[job_id]) for job_id, answer in answers.items()])
+    elif not answers:
+        say("no job that could be cancelled is meant")
     else:
         for (job_id, answer), code in zip(answers.items(), codes, strict=True):
             sentence = _sentence(answer, states[job_id], code, stopped_within_s)
@@ -45,7 +69,7 @@ def cancel(job_ids: tuple[str, ...], reason: str, wait_s: float | None, url: str
                 say(f"{glyph('✗', 'x')} {job_id} {sentence}")
             else:
                 click.echo(f"{glyph('✓', '*')} {job_id} {sentence}")
-    return max(codes)
+    return max(codes, default=0)
 
 
 def _wait(engine: Engine, job_ids: list[str], limit_s: float) -> None:

@@ -1,30 +1,34 @@
 """`holdfast dlq`: dead letters."""
 
-import sys
-from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import click
 
-from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.jobs import find_page, print_history, print_page
+from holdfast.cli.delete import discard_all
+from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.jobs import Shape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say, say_where
-from holdfast.cli.private_queue import is_private
-from holdfast.errors import UnknownJob
+from holdfast.cli.output import glyph, print_json, say, say_where, utc_option
+from holdfast.cli.retry import replay
+from holdfast.cli.selecting import (
+    Chosen,
+    Filters,
+    change_options,
+    chosen,
+    counted,
+    dry_run_option,
+    filter_options,
+    found_by,
+    print_rehearsal,
+    where_option,
+)
 from holdfast.queues.contract import Engine
-from holdfast.values import JobFilter, JobState, ReplayAnswer
+from holdfast.search import Search, plan
+from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
+from holdfast.values import JobState
 
-
-class NotDead(click.ClickException):
-    """The job is there, but it is no dead letter."""
-
-    exit_code = NOT_FOUND
-
-
-class OverAndDone(click.ClickException):
-    """The job cannot have a new life: nobody would ever come for it."""
-
-    exit_code = REFUSED
+NONE: Final = "there are no dead letters"
 
 
 @click.group()
@@ -33,94 +37,94 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option("--queue", "-q", metavar="NAME", help="Only this queue.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
-@click.option("--after", metavar="CURSOR", help="Continue where the page before ended.")
-@url_option
-@json_option
-def list_dead(queue: str | None, limit: int, after: str | None, url: str | None, as_json: bool) -> None:
+@filter_options
+@shape_options
+def list_dead(url: str | None, **said: Any) -> None:
     """Show dead letters, the last ones first."""
-    with existing(url) as hf:
-        say_where(hf.location)
-        page = find_page(hf, JobFilter(states=(JobState.DEAD,), queue=queue), limit, after)
-    print_page(page, as_json=as_json)
+    print_list(url, taken(Filters, {**said, "states": ((JobState.DEAD,),)}), taken(Shape, said))
 
 
 @dlq.command()
 @click.argument("job_id", metavar="ID")
+@utc_option
 @url_option
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
     with existing(url) as hf:
         say_where(hf.location)
-        history = hf.backend().get(job_id)
-    if history is None:
-        raise UnknownJob(job_id)
-    if history.job.state is not JobState.DEAD:
-        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
-    print_history(history, as_json=as_json)
+        print_job(hf.backend(), job_id, as_json=as_json, only_dead=True)
 
 
 @dlq.command()
-@click.argument("job_ids", metavar="ID...", nargs=-1)
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@where_option
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-@click.option("--queue", "-q", metavar="NAME", help="With --all: only of this queue.")
+@click.option("--queue", metavar="NAME", help="With --all: only of this queue.")
 @click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
+@dry_run_option
 @url_option
 @json_option
 def retry(
-    job_ids: tuple[str, ...], everything: bool, queue: str | None, ignore_expiry: bool, url: str | None, as_json: bool
+    job_ids: tuple[str, ...],
+    searches: tuple[str, ...],
+    everything: bool,
+    queue: str | None,
+    ignore_expiry: bool,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
 ) -> int:
-    """Give dead or cancelled jobs a new life: attempts from zero, history kept."""
+    """Give dead or cancelled jobs a new life: attempts from zero, history kept.
+
+    The ids may come from stdin, one on each line, if ID is -. A search looks among dead letters only.
+
+    \b
+    Examples:
+      holdfast dlq retry job1
+      holdfast dlq retry --all --queue mail
+      holdfast dlq retry --where 'error:Timeout' --dry-run
+    """
     with existing(url) as hf:
         say_where(hf.location)
-        engine = hf.backend()
-        chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
-        if everything:
-            chosen = [job_id for job_id in chosen if not _of_a_run(engine, job_id)]
-        elif over := next((job_id for job_id in chosen if _of_a_run(engine, job_id)), None):
-            raise OverAndDone(
-                f"job '{over}' belongs to a 'holdfast run' that is over, and nobody works its queue: "
-                "run the command again"
-            )
-        answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in chosen}
-    if as_json:
-        print_json([{"id": job_id, "answer": answer} for job_id, answer in answers.items()])
-    elif not answers:
-        say("there are no dead letters")
-    else:
-        for job_id, answer in answers.items():
-            _say_replay(job_id, answer)
-    if ReplayAnswer.UNKNOWN in answers.values():
-        return NOT_FOUND
-    return 0 if all(answer is ReplayAnswer.REPLAYED for answer in answers.values()) else REFUSED
+        jobs = _chosen(hf.backend(), job_ids, searches, everything=everything, queue=queue)
+        return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
 
 
 @dlq.command()
-@click.argument("job_ids", metavar="ID...", nargs=-1)
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@where_option
 @click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-@click.option("--queue", "-q", metavar="NAME", help="With --all: only of this queue.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--queue", metavar="NAME", help="With --all: only of this queue.")
+@change_options
 @url_option
 @json_option
 def discard(
-    job_ids: tuple[str, ...], everything: bool, queue: str | None, yes: bool, url: str | None, as_json: bool
+    job_ids: tuple[str, ...],
+    searches: tuple[str, ...],
+    everything: bool,
+    queue: str | None,
+    yes: bool,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
 ) -> int:
-    """Forget dead letters for good."""
+    """Forget dead letters for good.
+
+    The ids may come from stdin, one on each line, if ID is -.
+    """
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
-        chosen = list(_chosen(engine, job_ids, everything=everything, queue=queue))
-        if everything and chosen and not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(f"this would discard {len(chosen):,} dead letters for good: say --yes")
-            click.confirm(f"Discard {len(chosen):,} dead letters for good?", abort=True, err=True)
-        answers = {job_id: engine.discard(job_id) for job_id in chosen}
+        jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)
+        if dry_run:
+            return 0 if print_rehearsal(engine, jobs, "discard", as_json=as_json) else NOT_FOUND
+        question = f"discard {counted(len(jobs.ids), 'dead letter')} for good"
+        answers = discard_all(engine, jobs, (JobState.DEAD,), question, yes=yes)
     if as_json:
         print_json([{"id": job_id, "discarded": answer} for job_id, answer in answers.items()])
     elif not answers:
-        say("there are no dead letters")
+        say(NONE)
     else:
         for job_id, done in answers.items():
             if done:
@@ -130,30 +134,16 @@ def discard(
     return 0 if all(answers.values()) else NOT_FOUND
 
 
-def _of_a_run(engine: Engine, job_id: str) -> bool:
-    history = engine.get(job_id)
-    return history is not None and is_private(history.job.queue)
-
-
-def _chosen(engine: Engine, job_ids: tuple[str, ...], *, everything: bool, queue: str | None) -> Iterator[str]:
-    if bool(job_ids) == everything:
-        raise click.UsageError("name the jobs by their ids, or say --all")
-    yield from job_ids
-    after: str | None = None
-    while everything:
-        page = engine.dead_letters(queue=queue, limit=1000, after=after)
-        yield from [job.id for job in page.jobs]
-        after = page.next
-        everything = after is not None
-
-
-def _say_replay(job_id: str, answer: ReplayAnswer) -> None:
-    match answer:
-        case ReplayAnswer.REPLAYED:
-            click.echo(f"{glyph('✓', '*')} {job_id} waits again, attempts from zero, history kept")
-        case ReplayAnswer.EXPIRED:
-            say(f"{glyph('✗', 'x')} {job_id} has expired; to run it all the same add  --ignore-expiry")
-        case ReplayAnswer.NOT_FINAL:
-            say(f"{glyph('✗', 'x')} {job_id} is neither dead nor cancelled; nothing was changed")
-        case ReplayAnswer.UNKNOWN:
-            say(f"{glyph('✗', 'x')} {job_id} is not known here")
+def _chosen(
+    engine: Engine, job_ids: tuple[str, ...], searches: tuple[str, ...], *, everything: bool, queue: str | None
+) -> Chosen:
+    if queue is not None and not everything:
+        raise click.UsageError("--queue belongs to --all; in a search write queue:NAME")
+    if not everything:
+        return chosen(engine, job_ids, searches, within=[JobState.DEAD], others="or say --all, ")
+    if job_ids or searches:
+        raise click.UsageError("name the jobs by their ids, or say --all, or say --where SEARCH: one of them")
+    dead = Search((StateTerm(states=(JobState.DEAD,)),))
+    if queue is not None:
+        dead = dead.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(queue, is_quoted=True),)))
+    return found_by(engine, plan(dead, now=datetime.now(UTC)))

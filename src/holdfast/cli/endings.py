@@ -31,7 +31,7 @@ UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STAT
 
 def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> int:
     """Wait until the job has ended, print its result, and return the exit code for it."""
-    _say_if_nobody_works(engine)
+    _say_if_nobody_works(engine, [job_id])
     line = StatusLine()
     history: JobHistory | None = None
     try:
@@ -55,7 +55,7 @@ def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> 
 
 def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
     """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
-    _say_if_nobody_works(engine)
+    _say_if_nobody_works(engine, job_ids)
     everything = list(dict.fromkeys(job_ids))
     waiting = everything
     line = StatusLine()
@@ -77,13 +77,46 @@ def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_jso
     return _say_ends(_find(engine, everything), len(everything), as_json=as_json)
 
 
+def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
+    """Wait until the first of these jobs has ended, print which and its result, and return the exit code for it."""
+    _say_if_nobody_works(engine, job_ids)
+    line = StatusLine()
+    first: str | None = None
+    try:
+        for _ in looks(limit_s):
+            waiting = {job.id for job in _find(engine, job_ids, UNFINISHED)}
+            first = next((job_id for job_id in job_ids if job_id not in waiting), None)
+            if first is not None:
+                break
+            line.show(f"{len(waiting):,} jobs not ended yet…")
+    except KeyboardInterrupt:
+        line.clear()
+        say(f"no longer waiting: {len(job_ids):,} jobs stay queued")
+        return INTERRUPTED
+    finally:
+        line.clear()
+    if first is None:
+        if as_json:
+            print_json(None)
+        say(f"{glyph('✗', 'x')} none of {len(job_ids):,} jobs has ended after {span(limit_s)}; they stay queued")
+        return TIME_IS_UP
+    history = engine.get(first)
+    if as_json:
+        print_json(None if history is None else history_document(history))
+    else:
+        click.echo(plain(first))
+    return _say_end(first, history, limit_s)
+
+
 def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] = ()) -> list[JobView]:
     parts = [tuple(job_ids[start : start + AT_ONCE]) for start in range(0, len(job_ids), AT_ONCE)]
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
 
 
-def _say_if_nobody_works(engine: Engine) -> None:
-    if all(view.state is WorkerState.LOST for view in engine.workers()):
+def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str]) -> None:
+    if _find(engine, job_ids[:AT_ONCE], UNFINISHED) and all(
+        view.state is WorkerState.LOST for view in engine.workers()
+    ):
         say("  no worker is known here yet; start one:  holdfast worker start")
 
 

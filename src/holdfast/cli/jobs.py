@@ -1,10 +1,18 @@
 """`holdfast list` and `holdfast show`: jobs, and one job."""
 
+import csv
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+
 import click
 import msgspec
+from msgspec import Struct
 
-from holdfast.app import Holdfast
-from holdfast.cli.options import States, existing, json_option, url_option
+from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import (
     age,
     history_document,
@@ -12,113 +20,293 @@ from holdfast.cli.output import (
     job_document,
     plain,
     print_json,
+    print_jsonl,
     print_table,
     say,
     say_where,
     span,
+    utc_option,
 )
 from holdfast.cli.progress import words
+from holdfast.cli.selecting import Filters, filter_options, state_option
+from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
-from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView, Page
+from holdfast.queues.contract import Engine
+from holdfast.search import Finding, Plan, scan
+from holdfast.search.scanning import LOOK_AT
+from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What a table shows of a job, by the name of the column. Every member of the JSON can be one, too.
+SHORT: Final[dict[str, Callable[[JobView], object]]] = {
+    "job": lambda job: job.name or job.job,
+    "try": lambda job: f"{job.attempts}/{'?' if job.max_retries is None else job.max_retries + 1}",
+    "age": lambda job: age(job.accepted_at),
+    "error": lambda job: _shortened(job.cancel_reason if job.state is JobState.CANCELLED else job.last_error),
+}
+USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
+COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *JobView.__struct_fields__)))
+
+
+class Columns(click.ParamType[tuple[str, ...]]):
+    """Names of columns, separated by commas."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value  # pyright: ignore[reportUnknownVariableType]
+        names = tuple(name.strip().lower().replace("-", "_") for name in str(value).split(","))
+        for name in names:
+            if name not in COLUMNS:
+                near = get_close_matches(name, COLUMNS, n=1)
+                hint = f"did you mean '{near[0]}'? " if near else ""
+                self.fail(f"{name!r} is no column; {hint}known are {', '.join(COLUMNS)}", param, ctx)
+        return names
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """How much of a list is wanted, and as what; by the names of the options."""
+
+    limit: int
+    after: str | None
+    look_at: int
+    columns: tuple[str, ...] | None
+    count: bool
+    quiet: bool
+    as_csv: bool
+    as_jsonl: bool
+    as_json: bool
+
+
+def shape_options(command: F) -> F:
+    """The options of lists; they arrive as the fields of `Shape`."""
+    for option in reversed(_SHAPES):
+        command = option(command)
+    return command
+
+
+_SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
+    click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."),
+    click.option("--after", metavar="CURSOR", help="Continue where the page before ended."),
+    click.option(
+        "--look-at",
+        type=click.IntRange(min=0),
+        default=LOOK_AT,
+        metavar="N",
+        help="Give up a search after that many jobs; 0 = never.",
+    ),
+    click.option(
+        "--columns", "--fields", type=Columns(), metavar="A,B", help="Show these columns, or members of the JSON."
+    ),
+    click.option("--count", is_flag=True, help="Print only how many there are."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line."),
+    click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
+    click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line."),
+    utc_option,
+    url_option,
+    json_option,
+)
 
 
 @click.command("list")
-@click.option("--state", "states", type=States(), multiple=True, metavar="S", help="Only these states; repeatable.")
-@click.option("--queue", "-q", metavar="NAME", help="Only this queue.")
-@click.option("--job", metavar="KEY", help="Only jobs of this handler.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
-@click.option("--after", metavar="CURSOR", help="Continue where the page before ended.")
-@url_option
-@json_option
-def list_jobs(
-    states: tuple[tuple[JobState, ...], ...],
-    queue: str | None,
-    job: str | None,
-    limit: int,
-    after: str | None,
-    url: str | None,
-    as_json: bool,
-) -> None:
+@state_option
+@filter_options
+@shape_options
+def list_jobs(url: str | None, **said: Any) -> None:
     """Show jobs, newest first.
 
     \b
     Examples:
       holdfast list --state pending
       holdfast list --state failed,dead --queue mail --json
+      holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
+      holdfast list -q --where 'tag:import -state:completed' | holdfast cancel - --yes
     """
-    where = JobFilter(states=tuple(state for group in states for state in group), queue=queue, job=job)
+    print_list(url, taken(Filters, said), taken(Shape, said))
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def taken(kind: type[T], said: dict[str, Any]) -> T:
+    """Those of the options that are fields of this."""
+    return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
+
+
+def print_list(url: str | None, filters: Filters, shape: Shape) -> None:
+    """The jobs that were asked for, in the shape that was asked for."""
+    forms = {"--json": shape.as_json, "--jsonl": shape.as_jsonl, "--csv": shape.as_csv, "--quiet": shape.quiet}
+    chosen = [name for name, given in forms.items() if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
+    made = filters.plan()
     with existing(url) as hf:
-        say_where(hf.location)
-        page = find_page(hf, where, limit, after)
-    print_page(page, as_json=as_json)
+        if not shape.quiet:
+            say_where(hf.location)
+        if shape.count:
+            _print_count(hf.backend(), made, shape)
+            return
+        finding = _find(hf.backend(), made, shape)
+    _print_finding(finding, shape)
+    if finding.is_cut:
+        say(
+            f"looked at {finding.looked_at:,} jobs; there may be more among older ones:  --after {finding.next}  "
+            "or look at all of them:  --look-at 0"
+        )
+    elif finding.next is not None:
+        say(f"more:  --after {finding.next}")
 
 
-def find_page(hf: Holdfast, where: JobFilter, limit: int, after: str | None) -> Page:
-    """One page of jobs; a cursor that is none is the caller's mistake."""
+def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
+    """Jobs of a plan; a cursor that is none is the caller's mistake."""
     try:
-        return hf.backend().find(where, limit=limit, after=after)
+        return scan(engine, made, limit=shape.limit, after=shape.after, look_at=shape.look_at)
     except (ValueError, OverflowError):
-        if after is None:
+        if shape.after is None:
             raise
-        raise ConfigError(f"{after!r} is no cursor: pass what the page before printed") from None
+        raise ConfigError(f"{shape.after!r} is no cursor: pass what the page before printed") from None
 
 
-def print_page(page: Page, *, as_json: bool) -> None:
-    """Jobs as a table, or as a JSON array."""
-    if as_json:
-        print_json([job_document(job) for job in page.jobs])
-    elif page.jobs:
-        print_table(("ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "ERROR"), [_row(job) for job in page.jobs])
+def _print_count(engine: Engine, made: Plan, shape: Shape) -> None:
+    number, looked_at = _count(engine, made, shape.look_at)
+    if shape.as_json or shape.as_jsonl:
+        print_json({"count": number, "is_exact": looked_at is None})
+    else:
+        click.echo(number)
+    if looked_at is not None:
+        say(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
+
+
+def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
+    """How many jobs a plan means, and how many were looked at if that was not all of them."""
+    where = made.where
+    if where is None:
+        return 0, None
+    if not made.rest and where == JobFilter(states=where.states, queue=where.queue):
+        numbers = engine.counts(where.queue)
+        states = where.states or tuple(JobState)
+        return sum(queue.get(state, 0) for queue in numbers.values() for state in states), None
+    finding = scan(engine, made, limit=sys.maxsize, look_at=look_at)
+    return len(finding.jobs), finding.looked_at if finding.is_cut else None
+
+
+def _print_finding(finding: Finding, shape: Shape) -> None:
+    if shape.quiet:
+        for job in finding.jobs:
+            click.echo(plain(job.id))
+    elif shape.as_json:
+        print_json([_members(job, shape.columns) for job in finding.jobs])
+    elif shape.as_jsonl:
+        print_jsonl(_members(job, shape.columns) for job in finding.jobs)
+    elif shape.as_csv:
+        _print_csv(finding, shape.columns or USUAL)
+    elif finding.jobs:
+        columns = shape.columns or USUAL
+        rows = [[_cell(job, column, shape.columns) for column in columns] for job in finding.jobs]
+        print_table([column.replace("_", " ").upper() for column in columns], rows)
     else:
         say("no jobs")
-    if page.next is not None:
-        say(f"more:  --after {page.next}")
 
 
-def _row(job: JobView) -> tuple[object, ...]:
-    runs = "?" if job.max_retries is None else job.max_retries + 1
-    error = job.cancel_reason if job.state is JobState.CANCELLED else job.last_error
-    shortened = f"{error[:77]}…" if error and len(error) > 78 else error
-    return (
-        job.id,
-        job.state,
-        job.name or job.job,
-        job.queue,
-        f"{job.attempts}/{runs}",
-        age(job.accepted_at),
-        shortened or "",
-    )
+def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
+    document = job_document(job)
+    if columns is None:
+        return document
+    return {name: document[name] if name in document else _cell(job, name, None) for name in columns}
+
+
+def _print_csv(finding: Finding, columns: tuple[str, ...]) -> None:
+    """Whole values, as programs read them; what a spreadsheet would run as a formula is made text."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    for job in finding.jobs:
+        document = {**job_document(job), "error": job.last_error or job.cancel_reason, "try": SHORT["try"](job)}
+        age_s = (datetime.now(UTC) - job.accepted_at).total_seconds()
+        writer.writerow([_csv_text(round(age_s, 3) if name == "age" else document[name]) for name in columns])
+
+
+def _csv_text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case str():
+            text = plain(value)
+            return f"'{text}" if text[:1] in tuple("=+-@\t") else text
+        case int() | float():
+            return str(value)
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
+    if column in SHORT and (column != "job" or chosen is None):
+        return SHORT[column](job)
+    value = getattr(job, column)
+    match value:
+        case None:
+            return ""
+        case datetime():
+            return instant(value)
+        case tuple():
+            return ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        case msgspec.Raw():
+            return _shortened(bytes(value).decode(errors="replace"))
+        case _:
+            return words(value) if column == "progress" else value
+
+
+def _shortened(text: str | None) -> str:
+    return f"{text[:77]}…" if text and len(text) > 78 else text or ""
 
 
 @click.command()
 @click.argument("job_id", metavar="ID")
+@utc_option
 @url_option
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
-    """Show one job with its history."""
+    """Show one job with its history, and why it is where it is."""
     with existing(url) as hf:
         say_where(hf.location)
-        history = hf.backend().get(job_id)
+        print_job(hf.backend(), job_id, as_json=as_json)
+
+
+def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
+    """One job with every attempt."""
+    history = engine.get(job_id)
     if history is None:
         raise UnknownJob(job_id)
-    print_history(history, as_json=as_json)
-
-
-def print_history(history: JobHistory, *, as_json: bool) -> None:
-    """One job with every attempt."""
+    if only_dead and history.job.state is not JobState.DEAD:
+        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
+    reasons = why(history, engine.pauses(), engine.workers(), datetime.now(UTC))
     if as_json:
-        print_json(history_document(history))
-        return
-    for name, value in _facts(history.job):
+        print_json({**history_document(history), "why": reasons})
+    else:
+        _print_history(history, reasons)
+
+
+class NotDead(click.ClickException):
+    """The job is there, but it is no dead letter."""
+
+    exit_code = NOT_FOUND
+
+
+def _print_history(history: JobHistory, reasons: list[str]) -> None:
+    for name, value in _facts(history.job, reasons):
         click.echo(f"{name:<12} {plain(value)}")
     for number, attempt in enumerate(history.attempts, start=1):
         _print_attempt(number, attempt)
 
 
-def _facts(job: JobView) -> list[tuple[str, object]]:
+def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
     facts: list[tuple[str, object | None]] = [
         ("id", job.id),
         ("state", f"{job.state} ({job.dead_reason})" if job.dead_reason else job.state),
+        *(("why", reason) for reason in reasons),
         ("job", job.job),
         ("name", job.name),
         ("queue", f"{job.queue} (priority {job.priority})"),

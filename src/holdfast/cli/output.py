@@ -2,16 +2,20 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 
 from holdfast.plaintext import plain as plain
 from holdfast.values import AttemptView, JobHistory, JobView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UTC: Final = "holdfast.utc"
 
 
 def glyph(good: str, ascii_only: str) -> str:
@@ -39,6 +43,23 @@ def say_where(location: str) -> None:
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_jsonl(documents: Iterable[object]) -> None:
+    """A JSON document on each line of stdout."""
+    for document in documents:
+        click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False))
+
+
+def utc_option(command: F) -> F:
+    """`--utc`: moments are shown in UTC by this command."""
+    return click.option(
+        "--utc", is_flag=True, expose_value=False, callback=_note_utc, help="Show times in UTC, not in local time."
+    )(command)
+
+
+def _note_utc(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    ctx.meta[_UTC] = given
 
 
 def print_error(code: str, message: str, *, as_json: bool = True) -> None:
@@ -104,9 +125,12 @@ def _value(json_text: msgspec.Raw) -> Any:
 
 
 def instant(moment: datetime | None) -> str:
-    """A moment in local time with its offset."""
+    """A moment in local time with its offset, or in UTC if that was asked for."""
     if moment is None:
         return "–"
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_UTC):
+        return moment.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
     # At the ends of the calendar there may be no such local time.
     with suppress(OverflowError, ValueError):
         moment = moment.astimezone()

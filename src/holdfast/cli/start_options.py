@@ -74,6 +74,13 @@ def start_options(command: F) -> F:
     return command
 
 
+def work_options(command: F) -> F:
+    """Give a command all of them but those that say which application and which queues."""
+    for option in reversed(_OPTIONS[2:]):
+        command = option(command)
+    return command
+
+
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.argument("app", required=False),

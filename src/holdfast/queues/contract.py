@@ -418,8 +418,8 @@ class QueueInspector(ABC):
         """Give a dead or cancelled job a new life: no attempts, no crashes, its whole history."""
 
     @abstractmethod
-    def discard(self, job_id: str) -> bool:
-        """Forget one dead letter; its id stays known for an hour."""
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        """Forget one dead letter, or a job that ended in another of these states; its id stays known for an hour."""
 
     @abstractmethod
     def purge(

@@ -361,8 +361,13 @@ class DeadLettersPruned(MemoryBackend):
 
 
 class DiscardTakesAnyJob(MemoryBackend):
-    def discard(self, job_id: str) -> bool:
-        return super().discard(job_id) or self.store.records.pop(job_id, None) is not None
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        return super().discard(job_id, states=states) or self.store.records.pop(job_id, None) is not None
+
+
+class DiscardIsForDeadLettersOnly(MemoryBackend):
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        return super().discard(job_id)
 
 
 class PageLosesTheLastJob(MemoryBackend):
@@ -371,6 +376,29 @@ class PageLosesTheLastJob(MemoryBackend):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         page = super().find(where, limit=limit, after=after)
         return page if after is None else Page(jobs=page.jobs[1:], next=page.next)
+
+
+class CursorsOfNeighbours(MemoryBackend):
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        page = super().find(where, limit=limit, after=after)
+        return replace(page, cursors=page.cursors[1:] + page.cursors[:1])
+
+
+class SearchesByTimeIncludeTheirEnd(MemoryBackend):
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        instant = timedelta(microseconds=1)
+        accepted, finished = where.accepted_before, where.finished_before
+        where = replace(
+            where,
+            accepted_before=None if accepted is None else accepted + instant,
+            finished_before=None if finished is None else finished + instant,
+        )
+        return super().find(where, limit=limit, after=after)
+
+
+class SearchesForgetWhereTheyBegin(MemoryBackend):
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        return super().find(replace(where, finished_from=None), limit=limit, after=after)
 
 
 class HistoryBackwards(MemoryBackend):
@@ -531,7 +559,11 @@ BUGS: dict[type[MemoryBackend], str] = {
     PurgeIgnoresAge: "test_a_purge_keeps_what_finished_lately",
     DeadLettersPruned: "test_dead_letters_are_kept_for_ever_unless_the_policy_says_otherwise",
     DiscardTakesAnyJob: "test_only_dead_letters_are_discarded",
+    DiscardIsForDeadLettersOnly: "test_a_job_that_ended_otherwise_is_discarded_if_that_is_asked_for",
     PageLosesTheLastJob: "test_pages_show_every_job_exactly_once",
+    CursorsOfNeighbours: "test_every_job_of_a_page_has_the_cursor_behind_it",
+    SearchesByTimeIncludeTheirEnd: "test_jobs_can_be_searched_by_when_they_were_accepted",
+    SearchesForgetWhereTheyBegin: "test_a_search_can_begin_with_when_jobs_finished",
     HistoryBackwards: "test_the_history_keeps_every_attempt_in_order",
     WaitNeverEndsEarly: "test_the_wait_ends_when_a_job_falls_due",
     WaitLooksAtOneQueue: "test_each_of_the_queues_can_end_the_wait",

@@ -8,7 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Final
 
@@ -493,10 +493,9 @@ class MemoryBackend(Engine):
                 found = [pair for pair in found if pair[0] < place]
             page = found[:limit]
             more = len(found) > limit
-            return Page(
-                jobs=tuple(view for _, view in page),
-                next=".".join(str(part) for part in page[-1][0]) if more and page else None,
-            )
+            cursors = tuple(".".join(map(str, place)) for place, _ in page)
+            following = cursors[-1] if more and cursors else None
+            return Page(jobs=tuple(view for _, view in page), next=following, cursors=cursors)
 
     def get(self, job_id: str) -> JobHistory | None:
         with self.store.lock:
@@ -539,10 +538,11 @@ class MemoryBackend(Engine):
             self.store.offer(record)
             return ReplayAnswer.REPLAYED
 
-    def discard(self, job_id: str) -> bool:
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        chosen = check_purge(states)
         with self.store.lock:
             record = self.store.records.get(job_id)
-            if record is None or record.state is not JobState.DEAD:
+            if record is None or record.state not in chosen:
                 return False
             self._forget(record, self.clock.now_us() + span_us(TOMBSTONE_S))
             return True
@@ -649,7 +649,12 @@ def _matches(view: JobView, where: JobFilter) -> bool:
         and where.job in (None, view.job)
         and (not where.ids or view.id in where.ids)
         and where.dead_reason in (None, view.dead_reason)
-        and (
-            where.finished_before is None or (view.finished_at is not None and view.finished_at < where.finished_before)
-        )
+        and _is_between(where.accepted_from, view.accepted_at, where.accepted_before)
+        and _is_between(where.finished_from, view.finished_at, where.finished_before)
     )
+
+
+def _is_between(start: datetime | None, moment: datetime | None, before: datetime | None) -> bool:
+    if moment is None:
+        return start is None and before is None
+    return (start is None or start <= moment) and (before is None or moment < before)

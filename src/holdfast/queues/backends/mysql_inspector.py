@@ -19,7 +19,7 @@ from holdfast.queues.backends.records import (
     view,
 )
 from holdfast.queues.backends.retention import Outdated, Retention
-from holdfast.queues.contract import TOMBSTONE_S, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -160,11 +160,12 @@ class MysqlInspector(Retention):
         row = session.row(self._sql("SELECT state FROM holdfast_jobs WHERE id = %s FOR UPDATE"), (job_id,))
         return None if row is None else STATES.get(row[0])
 
-    def discard(self, job_id: str) -> bool:
-        dead = "SELECT seq FROM holdfast_jobs WHERE id = %s AND state = 5 FOR UPDATE"
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        ended = "SELECT seq FROM holdfast_jobs WHERE id = %s AND state IN %s FOR UPDATE"
+        codes = [CODES[state] for state in check_purge(states)]
 
         def change(session: Session) -> bool:
-            row = session.row(self._sql(dead), (job_id,))
+            row = session.row(self._sql(ended), (job_id, codes))
             if row is None:
                 return False
             self._leave_tombstones(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
@@ -262,6 +263,15 @@ def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
     if where.dead_reason is not None:
         conditions.append("j.dead_reason = %(dead_reason)s")
         query["dead_reason"] = where.dead_reason
+    if where.accepted_from is not None:
+        conditions.append("j.accepted_at >= %(accepted_from)s")
+        query["accepted_from"] = to_us(where.accepted_from)
+    if where.accepted_before is not None:
+        conditions.append("j.accepted_at < %(accepted_before)s")
+        query["accepted_before"] = to_us(where.accepted_before)
+    if where.finished_from is not None:
+        conditions.append("j.state >= 4 AND j.finished_at >= %(finished_from)s")
+        query["finished_from"] = to_us(where.finished_from)
     if where.finished_before is not None:
         conditions.append("j.state >= 4 AND j.finished_at < %(finished_before)s")
         query["finished_before"] = to_us(where.finished_before)

@@ -20,7 +20,7 @@ from holdfast.queues.backends.records import (
     view,
 )
 from holdfast.queues.backends.retention import Outdated, Retention
-from holdfast.queues.contract import TOMBSTONE_S, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
 from holdfast.values import (
     AttemptView,
     CancelAnswer,
@@ -96,6 +96,10 @@ STATE_OF: Final = """
     WHERE j.id = :id"""
 
 _OF_ID: Final = "seq = (SELECT seq FROM holdfast.jobs WHERE id = :id)"
+
+LOCK_ENDED: Final = f"""
+    WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.ended_jobs
+    WHERE {_OF_ID} AND state = ANY (:states::bigint[]) FOR UPDATE"""
 
 # Somebody may be giving the job back: only then is it waiting, or running, or over.
 HOLD_STILL: Final = f"SELECT 1 FROM holdfast.open_jobs WHERE {_OF_ID} FOR UPDATE"
@@ -227,11 +231,11 @@ class PostgresInspector(Retention):
         row = connection.execute(self._sql(STATE_OF), {"id": job_id}).fetchone()
         return None if row is None else STATES.get(row[0])
 
-    def discard(self, job_id: str) -> bool:
-        dead = f"WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.ended_jobs WHERE {_OF_ID} AND state = 5 FOR UPDATE"
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        query = {"id": job_id, "states": numbers(CODES[state] for state in check_purge(states))}
 
         def change(connection: Connection) -> bool:
-            row = connection.execute(self._sql(dead), {"id": job_id}).fetchone()
+            row = connection.execute(self._sql(LOCK_ENDED), query).fetchone()
             if row is None:
                 return False
             self._leave_tombstones(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
@@ -319,7 +323,7 @@ def _attempt(row: Row) -> AttemptView:
 def _parts(where: JobFilter) -> list[str]:
     """Where to look: among those that are open, those that have ended, or both."""
     is_ended = [state.is_final for state in where.states]
-    tells_of_end = where.dead_reason is not None or where.finished_before is not None
+    tells_of_end = (where.dead_reason, where.finished_from, where.finished_before) != (None, None, None)
     has_open = not tells_of_end and not (is_ended and all(is_ended))
     return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
 
@@ -341,6 +345,15 @@ def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
     if where.dead_reason is not None:
         conditions.append("s.dead_reason = :dead_reason")
         query["dead_reason"] = where.dead_reason.value
+    if where.accepted_from is not None:
+        conditions.append("j.accepted_at >= :accepted_from")
+        query["accepted_from"] = to_us(where.accepted_from)
+    if where.accepted_before is not None:
+        conditions.append("j.accepted_at < :accepted_before")
+        query["accepted_before"] = to_us(where.accepted_before)
+    if where.finished_from is not None:
+        conditions.append("s.finished_at >= :finished_from")
+        query["finished_from"] = to_us(where.finished_from)
     if where.finished_before is not None:
         conditions.append("s.finished_at < :finished_before")
         query["finished_before"] = to_us(where.finished_before)

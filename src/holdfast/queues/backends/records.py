@@ -157,9 +157,9 @@ def view(row: Row, now: int) -> JobView:
 def page(rows: Sequence[Row], now: int, *, limit: int, by_finish: bool) -> Page:
     """A page, of rows as `view` takes them: one more than the limit tells that there is another."""
     shown = rows[:limit]
-    last = shown[-1] if len(rows) > limit and shown else None
-    following = None if last is None else f"{last[11] if by_finish else 0}.{last[0]}"
-    return Page(jobs=tuple(view(row, now) for row in shown), next=following)
+    cursors = tuple(f"{row[11] if by_finish else 0}.{row[0]}" for row in shown)
+    following = cursors[-1] if len(rows) > limit and cursors else None
+    return Page(jobs=tuple(view(row, now) for row in shown), next=following, cursors=cursors)
 
 
 def not_replayed(state: JobState | None) -> ReplayAnswer:

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -85,8 +85,11 @@ class RedisInspector(QueueInspector):
             where.queue or "",
             where.job or "",
             where.dead_reason or "",
-            "" if where.finished_before is None else to_us(where.finished_before),
+            _moment(where.finished_before),
             "\n".join(where.ids),
+            _moment(where.accepted_from),
+            _moment(where.accepted_before),
+            _moment(where.finished_from),
         )
         score, _, id = (after or ".").partition(".")
         rows: list[Sequence[Any]] = []
@@ -99,9 +102,9 @@ class RedisInspector(QueueInspector):
             )
             rows += found
         page = rows[:limit]
-        last = page[-1] if len(rows) > limit and page else None
-        cursor = None if last is None else f"{last[-1].decode()}.{last[0].decode()}"
-        return Page(jobs=tuple(_view(row[:-1], now) for row in page), next=cursor)
+        cursors = tuple(f"{row[-1].decode()}.{row[0].decode()}" for row in page)
+        following = cursors[-1] if len(rows) > limit and cursors else None
+        return Page(jobs=tuple(_view(row[:-1], now) for row in page), next=following, cursors=cursors)
 
     def get(self, job_id: str) -> JobHistory | None:
         found = self.connections.run(GET, job_id)
@@ -131,9 +134,10 @@ class RedisInspector(QueueInspector):
         number = self.connections.call("HGET", f"{base}job:{job_id}", "number")
         return number or b"", self.connections.call("GET", f"{base}wire:{job_id}") or b""
 
-    def discard(self, job_id: str) -> bool:
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         number, wire = self._message(job_id)
-        return self._bury(DEAD, [(job_id.encode(), number, wire)], None) == 1
+        named = [(job_id.encode(), number, wire)]
+        return any(self._bury(CODES[state], named, None) for state in sorted(check_purge(states)))
 
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
@@ -198,6 +202,10 @@ class RedisInspector(QueueInspector):
         words = [word for id, number, wire in named for word in (id, number, content_digest(wire))]
         buried: int = self.connections.run(BURY, state, _word(kept_us), span_us(TOMBSTONE_S), *words)
         return buried
+
+
+def _moment(moment: datetime | None) -> int | str:
+    return "" if moment is None else to_us(moment)
 
 
 def _word(number: int | None) -> int | str:

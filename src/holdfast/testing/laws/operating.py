@@ -9,6 +9,7 @@ from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.testing.laws.settling import BOOM
 from holdfast.values import (
     DEFAULT_QUEUE,
+    FINAL_STATES,
     Cancel,
     CancelAnswer,
     DeadReason,
@@ -270,6 +271,20 @@ class ForgettingLaws:
         with lab.unchanged():
             for id in ("completed", "cancelled", "failed", "processing", "scheduled", "pending", "nobody"):
                 assert lab.engine.discard(id) is False, id
+
+    def test_a_job_that_ended_otherwise_is_discarded_if_that_is_asked_for(self, lab: Lab) -> None:
+        self._one_of_each(lab)
+        with lab.unchanged():
+            for id in ("failed", "processing", "scheduled", "pending", "nobody"):
+                assert lab.engine.discard(id, states=FINAL_STATES) is False, id
+            assert lab.engine.discard("completed", states=(JobState.CANCELLED, JobState.DEAD)) is False
+        for id in ("completed", "cancelled"):
+            assert lab.engine.discard(id, states=FINAL_STATES) is True, id
+            assert lab.engine.get(id) is None
+
+    def test_what_has_not_ended_cannot_even_be_asked_to_be_discarded(self, lab: Lab) -> None:
+        with pytest.raises(ValueError, match="cancel the others first"):
+            lab.engine.discard("a", states=(JobState.DEAD, JobState.PENDING))
 
     def test_a_purge_takes_the_states_it_was_given(self, lab: Lab) -> None:
         self._one_of_each(lab)

@@ -72,6 +72,44 @@ class ReadingLaws:
         assert lab.ids(JobFilter(finished_before=lab.now())) == ["second", "first"]
         assert lab.ids(JobFilter(finished_before=lab.now() - timedelta(days=1))) == []
 
+    def test_a_search_can_begin_with_when_jobs_finished(self, lab: Lab) -> None:
+        lab.put("first", "second", "third")
+        for id in ("first", "second"):
+            assert lab.engine.ack(lab.take(id))
+            lab.advance(10)
+        finished = lab.view("second").finished_at
+        assert finished is not None
+        assert lab.ids(JobFilter(finished_from=finished)) == ["second"]
+        assert lab.ids(JobFilter(finished_from=finished, finished_before=finished)) == []
+        assert lab.ids(JobFilter(finished_from=finished - timedelta(seconds=15))) == ["second", "first"]
+        assert lab.ids(JobFilter(states=(JobState.COMPLETED,), finished_from=finished)) == ["second"]
+
+    def test_jobs_can_be_searched_by_when_they_were_accepted(self, lab: Lab) -> None:
+        for id in ("first", "second", "third"):
+            lab.put(id)
+            lab.advance(10)
+        assert lab.engine.ack(lab.take("first"))
+        accepted = lab.view("second").accepted_at
+        assert lab.ids(JobFilter(accepted_from=accepted)) == ["third", "second"]
+        assert lab.ids(JobFilter(accepted_before=accepted)) == ["first"]
+        just_then = JobFilter(accepted_from=accepted, accepted_before=accepted + timedelta(microseconds=1))
+        assert lab.ids(just_then) == ["second"]
+        assert lab.ids(JobFilter(accepted_from=accepted, states=(JobState.COMPLETED,))) == []
+        assert lab.ids(JobFilter(accepted_from=lab.now() + timedelta(days=1))) == []
+
+    def test_every_job_of_a_page_has_the_cursor_behind_it(self, lab: Lab) -> None:
+        lab.put("a", "b", "c", "d")
+        for lease in lab.claim():
+            assert lab.engine.abandon(lease, DeadReason.FAILED)
+        lab.put("e", "f", "g")
+        for where in (JobFilter(), JobFilter(states=(JobState.DEAD,)), JobFilter(states=(JobState.PENDING,))):
+            page = lab.engine.find(where, limit=100)
+            ids = [job.id for job in page.jobs]
+            assert len(page.cursors) == len(ids) > 1
+            for place, cursor in enumerate(page.cursors, start=1):
+                behind = lab.engine.find(where, limit=100, after=cursor)
+                assert [job.id for job in behind.jobs] == ids[place:], place
+
     def test_the_newest_come_first(self, lab: Lab) -> None:
         for id in ("a", "c", "b"):
             lab.put(id)

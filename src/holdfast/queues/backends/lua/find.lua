@@ -1,9 +1,11 @@
 -- Some jobs, newest first. ARGV: how many, how many to look at, the score and the id behind which to go on (empty for
 -- the start), whether by the time of finishing, states, queue, job, dead reason, finished before, ids (separated by
--- line feeds, like the states; each condition may be empty). Answers the time, the records with their scores, the score
--- and id of the last job looked at, and whether there was nothing behind it.
+-- line feeds, like the states), accepted from, accepted before, finished from (each condition may be empty). Answers
+-- the time, the records with their scores, the score and id of the last job looked at, and whether there was nothing
+-- behind it.
 local limit, budget, after_score, after_id = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local by_finish, finished_before = ARGV[5] == '1', tonumber(ARGV[10])
+local by_finish, finished_before, finished_from = ARGV[5] == '1', tonumber(ARGV[10]), tonumber(ARGV[14])
+local accepted_from, accepted_before = tonumber(ARGV[12]), tonumber(ARGV[13])
 local FEW = 10000
 
 local states, asked = lines(ARGV[6]), {}
@@ -17,7 +19,7 @@ local function is_newer(score, id, other_score, other_id)
 end
 
 local function matches(id)
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at')
+  local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at', 'accepted_at')
   local state = state_of(record[1])
   if not state or state == FORGOTTEN then
     return false
@@ -29,6 +31,9 @@ local function matches(id)
     and (ARGV[8] == '' or ARGV[8] == record[3])
     and (ARGV[9] == '' or ARGV[9] == record[4])
     and (not finished_before or (FINISHED[state] and finished_at(id, record[1], record[2]) < finished_before))
+    and (not finished_from or (FINISHED[state] and finished_at(id, record[1], record[2]) >= finished_from))
+    and (not accepted_from or tonumber(record[6]) >= accepted_from)
+    and (not accepted_before or tonumber(record[6]) < accepted_before)
 end
 
 local function is_behind(score, id)

@@ -1,0 +1,75 @@
+"""`holdfast delete`: forget jobs that have ended."""
+
+from collections.abc import Iterable, Mapping
+
+import click
+
+from holdfast.cli.failing import NOT_FOUND, REFUSED
+from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.output import glyph, print_json, say, say_where
+from holdfast.cli.selecting import Chosen, change_options, chosen, confirm, counted, print_rehearsal, where_option
+from holdfast.queues.contract import Engine
+from holdfast.values import FINAL_STATES, JobState
+
+
+@click.command()
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@where_option
+@change_options
+@url_option
+@json_option
+def delete(
+    job_ids: tuple[str, ...], searches: tuple[str, ...], yes: bool, dry_run: bool, url: str | None, as_json: bool
+) -> int:
+    """Forget jobs that are completed, dead or cancelled, for good; what has not ended is cancelled, never deleted.
+
+    The ids may come from stdin, one on each line, if ID is -.
+
+    \b
+    Examples:
+      holdfast delete job1
+      holdfast delete --where 'state:completed finished:<7d' --yes
+    """
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        jobs = chosen(engine, job_ids, searches, within=[state for state in JobState if state.is_final])
+        if dry_run:
+            return 0 if print_rehearsal(engine, jobs, "delete", as_json=as_json) else NOT_FOUND
+        answers = discard_all(engine, jobs, FINAL_STATES, f"delete {counted(len(jobs.ids), 'job')} for good", yes=yes)
+        states = {job_id: _state(engine, job_id) for job_id, done in answers.items() if not done}
+    if as_json:
+        print_json([{"id": job_id, "deleted": done} for job_id, done in answers.items()])
+    elif not answers:
+        say("no job that could be deleted is meant")
+    else:
+        _say_answers(answers, states)
+    if None in states.values():
+        return NOT_FOUND
+    return REFUSED if states else 0
+
+
+def discard_all(
+    engine: Engine, jobs: Chosen, states: Iterable[JobState], question: str, *, yes: bool
+) -> dict[str, bool]:
+    """Forget these jobs, once somebody has agreed, and return which are forgotten."""
+    if jobs.is_bulk and jobs.ids:
+        confirm(question, yes=yes)
+    wanted = tuple(states)
+    return {job_id: engine.discard(job_id, states=wanted) for job_id in jobs.ids}
+
+
+def _state(engine: Engine, job_id: str) -> JobState | None:
+    history = engine.get(job_id)
+    return None if history is None else history.job.state
+
+
+def _say_answers(answers: Mapping[str, bool], states: Mapping[str, JobState | None]) -> None:
+    for job_id, done in answers.items():
+        state = states.get(job_id)
+        if done:
+            click.echo(f"{glyph('✓', '*')} {job_id} deleted")
+        elif state is None:
+            say(f"{glyph('✗', 'x')} {job_id} is not known here")
+        else:
+            say(f"{glyph('✗', 'x')} {job_id} is {state}, not over: end it first with  holdfast cancel {job_id}")

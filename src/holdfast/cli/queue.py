@@ -1,0 +1,309 @@
+"""`holdfast queue`: what is in queues, whether they are worked, and what operators do with them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.options import Span, States, WeightedQueues, existing, json_option, merged_queues, url_option
+from holdfast.cli.output import glyph, instant, print_json, print_jsonl, print_table, say, say_where, span, utc_option
+from holdfast.cli.private_queue import SHOWN, is_private
+from holdfast.cli.selecting import change_options, confirm, counted, dry_run_option
+from holdfast.cli.start_options import work_options
+from holdfast.clock import to_us
+from holdfast.definition.definition import check_queue
+from holdfast.queues.contract import Engine
+from holdfast.search import Search, plan, walk
+from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, TextField, TextTerm
+from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
+
+EVERYTHING: Final = "all"
+
+
+class NoSuchQueue(click.ClickException):
+    """Nothing is known of the queue: no job, no pause, no worker."""
+
+    exit_code = NOT_FOUND
+
+
+class FinalStates(States):
+    """Final states, separated by commas; `all` are all of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[JobState, ...]:
+        if str(value).strip().lower() == EVERYTHING:
+            return tuple(state for state in JobState if state in FINAL_STATES)
+        states = super().convert(value, param, ctx)
+        for state in states:
+            if state not in FINAL_STATES:
+                self.fail(
+                    f"only completed, dead and cancelled jobs can be purged, not {state}: cancel them", param, ctx
+                )
+        return states
+
+
+@click.group()
+def queue() -> None:
+    """Look at queues; pause, work, reap and purge them."""
+
+
+@queue.command("list")
+@click.option("--quiet", "-q", is_flag=True, help="Print only names, one on each line.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line.")
+@url_option
+@json_option
+def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
+    """Show the queues: those with jobs, those that are paused, those that workers take from."""
+    with existing(url) as hf:
+        if not quiet:
+            say_where(hf.location)
+        documents = _documents(hf.backend())
+    if as_json:
+        print_json(documents)
+    elif as_jsonl:
+        print_jsonl(documents)
+    elif quiet:
+        for document in documents:
+            click.echo(document["queue"])
+    elif documents:
+        columns = ("QUEUE", "WAITING", "RUNNING", "FAILED", "COMPLETED", "DEAD", "CANCELLED", "WORKERS", "PAUSED")
+        print_table(columns, [_row(document) for document in documents])
+    else:
+        say("no queues yet; they come with their first job")
+
+
+def _documents(engine: Engine) -> list[dict[str, Any]]:
+    counts, pauses, workers = engine.counts(), {pause.queue: pause for pause in engine.pauses()}, engine.workers()
+    folded: dict[str, dict[JobState, int]] = {}
+    for name, numbers in counts.items():
+        states = folded.setdefault(SHOWN if is_private(name) else name, {})
+        for state, number in numbers.items():
+            states[state] = states.get(state, 0) + number
+    taken = {name for view in workers for name in _queues(view) if not is_private(name)}
+    return [
+        _document(name, folded.get(name, {}), pauses.get(name), workers) for name in sorted({*folded, *pauses, *taken})
+    ]
+
+
+def _document(
+    name: str, numbers: dict[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
+) -> dict[str, Any]:
+    return {
+        "queue": name,
+        "states": {state: numbers.get(state, 0) for state in JobState},
+        "paused": None if pause is None else {"reason": pause.reason, "since": pause.since},
+        "workers": [view.report.id for view in workers if view.state is WorkerState.LIVE and name in _queues(view)],
+    }
+
+
+def _queues(view: WorkerView) -> Iterable[str]:
+    return [name.partition(":")[0] for name in view.report.queues]
+
+
+def _row(document: dict[str, Any]) -> list[object]:
+    states: dict[JobState, int] = document["states"]
+    waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
+    shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
+    paused = "–" if document["paused"] is None else document["paused"]["reason"] or "yes"
+    numbers = [number or "–" for number in (waiting, *(states[state] for state in shown), len(document["workers"]))]
+    return [document["queue"], *numbers, paused]
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@utc_option
+@url_option
+@json_option
+def show(name: str, url: str | None, as_json: bool) -> None:
+    """Show one queue: its jobs by state, its pause, its workers."""
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        known = {document["queue"]: document for document in _documents(engine)}
+        workers = {view.report.id: view for view in engine.workers()}
+    if name not in known:
+        raise NoSuchQueue(f"nothing is known of a queue '{name}'; known are {', '.join(known) or 'none'}")
+    document = known[name]
+    if as_json:
+        print_json(document)
+        return
+    click.echo(f"{'queue':<12} {name}")
+    if document["paused"] is not None:
+        reason = document["paused"]["reason"]
+        click.echo(f"{'paused':<12} since {instant(document['paused']['since'])}{f': {reason}' if reason else ''}")
+    for state, number in document["states"].items():
+        if number:
+            click.echo(f"{state:<12} {number:,}")
+    for worker_id in document["workers"]:
+        report = workers[worker_id].report
+        click.echo(f"{'worker':<12} {worker_id} on {report.host}, pid {report.pid}")
+    if not document["workers"]:
+        say(f"no worker takes jobs of this queue; start one:  holdfast worker start --queue {name}")
+
+
+@queue.command()
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever wonders.")
+@dry_run_option
+@url_option
+@json_option
+def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Let no worker take more jobs of a queue; what is running goes on."""
+    chosen = [check_queue(name) for name in dict.fromkeys(names)]
+    with existing(url) as hf:
+        say_where(hf.location)
+        if not dry_run:
+            for name in chosen:
+                hf.backend().pause(name, reason)
+    if as_json:
+        print_json([{"queue": name, "paused": not dry_run, "reason": reason} for name in chosen])
+        return
+    for name in chosen:
+        click.echo(f"would pause {name}" if dry_run else f"{glyph('✓', '*')} {name} is paused")
+    if not dry_run:
+        say(f"  go on:  holdfast queue resume {' '.join(chosen)}")
+
+
+@queue.command()
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@dry_run_option
+@url_option
+@json_option
+def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Let workers take jobs of a paused queue again."""
+    chosen = [check_queue(name) for name in dict.fromkeys(names)]
+    with existing(url) as hf:
+        say_where(hf.location)
+        paused = {pause.queue for pause in hf.backend().pauses()}
+        answers = {name: name in paused if dry_run else hf.backend().resume(name) for name in chosen}
+    if as_json:
+        print_json([{"queue": name, "resumed": was_paused and not dry_run} for name, was_paused in answers.items()])
+        return
+    for name, was_paused in answers.items():
+        if was_paused:
+            click.echo(f"would resume {name}" if dry_run else f"{glyph('✓', '*')} {name} is worked again")
+        else:
+            say(f"{name} is not paused")
+
+
+@queue.command()
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True, type=WeightedQueues(), callback=merged_queues)
+@click.option("--app", metavar="MODULE:NAME", help="Your application; without one, only command jobs are run.")
+@click.option("--once", is_flag=True, help="Work one job, if one is due, and stop.")
+@work_options
+@click.pass_context
+def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
+    """Work these queues until told to stop, like  holdfast worker start --queue.
+
+    \b
+    Examples:
+      holdfast queue work mail --app shop:hf
+      holdfast queue work mail:3 default --allow sleep --burst
+    """
+    from holdfast.cli.worker import start
+
+    if once:
+        said |= {"burst": True, "max_jobs": 1}
+    return ctx.invoke(start, **said)
+
+
+@queue.command()
+@click.argument("name", metavar="[QUEUE]", required=False)
+@dry_run_option
+@url_option
+@json_option
+def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> None:
+    """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        number = _expired(engine, name) if dry_run else engine.reap_expired(None if name is None else check_queue(name))
+    if as_json:
+        print_json({"reaped": 0 if dry_run else number, "expired": number})
+    elif dry_run:
+        click.echo(f"would take back {counted(number, 'job')}")
+    else:
+        click.echo(f"{glyph('✓', '*')} {counted(number, 'job')} taken back")
+
+
+def _expired(engine: Engine, name: str | None) -> int:
+    now = datetime.now(UTC)
+    leased = _search((JobState.PROCESSING,), name)
+    return sum(job.lease_until is not None and job.lease_until < now for job in walk(engine, plan(leased, now=now)))
+
+
+@queue.command()
+@click.argument("name", metavar="[QUEUE]", required=False)
+@click.option("--all", "everything", is_flag=True, help="Of every queue.")
+@click.option(
+    "--state",
+    "--status",
+    "states",
+    type=FinalStates(),
+    default="completed",
+    show_default=True,
+    metavar="S",
+    help="Completed, dead, cancelled, or all.",
+)
+@click.option("--before", "age_s", type=Span(), metavar="SPAN", help="Only what finished longer ago than that.")
+@change_options
+@url_option
+@json_option
+def purge(
+    name: str | None,
+    everything: bool,
+    states: tuple[JobState, ...],
+    age_s: float | None,
+    yes: bool,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Forget finished jobs for good; work that is not done is never purged.
+
+    \b
+    Examples:
+      holdfast queue purge mail --before 7d --dry-run
+      holdfast queue purge --all --state completed,cancelled --yes
+    """
+    if (name is None) is not everything:
+        raise click.UsageError("name the queue, or say --all")
+    place = "all queues" if name is None else f"queue {check_queue(name)}"
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        meant = _finished(engine, name, states, age_s)
+        what = f"{counted(meant, f'{chr(44).join(states)} job')} of {place}"
+        if meant and not dry_run:
+            confirm(f"purge {what} for good", yes=yes)
+            older_than = None if age_s is None else timedelta(seconds=age_s)
+            number = engine.purge(states, queue=name, older_than=older_than)
+        else:
+            number = 0
+    if as_json:
+        print_json({"purged": number, "meant": meant})
+    elif dry_run:
+        click.echo(f"would purge {what}")
+    elif meant:
+        click.echo(f"{glyph('✓', '*')} {counted(number, 'job')} purged from {place}")
+    else:
+        ago = "" if age_s is None else f" that finished more than {span(age_s)} ago"
+        say(f"there are no {' or '.join(states)} jobs{ago} in {place}")
+
+
+def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:
+    """How many jobs a purge would take, exactly."""
+    if age_s is None:
+        return sum(numbers.get(state, 0) for numbers in engine.counts(name).values() for state in set(states))
+    now = datetime.now(UTC)
+    longest_ago = Range(most=to_us(now) - round(age_s * 1_000_000))
+    old = _search(states, name).and_also(RangeTerm(field=Measure.FINISHED, ranges=(longest_ago,)))
+    return sum(1 for _ in walk(engine, plan(old, now=now)))
+
+
+def _search(states: tuple[JobState, ...], name: str | None) -> Search:
+    search = Search((StateTerm(states=states),))
+    if name is None:
+        return search
+    return search.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(name, is_quoted=True),)))

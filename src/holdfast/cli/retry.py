@@ -1,0 +1,95 @@
+"""`holdfast retry`: jobs that ended dead or cancelled get a new life."""
+
+from typing import Final
+
+import click
+
+from holdfast.cli.failing import NOT_FOUND, REFUSED
+from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.output import glyph, print_json, say, say_where
+from holdfast.cli.private_queue import is_private
+from holdfast.cli.selecting import Chosen, chosen, dry_run_option, print_rehearsal, where_option
+from holdfast.queues.contract import Engine
+from holdfast.values import JobState, ReplayAnswer
+
+REPLAYABLE: Final = (JobState.DEAD, JobState.CANCELLED)
+
+
+class OverAndDone(click.ClickException):
+    """The job cannot have a new life: nobody would ever come for it."""
+
+    exit_code = REFUSED
+
+
+@click.command()
+@click.argument("job_ids", metavar="[ID]...", nargs=-1)
+@where_option
+@click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
+@dry_run_option
+@url_option
+@json_option
+def retry(
+    job_ids: tuple[str, ...],
+    searches: tuple[str, ...],
+    ignore_expiry: bool,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Give dead or cancelled jobs a new life: attempts from zero, history kept.
+
+    The ids may come from stdin, one on each line, if ID is -.
+
+    \b
+    Examples:
+      holdfast retry job1
+      holdfast retry --where 'error:Timeout finished:>1h'
+      holdfast list -q --where 'reason:timeout' | holdfast retry -
+    """
+    with existing(url) as hf:
+        say_where(hf.location)
+        jobs = chosen(hf.backend(), job_ids, searches, within=REPLAYABLE)
+        none = "no job that could be retried is meant"
+        return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=none)
+
+
+def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, as_json: bool, none: str) -> int:
+    """Give these jobs a new life, say which got one, and return the exit code."""
+    if jobs.found:
+        # Of a run that is over nobody would come for the job.
+        left = tuple(job_id for job_id, job in jobs.found.items() if not is_private(job.queue))
+        jobs = Chosen(ids=left, found=jobs.found, is_bulk=jobs.is_bulk)
+    elif over := next((job_id for job_id in jobs.ids if _of_a_run(engine, job_id)), None):
+        raise OverAndDone(
+            f"job '{over}' belongs to a 'holdfast run' that is over, and nobody works its queue: run the command again"
+        )
+    if dry_run:
+        return 0 if print_rehearsal(engine, jobs, "retry", as_json=as_json) else NOT_FOUND
+    answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in jobs.ids}
+    if as_json:
+        print_json([{"id": job_id, "answer": answer} for job_id, answer in answers.items()])
+    elif not answers:
+        say(none)
+    else:
+        for job_id, answer in answers.items():
+            _say_replay(job_id, answer)
+    if ReplayAnswer.UNKNOWN in answers.values():
+        return NOT_FOUND
+    return 0 if all(answer is ReplayAnswer.REPLAYED for answer in answers.values()) else REFUSED
+
+
+def _of_a_run(engine: Engine, job_id: str) -> bool:
+    history = engine.get(job_id)
+    return history is not None and is_private(history.job.queue)
+
+
+def _say_replay(job_id: str, answer: ReplayAnswer) -> None:
+    match answer:
+        case ReplayAnswer.REPLAYED:
+            click.echo(f"{glyph('✓', '*')} {job_id} waits again, attempts from zero, history kept")
+        case ReplayAnswer.EXPIRED:
+            say(f"{glyph('✗', 'x')} {job_id} has expired; to run it all the same add  --ignore-expiry")
+        case ReplayAnswer.NOT_FINAL:
+            say(f"{glyph('✗', 'x')} {job_id} is neither dead nor cancelled; nothing was changed")
+        case ReplayAnswer.UNKNOWN:
+            say(f"{glyph('✗', 'x')} {job_id} is not known here")

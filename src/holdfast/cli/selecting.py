@@ -1,0 +1,226 @@
+"""Which jobs a command is about: filters and searches for those that read, and ids or a search for those that change.
+
+What was not named by its id is counted first; before it is destroyed, people are asked, and programs have to say --yes.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+from msgspec import Struct
+
+from holdfast.cli.options import States
+from holdfast.cli.output import glyph, print_json, say
+from holdfast.errors import ConfigError
+from holdfast.queues.contract import Engine
+from holdfast.search import Plan, Search, parse, plan, walk
+from holdfast.search.parsing import moment
+from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, Term, TextField, TextTerm
+from holdfast.values import JobState, JobView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STDIN: Final = "-"
+_NO_INPUT: Final = "holdfast.no_input"
+
+
+class Moment(click.ParamType[tuple[int, int]]):
+    """A moment: a day, a time, or a span that is over. As the first and the last microsecond of it."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        try:
+            return moment(str(value), now=datetime.now(UTC))
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+def where_option(command: F) -> F:
+    return click.option(
+        "--where",
+        "searches",
+        multiple=True,
+        metavar="SEARCH",
+        help="Only what the search means, such as 'state:dead error:Timeout age:>1h'; repeatable.",
+    )(command)
+
+
+def filter_options(command: F) -> F:
+    """The filters of commands that read; they arrive as the fields of `Filters`."""
+    for option in reversed(_FILTERS):
+        command = option(command)
+    return command
+
+
+# In the order of the help.
+_FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
+    click.option("--queue", metavar="NAME", help="Only this queue; * stands for anything."),
+    click.option("--job", metavar="KEY", help="Only jobs of this handler; * stands for anything."),
+    click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag; repeatable."),
+    where_option,
+    click.option(
+        "--since", type=Moment(), metavar="WHEN", help="Only jobs accepted then or later, such as 2h or today."
+    ),
+    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted then or before."),
+)
+
+
+class Filters(Struct, frozen=True, kw_only=True):
+    """What was chosen, by the names of the options."""
+
+    queue: str | None
+    job: str | None
+    tags: tuple[str, ...]
+    searches: tuple[str, ...]
+    since: tuple[int, int] | None
+    until: tuple[int, int] | None
+    states: tuple[tuple[JobState, ...], ...] = ()
+
+    def plan(self) -> Plan:
+        """Where to look for these jobs, now."""
+        now = datetime.now(UTC)
+        terms: list[Term] = []
+        if states := tuple(state for group in self.states for state in group):
+            terms.append(StateTerm(states=states))
+        named = ((TextField.QUEUE, self.queue), (TextField.JOB, self.job), *((TextField.TAG, tag) for tag in self.tags))
+        for _, text in named:
+            (text or "").encode()
+        terms += [TextTerm(field=field, patterns=(Pattern(text),)) for field, text in named if text is not None]
+        if self.since is not None:
+            terms.append(RangeTerm(field=Measure.ACCEPTED, ranges=(Range(least=self.since[0]),)))
+        if self.until is not None:
+            terms.append(RangeTerm(field=Measure.ACCEPTED, ranges=(Range(most=self.until[1]),)))
+        return plan(_search(self.searches, now).and_also(*terms), now=now)
+
+
+def state_option(command: F) -> F:
+    return click.option(
+        "--state",
+        "--status",
+        "states",
+        type=States(),
+        multiple=True,
+        metavar="S",
+        help="Only these states; repeatable.",
+    )(command)
+
+
+def _search(searches: Sequence[str], now: datetime) -> Search:
+    for text in searches:
+        text.encode()  # what is no text could be found nowhere; it is refused like any other such argument
+    return Search(tuple(term for text in searches for term in parse(text, now=now).terms))
+
+
+def dry_run_option(command: F) -> F:
+    return click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")(command)
+
+
+def change_options(command: F) -> F:
+    """`--yes`, `--dry-run` and `--no-input`, for commands that may destroy much at once."""
+    options: tuple[Callable[[Any], Any], ...] = (
+        click.option("--yes", "--force", "yes", is_flag=True, help="Do not ask."),
+        dry_run_option,
+        click.option(
+            "--no-input",
+            is_flag=True,
+            expose_value=False,
+            callback=_note_no_input,
+            help="Never ask; without --yes, refuse what would have to be asked.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _note_no_input(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    ctx.meta[_NO_INPUT] = given
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """The jobs a change is about. Of those that a search found, how they looked is known; `is_bulk`: none was named."""
+
+    ids: tuple[str, ...]
+    found: Mapping[str, JobView]
+    is_bulk: bool
+
+
+def chosen(
+    engine: Engine, job_ids: Sequence[str], searches: Sequence[str], *, within: Sequence[JobState], others: str = ""
+) -> Chosen:
+    """The jobs that were named, read from stdin, or found in these states; `others` is what else can be said."""
+    if bool(job_ids) == bool(searches):
+        raise click.UsageError(f"name the jobs by their ids, {others}or say --where SEARCH; - reads ids from stdin")
+    if searches:
+        now = datetime.now(UTC)
+        return found_by(engine, plan(_search(searches, now).and_also(StateTerm(states=tuple(within))), now=now))
+    ids = tuple(dict.fromkeys(job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])))
+    return Chosen(ids=ids, found={}, is_bulk=STDIN in job_ids)
+
+
+def found_by(engine: Engine, made: Plan) -> Chosen:
+    """All the jobs of a plan."""
+    found = {job.id: job for job in walk(engine, made)}
+    return Chosen(ids=tuple(found), found=found, is_bulk=True)
+
+
+def ids_from_stdin() -> Iterator[str]:
+    """Ids, one on each line, as they are or as members of JSON documents."""
+    for number, line in enumerate(sys.stdin, start=1):
+        word = line.strip()
+        if word.startswith("{"):
+            word = _id_in(word, number)
+        if word:
+            yield word
+
+
+def _id_in(line: str, number: int) -> str:
+    try:
+        document: Any = json.loads(line)
+        job_id: Any = document["id"]
+    except (ValueError, KeyError) as problem:
+        raise ConfigError(f"line {number} of stdin is no JSON document with an id: {problem}") from None
+    if not isinstance(job_id, str):
+        raise ConfigError(f"line {number} of stdin: an id is text, not {job_id!r}")
+    return job_id
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before many are destroyed; nobody to ask is no answer."""
+    if yes:
+        return
+    context = click.get_current_context(silent=True)
+    if not sys.stdin.isatty() or (context is not None and context.meta.get(_NO_INPUT)):
+        raise click.UsageError(f"this would {question}: say --yes, or look first with --dry-run")
+    click.confirm(f"{question[:1].upper()}{question[1:]}?", abort=True, err=True)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def print_rehearsal(engine: Engine, jobs: Chosen, verb: str, *, as_json: bool) -> bool:
+    """What would be done to which jobs; False if one of them is not known."""
+    views = {job_id: jobs.found.get(job_id) or _view(engine, job_id) for job_id in jobs.ids}
+    if as_json:
+        print_json(
+            [{"id": job_id, "state": job.state if job else None, "would": verb} for job_id, job in views.items()]
+        )
+    else:
+        for job_id, job in views.items():
+            if job is None:
+                say(f"{glyph('✗', 'x')} {job_id} is not known here")
+            else:
+                click.echo(f"would {verb} {job_id} ({job.state} on {job.queue})")
+        say(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
+    return None not in views.values()
+
+
+def _view(engine: Engine, job_id: str) -> JobView | None:
+    history = engine.get(job_id)
+    return None if history is None else history.job

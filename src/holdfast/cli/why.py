@@ -1,0 +1,93 @@
+"""Why a job is where it is, in sentences, as far as the records tell; pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from holdfast.cli.output import instant, span
+from holdfast.cli.private_queue import is_private
+from holdfast.values import (
+    DeadReason,
+    JobHistory,
+    JobState,
+    JobView,
+    QueuePause,
+    WorkerState,
+    WorkerView,
+)
+
+_DEATHS: Final = {
+    DeadReason.FAILED: "its last run failed and no retry was left",
+    DeadReason.TIMEOUT: "its last run took too long and no retry was left",
+    DeadReason.CRASH_LOOP: "it was delivered again and again without a verdict: it may be what kills its workers",
+    DeadReason.BAD_SIGNATURE: "its message was signed by nobody its worker trusts; it was never started",
+    DeadReason.UNDECODABLE: "its message could not be read; it was never started",
+    DeadReason.WRONG_QUEUE: "its message belongs to another queue; it was never started",
+    DeadReason.HANDLER_FORBIDDEN: "its queue does not allow its handler; it was never started",
+    DeadReason.NO_RETRY: "it failed with an error that is not to be retried",
+    DeadReason.PARENT_FAILED: "what it depends on failed",
+}
+
+
+def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
+    """What keeps the job in its state; nothing where the state says it all."""
+    job = history.job
+    match job.state:
+        case JobState.BLOCKED:
+            return ["it waits for jobs it depends on"]
+        case JobState.SCHEDULED:
+            return [f"its time comes in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
+        case JobState.FAILED:
+            left = "" if job.max_retries is None else f", {job.max_retries + 1 - job.attempts} more to come"
+            again = f"again in {_until(job.due_at, now)}" if job.due_at > now else "again at once"
+            return [f"{job.attempts} of its runs failed{left}; {again}", *_obstacles(job, pauses, workers)]
+        case JobState.PENDING:
+            obstacles = _obstacles(job, pauses, workers)
+            return obstacles or [
+                f"it is due since {_until(now, job.due_at)}; jobs of a higher priority, or older, go first"
+            ]
+        case JobState.PROCESSING:
+            return [_holder(job, workers, now)]
+        case JobState.DEAD:
+            return [_DEATHS[job.dead_reason]] if job.dead_reason else []
+        case JobState.CANCELLED | JobState.COMPLETED:
+            return []
+
+
+def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView]) -> list[str]:
+    """What keeps workers from the job, now."""
+    found = [
+        f"the queue is paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''};  "
+        f"holdfast queue resume {job.queue}"
+        for pause in pauses
+        if pause.queue == job.queue
+    ]
+    heard = [view for view in workers if view.state is not WorkerState.LOST]
+    takers = [view for view in heard if job.queue in (queue.partition(":")[0] for queue in view.report.queues)]
+    if is_private(job.queue):
+        return found if takers else [*found, "it belongs to a 'holdfast run' that may be over"]
+    if not heard:
+        found.append("no worker is running;  holdfast worker start")
+    elif not takers:
+        found.append(f"no worker takes jobs of this queue;  holdfast worker start --queue {job.queue}")
+    elif not any(job.job in view.report.handlers for view in takers):
+        found.append(f"no worker of this queue knows the handler '{job.job}'")
+    elif all(view.state is WorkerState.DRAINING for view in takers):
+        found.append("every worker of this queue is about to stop")
+    return found
+
+
+def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
+    for view in workers:
+        for running in view.report.jobs:
+            if running.id == job.id:
+                place = f"{view.report.host}, pid {view.report.pid}"
+                heard = ", which has not been heard of for a while" if view.state is WorkerState.LOST else ""
+                return f"worker {view.report.id} ({place}) runs it since {_until(now, running.started_at)}{heard}"
+    if job.lease_until is not None and job.lease_until < now:
+        return "its lease has ended without a verdict: a worker takes it back soon, or  holdfast queue reap"
+    return "a worker holds it"
+
+
+def _until(later: datetime, sooner: datetime) -> str:
+    return span(max(0.0, (later - sooner).total_seconds()))

@@ -1,0 +1,90 @@
+"""Why a job is where it is: what `show` makes of pauses, workers and the record."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.cli.why import why
+from holdfast.values import (
+    DeadReason,
+    JobHistory,
+    JobState,
+    JobView,
+    QueuePause,
+    RunningJob,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
+)
+
+from .registry import report
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+JOB = JobView(
+    id="a",
+    queue="mail",
+    state=JobState.PENDING,
+    job="send",
+    max_retries=3,
+    accepted_at=NOW - timedelta(hours=2),
+    due_at=NOW - timedelta(minutes=5),
+)
+
+
+def worker(state: WorkerState = WorkerState.LIVE, **changes: object) -> WorkerView:
+    said: WorkerReport = report("w1", **{"queues": ("mail:3",), "handlers": ("send",), **changes})
+    return WorkerView(report=said, state=state, heard_at=NOW)
+
+
+def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] = ()) -> list[str]:
+    return why(JobHistory(job=job, attempts=()), pauses, workers, NOW)
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [
+        ((), "no worker is running"),
+        ((worker(WorkerState.LOST),), "no worker is running"),
+        ((worker(queues=("default",)),), "no worker takes jobs of this queue;  holdfast worker start --queue mail"),
+        ((worker(handlers=("other",)),), "no worker of this queue knows the handler 'send'"),
+        ((worker(WorkerState.DRAINING),), "every worker of this queue is about to stop"),
+        ((worker(),), "it is due since 5 m; jobs of a higher priority, or older, go first"),
+    ],
+)
+def test_a_waiting_job_waits_for_somebody(workers: tuple[WorkerView, ...], says: str) -> None:
+    [reason] = reasons(JOB, *workers)
+    assert reason.startswith(says)
+
+
+def test_a_paused_queue_is_named_first_with_its_reason() -> None:
+    pause = QueuePause(queue="mail", reason="vendor is down", since=NOW)
+    first, second = reasons(JOB, pauses=(pause, replace(pause, queue="other")))
+    assert "vendor is down;  holdfast queue resume mail" in first
+    assert second.startswith("no worker is running")
+
+
+def test_what_waits_for_its_time_says_how_long() -> None:
+    later = NOW + timedelta(seconds=90)
+    assert reasons(replace(JOB, state=JobState.SCHEDULED, due_at=later), worker()) == ["its time comes in 90 s"]
+    failed = replace(JOB, state=JobState.FAILED, due_at=later, attempts=1)
+    assert reasons(failed, worker()) == ["1 of its runs failed, 3 more to come; again in 90 s"]
+
+
+def test_a_running_job_names_who_runs_it() -> None:
+    running = replace(JOB, state=JobState.PROCESSING, lease_until=NOW + timedelta(seconds=30))
+    here = RunningJob(id="a", job="send", queue="mail", started_at=NOW - timedelta(seconds=12))
+    assert reasons(running, worker(jobs=(here,))) == ["worker w1 (web-1, pid 4121) runs it since 12 s"]
+    assert "not been heard of" in reasons(running, worker(WorkerState.LOST, jobs=(here,)))[0]
+    assert reasons(running) == ["a worker holds it"]
+    assert "holdfast queue reap" in reasons(replace(running, lease_until=NOW - timedelta(seconds=1)))[0]
+
+
+@pytest.mark.parametrize("reason", DeadReason)
+def test_every_death_is_explained(reason: DeadReason) -> None:
+    assert reasons(replace(JOB, state=JobState.DEAD, dead_reason=reason))
+
+
+def test_the_job_of_a_run_needs_no_other_worker() -> None:
+    [reason] = reasons(replace(JOB, queue="run-0123456789ab"), worker())
+    assert "holdfast run" in reason
