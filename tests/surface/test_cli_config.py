@@ -452,10 +452,10 @@ def test_the_schema_is_json_for_editors(terminal: Terminal) -> None:
     assert terminal("schema", "config", "--json").json == answer.json
 
 
-def test_a_schema_that_does_not_exist_is_refused_with_those_that_do(terminal: Terminal) -> None:
+def test_a_schema_that_does_not_exist_is_not_found_but_the_nearest(terminal: Terminal) -> None:
     answer = terminal("schema", "confg")
-    assert (answer.code, answer.out) == (2, "")
-    assert "'config'" in answer.err
+    assert (answer.code, answer.out) == (3, "")
+    assert "did you mean 'config'?" in answer.err
 
 
 # On a terminal and in a pipe

@@ -341,13 +341,6 @@ def test_documents_are_as_published(shop: Terminal, command: list[str], document
     assert msgspec.json.decode(msgspec.json.encode(decoded)) is not None
 
 
-def test_every_document_has_a_schema() -> None:
-    for name, (place, commands) in documents.DOCUMENTS.items():
-        kind = getattr(documents, place.partition(":")[2])
-        assert msgspec.json.schema(kind)["$defs"], name
-        assert commands
-
-
 def test_a_person_is_asked_on_the_terminal(shop: Terminal) -> None:
     screen = shop.on_screen("delete", "--where", "state:completed")
     screen.wait_for("Delete 2 jobs for good? [y/N]:")

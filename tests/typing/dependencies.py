@@ -61,7 +61,7 @@ def bare(order: int, session: SessionOfRun) -> None: ...
 
 def producer(session: Session) -> None:
     # Nobody is asked for what a run is given.
-    assert_type(pay.enqueue(7), JobHandle)
+    assert_type(pay.enqueue(7), JobHandle[str])
     aliased.enqueue(7)
     pay.enqueue("7")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 

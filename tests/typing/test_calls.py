@@ -21,7 +21,7 @@ _error = re.compile(r"calls\.py:(\d+):.*?error")
 @pytest.mark.parametrize("options", CHECKERS.values(), ids=CHECKERS)
 def test_what_is_wrong_is_an_error_and_nothing_else_is(options: Sequence[str], tmp_path: Path) -> None:
     shutil.copy(CALLS, tmp_path)  # where it is, it is excluded
-    checking = [sys.executable, *options, tmp_path / CALLS.name]
+    checking = [sys.executable, *options, str(tmp_path / CALLS.name)]
     said = subprocess.run(checking, cwd=ROOT, capture_output=True, text=True, check=False)
     complained = {int(found) for found in _error.findall(said.stdout)}
     lines = CALLS.read_text(encoding="utf-8").splitlines()

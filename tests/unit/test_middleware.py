@@ -74,7 +74,7 @@ class Shop:
             await asyncio.sleep(0)
             return a + b
 
-        self.jobs: dict[str, Job[..., Any]] = {"add": add, "add_async": add_async}
+        self.jobs: dict[str, Job[..., Any, Any]] = {"add": add, "add_async": add_async}
 
     def work(self) -> WorkerStatus:
         with self.hf.worker() as worker:

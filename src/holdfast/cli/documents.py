@@ -4,7 +4,7 @@ Lists print an array of them, or one on each line. Members may be added; none is
 """
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
@@ -179,23 +179,3 @@ class PurgeDocument(_Document, frozen=True, kw_only=True):
 
     purged: int
     meant: int
-
-
-# The name of each document, where its type is, and which commands print it or an array of it.
-DOCUMENTS: Final = {
-    "holdfast.job/1": ("holdfast.cli.documents:JobDocument", "list, dlq list"),
-    "holdfast.job.shown/1": ("holdfast.cli.documents:ShownDocument", "show, dlq show"),
-    "holdfast.job.history/1": ("holdfast.cli.documents:HistoryDocument", "wait, enqueue --wait"),
-    "holdfast.job.count/1": ("holdfast.cli.documents:CountDocument", "list --count, dlq list --count"),
-    "holdfast.job.log/1": ("holdfast.cli.documents:LogDocument", "logs"),
-    "holdfast.job.rehearsal/1": ("holdfast.cli.documents:RehearsalDocument", "cancel, retry, delete, dlq: --dry-run"),
-    "holdfast.job.cancel/1": ("holdfast.cli.documents:CancelDocument", "cancel"),
-    "holdfast.job.retry/1": ("holdfast.cli.documents:RetryDocument", "retry, dlq retry"),
-    "holdfast.job.delete/1": ("holdfast.cli.documents:DeleteDocument", "delete"),
-    "holdfast.job.discard/1": ("holdfast.cli.documents:DiscardDocument", "dlq discard"),
-    "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),
-    "holdfast.queue.pause/1": ("holdfast.cli.documents:PausedDocument", "queue pause"),
-    "holdfast.queue.resume/1": ("holdfast.cli.documents:ResumedDocument", "queue resume"),
-    "holdfast.queue.reap/1": ("holdfast.cli.documents:ReapDocument", "queue reap"),
-    "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
-}

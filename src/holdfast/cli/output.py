@@ -40,9 +40,10 @@ def say_where(location: str) -> None:
         say(f"in {location}")
 
 
-def print_json(document: object) -> None:
-    """One JSON document on stdout."""
-    click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+def print_json(document: object, *, is_for_files: bool = False) -> None:
+    """One JSON document on stdout: on a terminal, or in a file that people keep, on several lines."""
+    indent = 2 if is_for_files or sys.stdout.isatty() else None
+    click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=indent))
 
 
 def print_jsonl(documents: Iterable[object]) -> None:

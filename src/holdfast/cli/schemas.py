@@ -13,16 +13,38 @@ import msgspec
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import json_option
 from holdfast.cli.output import print_json, print_table
+from holdfast.config.schema import settings_schema
 
-# Where the type of each document is, and which command prints it.
+# Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
+    "holdfast.config.check/1": ("holdfast.cli.config:CheckDocument", "config check"),
+    "holdfast.config.list/1": ("holdfast.cli.config:SettingsDocument", "config list"),
+    "holdfast.config.path/1": ("holdfast.cli.config:PathDocument", "config path"),
+    "holdfast.config.unset/1": ("holdfast.cli.config:UnsetDocument", "config unset"),
     "holdfast.doctor/1": ("holdfast.cli.doctor:Diagnosis", "doctor"),
     "holdfast.files/1": ("holdfast.cli.generate:Files", "generate systemd, docker, compose"),
     "holdfast.health/1": ("holdfast.cli.health:Health", "health"),
     "holdfast.help/1": ("holdfast.cli.topics:Topic", "help"),
+    "holdfast.job/1": ("holdfast.cli.documents:JobDocument", "list, dlq list"),
+    "holdfast.job.cancel/1": ("holdfast.cli.documents:CancelDocument", "cancel"),
+    "holdfast.job.count/1": ("holdfast.cli.documents:CountDocument", "list --count, dlq list --count"),
+    "holdfast.job.delete/1": ("holdfast.cli.documents:DeleteDocument", "delete"),
+    "holdfast.job.discard/1": ("holdfast.cli.documents:DiscardDocument", "dlq discard"),
+    "holdfast.job.history/1": ("holdfast.cli.documents:HistoryDocument", "wait, enqueue --wait"),
+    "holdfast.job.log/1": ("holdfast.cli.documents:LogDocument", "logs"),
+    "holdfast.job.rehearsal/1": ("holdfast.cli.documents:RehearsalDocument", "cancel, retry, delete, dlq: --dry-run"),
+    "holdfast.job.retry/1": ("holdfast.cli.documents:RetryDocument", "retry, dlq retry"),
+    "holdfast.job.shown/1": ("holdfast.cli.documents:ShownDocument", "show, dlq show"),
+    "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),
+    "holdfast.queue.pause/1": ("holdfast.cli.documents:PausedDocument", "queue pause"),
+    "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
+    "holdfast.queue.reap/1": ("holdfast.cli.documents:ReapDocument", "queue reap"),
+    "holdfast.queue.resume/1": ("holdfast.cli.documents:ResumedDocument", "queue resume"),
     "holdfast.status/1": ("holdfast.cli.status:Status", "status, top"),
     "holdfast.worker/1": ("holdfast.cli.workers:WorkerDocument", "worker show"),
 }
+# The schema of the configuration file is no document's: it is made from the table of settings.
+CONFIGURATION: Final = "config"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -38,12 +60,17 @@ class UnknownSchema(click.ClickException):
 def schema(name: str | None, as_json: bool) -> None:
     """Print the JSON Schema of what a command prints with --json; without a NAME, which there are.
 
+    `config` is that of the configuration file, for editors.
+
     \b
     Examples:
       holdfast schema
       holdfast schema holdfast.health/1
+      holdfast schema config > holdfast.schema.json
     """
-    if name is not None:
+    if name == CONFIGURATION:
+        print_json(settings_schema(), is_for_files=True)
+    elif name is not None:
         print_json(schema_of(name))
     elif as_json:
         print_json([{"name": each, "commands": commands} for each, (_, commands) in DOCUMENTS.items()])
@@ -51,27 +78,22 @@ def schema(name: str | None, as_json: bool) -> None:
         print_table(("NAME", "PRINTED BY"), [(each, commands) for each, (_, commands) in DOCUMENTS.items()])
 
 
-def type_of(name: str) -> Any:
-    """The type of a document; the newest version, if none is said."""
+def document(name: str) -> tuple[str, Any]:
+    """The whole name of a document and its type; the newest version, if none is said."""
     full = name if name.startswith("holdfast.") else f"holdfast.{name}"
     whole = max((each for each in DOCUMENTS if each.partition("/")[0] == full), default=full)
     if whole not in DOCUMENTS:
         from difflib import get_close_matches
 
-        near = get_close_matches(whole, DOCUMENTS, n=1, cutoff=0.5)
+        near = get_close_matches(name, (CONFIGURATION,)) or get_close_matches(whole, DOCUMENTS, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else "see  holdfast schema"
         raise UnknownSchema(f"there is no schema '{name}'; {hint}")
     module, _, attribute = DOCUMENTS[whole][0].partition(":")
-    return getattr(import_module(module), attribute)
+    return whole, getattr(import_module(module), attribute)
 
 
 def schema_of(name: str) -> dict[str, Any]:
     """The JSON Schema of a document."""
-    kind = type_of(name)
+    whole, kind = document(name)
     [described], components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
-    return {"$schema": DIALECT, "$id": _name_of(kind), **described, "$defs": components}
-
-
-def _name_of(kind: Any) -> str:
-    [field] = [field for field in msgspec.structs.fields(kind) if field.name == "schema"]
-    return str(field.default)
+    return {"$schema": DIALECT, "$id": whole, **described, "$defs": components}

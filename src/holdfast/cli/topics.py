@@ -125,14 +125,14 @@ def _exit_codes() -> str:
 
 def _environment() -> str:
     # Imported here: no other topic needs the settings.
-    from holdfast.config import ENVIRONMENT_PREFIX, KEYS
-    from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE
+    from holdfast.config.keys import KEYS
 
-    rows = {f"{ENVIRONMENT_PREFIX}{key.field.upper()}": key.meaning for key in KEYS.values()}
+    keys = KEYS.values()
+    rows = {key.variable: key.meaning for key in keys if key.variable}
+    rows |= {key.file_variable: f"a file with {key.variable} in it" for key in keys if key.file_variable}
     rows |= {
-        KEY_VARIABLE: "the signing keys themselves, the signing one first",
-        KEY_FILE_VARIABLE: rows.get(KEY_FILE_VARIABLE, "a file with them"),
         "HOLDFAST_COMPLETION_WAIT": "seconds that completion may ask the store; 0.1 if not set",
+        "HOLDFAST_LOG_FORMAT": "how a worker logs: text, or json",
         "NO_COLOR": "no colour, if it is not empty",
         "FORCE_COLOR": "colour also where no terminal is",
         "COLUMNS": "how wide tables may be",

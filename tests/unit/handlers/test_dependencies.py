@@ -36,7 +36,7 @@ def work(hf: Holdfast) -> WorkerStatus:
         return worker.process_once("default").status
 
 
-def ran(hf: Holdfast, job: "Job[..., Any]", *args: object) -> Any:
+def ran(hf: Holdfast, job: "Job[..., Any, Any]", *args: object) -> Any:
     """What came of one run: the result, or the last error."""
     handle = job.enqueue(*args)
     work(hf)
@@ -231,7 +231,7 @@ def test_a_teardown_that_fails_fails_the_run_and_the_others_are_still_taken_down
             outer: Session = Depends(open_session_async), inner: int = Depends(failing_async)
         ) -> None: ...
 
-        job: Job[..., Any] = hf.job(pay_async)
+        job: Job[..., Any, Any] = hf.job(pay_async)
     else:
 
         def pay(outer: Session = Depends(open_session), inner: int = Depends(failing)) -> None: ...
