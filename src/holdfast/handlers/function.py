@@ -12,7 +12,7 @@ from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.handlers.contract import Handler, JobContext
 from holdfast.handlers.dependencies import Factory, Scope, check_factory, dependency_of, finished
-from holdfast.handlers.payload import check_readable, why_unreadable
+from holdfast.handlers.payload import check_readable, decoder_of, why_unreadable
 
 _NULL = b"null"
 _CANNOT_BE_NAMED = {
@@ -58,7 +58,7 @@ class FunctionHandler(Handler):
         self._has_defaults = len(self._required) < len(payload)
         self._signature = inspect.Signature(payload)
         self.payload_type = _payload_type(payload)
-        self._decoder = msgspec.json.Decoder[Any](self.payload_type)
+        self._decoder = decoder_of(self.payload_type)
         self.returns = _result_type(function)
 
     def handle(self, context: JobContext) -> object:
