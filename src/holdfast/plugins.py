@@ -49,7 +49,7 @@ def load(kind: Kind, name: str, directory: Path | None = None) -> object:
     reference = published(kind, name) or name
     module_name, _, attribute = reference.partition(":")
     if not attribute:
-        raise ConfigError(f"there is no {kind.what} '{name}': {_hint(kind, name)}")
+        raise ConfigError(unknown(kind, name))
     home = str(directory or Path.cwd())
     if home not in sys.path:
         sys.path.append(home)
@@ -94,6 +94,11 @@ def names(kind: Kind) -> tuple[str, ...]:
     from importlib.metadata import entry_points
 
     return tuple(sorted({*kind.ours, *(point.name for point in entry_points(group=kind.group))}))
+
+
+def unknown(kind: Kind, name: str) -> str:
+    """That there is none of that name, and what to write."""
+    return f"there is no {kind.what} '{name}': {_hint(kind, name)}"
 
 
 def _hint(kind: Kind, name: str) -> str:

@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from holdfast import models
-from holdfast.app import JobOptions, definition_of
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import check_id, span_s
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.job import JobOptions, definition_of
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobEnvelope
 
 TOLERANCE_S: Final = 5.0
