@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, o
 import msgspec
 
 from holdfast import __version__, plugins
-from holdfast.backends import DEFAULT, Backends, Opened
+from holdfast.backends import DEFAULT, Backends, Opened, named
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.definition import JobBuilder, JobDefinition
@@ -99,7 +99,9 @@ class Holdfast:
         if place is None:
             return cls()
         settings = load_settings(find_project())
-        return cls(settings.backends.get(place, place), settings=settings, backends={}, routes={})
+        if settings.backends and ":" not in place:
+            place = named(place, settings.backends)
+        return cls(place, settings=settings, backends={}, routes={})
 
     # Looked up when it is first needed: what the file names may be a module that makes this very application.
     @cached_property

@@ -43,7 +43,7 @@ class Backends:
             if name != DEFAULT:  # that one is only opened, or not: most errors in it are told with what was asked for
                 _check_place(name, url)
         for queue, name in self._routes.items():
-            self._check(name, f"the route of queue '{queue}': ")
+            named(name, self.urls, f"the route of queue '{queue}': ")
 
     def name_for(self, queue: str) -> str:
         """The backend that a queue is in."""
@@ -64,14 +64,8 @@ class Backends:
         return found
 
     def _open(self, name: str) -> Opened:
-        self._check(name)
-        return self._opener(self.urls[name]) if self._stand_in is None else self._stand_in
-
-    def _check(self, name: str, where: str = "") -> None:
-        if name not in self.urls:
-            near = get_close_matches(name, self.urls, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(self.urls)}"
-            raise ConfigError(f"{where}there is no backend '{name}'; {hint}")
+        url = named(name, self.urls)
+        return self._opener(url) if self._stand_in is None else self._stand_in
 
     @contextmanager
     def standing_in(self, engine: Engine, signer: Signer) -> Generator[None]:
@@ -96,6 +90,15 @@ class Backends:
         for one in opened:
             one.around.close()
             one.engine.close()
+
+
+def named(name: str, urls: Mapping[str, str], where: str = "") -> str:
+    """The URL of the backend of that name; `where` it is named is for the error."""
+    if name not in urls:
+        near = get_close_matches(name, urls, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(urls)}"
+        raise ConfigError(f"{where}there is no backend '{name}'; {hint}")
+    return urls[name]
 
 
 def _check_place(name: str, url: str) -> None:
