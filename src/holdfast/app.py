@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -25,10 +25,11 @@ from holdfast.handlers import (
     FunctionHandler,
     Handler,
     HandlerRegistry,
+    JobContext,
     check_command,
 )
 from holdfast.handlers.dependencies import check_factory
-from holdfast.job import Job, JobDecorator, JobOptions
+from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.queues.backends.sync import SyncBackend
@@ -189,7 +190,19 @@ class Holdfast:
                 if isinstance(signer, Keyring):
                     _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
 
-    # Both forms of an async function, then both of any other.
+    # As `JobDecorator` has it, which is the last of these.
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Unknown, ...], Coroutine[Any, Any, R]], /
+    ) -> Job[..., Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Unknown, ...], R], /) -> Job[..., R, R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> ContextJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R, R]: ...
     @overload
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
     @overload
@@ -214,9 +227,9 @@ class Holdfast:
     ) -> Any:
         """Make a plain or async function a job, under its own name or another key."""
 
-        def register(function: Callable[P, R]) -> Job[P, R, R]:
+        def register(function: Callable[..., Any]) -> Job[..., Any, Any]:
             handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
-            job = Job[P, R, R](self, handler, options)  # wrong options are an error here, where they are written
+            job = Job[..., Any, Any](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
             return job
 

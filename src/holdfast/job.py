@@ -3,7 +3,19 @@
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -13,7 +25,7 @@ from holdfast.definition.builder import BackoffLike, as_backoff
 from holdfast.definition.definition import span_s, unique
 from holdfast.errors import DefinitionError
 from holdfast.handle import AsyncJobHandle, JobHandle
-from holdfast.handlers import FunctionHandler
+from holdfast.handlers import FunctionHandler, JobContext
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE
 
 P = ParamSpec("P")
@@ -108,9 +120,38 @@ class Job(Generic[P, C_co, R_co]):
         return self._app.handle(job_id, queue=self._template.queue, returns=self._handler.returns)
 
 
-class JobDecorator(Protocol):
-    """What `@hf.job(...)` makes of a function."""
+class ContextJob(Job[P, C_co, R_co]):
+    """A job whose function takes the context first: whoever enqueues it leaves that out, whoever calls it does not."""
 
+    if TYPE_CHECKING:
+
+        def __call__(self, context: JobContext, /, *args: P.args, **kwargs: P.kwargs) -> C_co: ...  # type: ignore[override]
+        def options(self, **options: Unpack[JobOptions]) -> "ContextJob[P, C_co, R_co]": ...
+
+
+class Unknown:
+    """Nobody has one: a parameter that takes it takes anything."""
+
+
+class JobDecorator(Protocol):
+    """What `@hf.job(...)` makes of a function.
+
+    The order matters. A function whose first parameter takes anything, or is not annotated, would seem to take the
+    context: of such a one the type checkers are told nothing about the parameters.
+    """
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Unknown, ...], Coroutine[Any, Any, R]], /
+    ) -> Job[..., Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Unknown, ...], R], /) -> Job[..., R, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> ContextJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R, R]: ...
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
     @overload
