@@ -18,6 +18,7 @@ has to end by itself.
 import json
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -27,11 +28,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 import pytest
 
 from holdfast import Backoff, BackoffPolicy, Holdfast
 from holdfast.cli import cli, failing
+from holdfast.cli.page import PROGRAM, examples_of, leaves, with_commands
 from holdfast.clock import ManualClock
 from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Settings
@@ -49,6 +50,7 @@ DOCS = ROOT / "docs"
 BIN = Path(sys.executable).parent
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 SHOWN_DIRECTORY = "/srv/shop"
+COMMANDS = dict(leaves(cli, PROGRAM))
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- test: (\w+) ?(.*?) -->\n\Z")
@@ -314,40 +316,11 @@ def test_the_delays_of_the_readme_are_the_defaults() -> None:
     assert [policy.delay(attempt) for attempt in (2, 3, 4)] == [2, 4, 8]
 
 
-def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by what is typed to reach it."""
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    context = click.Context(command, info_name=path)
-    for name in command.list_commands(context):
-        inner = command.get_command(context, name)
-        assert inner is not None
-        yield from leaves(inner, f"{path} {name}")
-
-
-COMMANDS = dict(leaves(cli, "holdfast"))
-
-
-def option_row(option: click.Option) -> list[str]:
-    names = ", ".join(sorted(option.opts, key=len))
-    value = "" if option.is_flag else f" {option.metavar or 'N'}"
-    default = f" Default: {option.default}." if option.show_default else ""
-    return [f"`{names}{value}`", f"{option.help}{default}"]
-
-
-def test_the_command_line_page_has_every_command_and_no_other() -> None:
+def test_the_command_line_page_is_made_from_the_code() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert page == with_commands(page), "renew it:  python -m holdfast.cli.page docs/cli.md"
     described = [heading for heading in sections_of(DOCS / "cli.md") if heading.startswith("holdfast ")]
     assert sorted(described) == sorted(COMMANDS)
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_the_command_line_page_has_every_option(path: str) -> None:
-    command, section = COMMANDS[path], sections_of(DOCS / "cli.md")[path]
-    usage = " ".join([path, *command.collect_usage_pieces(click.Context(command, info_name=path))])
-    assert f"`{usage}`" in section
-    options = [option_row(option) for option in command.params if isinstance(option, click.Option)]
-    assert rows_of(section, "Option") == options
 
 
 def test_the_command_line_page_has_every_member_of_a_job() -> None:
@@ -364,6 +337,34 @@ def test_the_command_line_page_has_every_exit_code() -> None:
         if name.isupper() and type(value) is int and not name.startswith("_")
     }
     assert {int(row[0]) for row in rows_of(sections_of(DOCS / "cli.md")["Exit codes"], "Code")} == {0, *codes}
+
+
+def test_a_new_command_gets_a_section_and_one_that_is_gone_is_named() -> None:
+    page = "# Commands\n\n## holdfast run\n\nBy hand.\n\n## holdfast list\n\nAlso.\n"
+    made = with_commands(page)
+    assert with_commands(made) == made
+    assert re.findall(r"^## (.+)$", made, re.MULTILINE)[:3] == [
+        "holdfast run",
+        "holdfast enqueue",
+        "holdfast worker list",
+    ]
+    assert "\nBy hand.\n\n## holdfast enqueue\n\n<!-- generated: usage holdfast enqueue -->\n`holdfast enqueue " in made
+    assert "| `--json` | Print JSON. |\n" in made
+    with pytest.raises(SystemExit, match="no command 'holdfast rum' any more"):
+        with_commands("## holdfast rum\n")
+    with pytest.raises(SystemExit, match="options holdfast rum --> names nothing"):
+        with_commands("<!-- generated: options holdfast rum -->\n<!-- end -->\n")
+
+
+def test_the_examples_of_commands_can_be_typed() -> None:
+    named = {tuple(path.split()[1:]): command for path, command in COMMANDS.items()}
+    for example in [line for command in COMMANDS.values() for line in examples_of(command)]:
+        ours = [part for part in re.split(r" [|>] |[<$]\(|\)", example) if "holdfast " in part]
+        assert ours, example
+        for part in ours:
+            words = shlex.split(part[part.index("holdfast ") :])[1:]
+            name = next(name for name in ((words[0],), tuple(words[:2])) if name in named)
+            named[name].make_context(example, words[len(name) :])
 
 
 def test_the_table_of_settings_is_made_from_the_code() -> None:
