@@ -1,30 +1,14 @@
 """The documentation is true: its commands run and print what it shows, its snippets work, its tables fit the program.
 
-Every ```console or ```sh block with lines that begin with `$ ` is run, page by page, in a fresh project directory; the
-lines below a command are what it prints, stderr included. Comments before a block steer that:
-
-    <!-- test: skip (why) -->         this block is not run
-    <!-- test: exit 4 -->             its last command ends with that code instead of 0
-    <!-- test: env NAME=VALUE -->     its commands see this variable, to be quick
-    <!-- test: file app.py -->        this block is written to that file
-    <!-- test: run -->                this Python block is run; a ```text block right behind it is what it prints
-    <!-- test: wire NAME -->          a part of the worked example of docs/wire.md
-
-Ids, times, spans, versions and the project's directory may differ, and so may the width of columns. `…` stands for any
-text in a line, or, alone in a line, for any number of lines. A command that ends with `&` runs beside the others and
-has to end by itself.
+How a page is tried out, and which comments steer that, is said in pages.py.
 """
 
 import json
-import os
 import re
 import shlex
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,74 +29,13 @@ from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses
 from holdfast.values import DeadReason, JobState, Outcome, WorkerState, WorkerStatus
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-BIN = Path(sys.executable).parent
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
-SHOWN_DIRECTORY = "/srv/shop"
+from .newcomer import STATIONS, steps_table
+from .pages import DOCS, FENCE, PAGES, README, ROOT, Site, Step, Walk, blocks_of
+
 COMMANDS = dict(leaves(cli, PROGRAM))
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARK = re.compile(r"<!-- test: (\w+) ?(.*?) -->\n\Z")
 _LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_MOVING = (
-    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "<time>"),
-    (re.compile(r"^\d\d:\d\d:\d\d (?=[A-Z]+ )", re.MULTILINE), "<time> "),
-    (re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)? (ms|s|m|h|d)\b"), "<span>"),
-    (re.compile(r"\b(holdfast|python|sqlite) \d+(\.\w+)+"), r"\1 <version>"),
-    (re.compile(r"\brun-[0-9a-f]{12}\b"), "run-…"),
-    (re.compile(r"[ \t]+"), " "),
-)
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page, with what the comment before it says."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    mark: str
-    detail: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def is_shell(self) -> bool:
-        return self.language in ("console", "sh") and self.mark != "skip" and self.text.startswith("$ ")
-
-    @property
-    def is_step(self) -> bool:
-        return self.is_shell or self.mark in ("file", "run")
-
-    def commands(self) -> Iterator[tuple[str, str]]:
-        """Each command with the lines that it is said to print."""
-        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            yield command, output
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found: list[Block] = []
-    for fence in _FENCE.finditer(text):
-        mark = _MARK.search(text, max(0, fence.start() - 200), fence.start())
-        found.append(
-            Block(
-                page=page,
-                line=text.count("\n", 0, fence.start()) + 1,
-                language=fence[1],
-                text=fence[2],
-                mark=mark[1] if mark else "",
-                detail=mark[2] if mark else "",
-            )
-        )
-    return found
 
 
 def named(page: Path) -> str:
@@ -136,63 +59,6 @@ def codes_of(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-class Site:
-    """A fresh project directory, in which a page is tried out."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "shop"
-        self.directory.mkdir()
-        (self.directory / "holdfast.toml").touch()
-        # `./holdfast` is for checkouts; here it leads to the same program. test_launcher.py tries the real one.
-        launcher = self.directory / "holdfast"
-        launcher.write_text(f'#!/bin/sh\nexec "{BIN}/holdfast" "$@"\n')
-        launcher.chmod(0o755)
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HOLDFAST_", "XDG_", "PYTHON")) and name not in ("COLUMNS", "FORCE_COLOR")
-        }
-        self.environment = {
-            **kept,
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "HOME": str(directory),
-            "LC_ALL": "C.UTF-8",
-            "TZ": "UTC",
-        }
-        self._beside: list[tuple[str, subprocess.Popen[str]]] = []
-
-    def run(self, command: str, extra: Mapping[str, str]) -> tuple[int, str]:
-        """Run a command of the page: its exit code and what it printed."""
-        process = self._start(command, extra)
-        output, _ = process.communicate(timeout=60)
-        return process.returncode, output.replace(str(self.directory), SHOWN_DIRECTORY)
-
-    def run_beside(self, command: str, extra: Mapping[str, str]) -> None:
-        self._beside.append((command, self._start(command, extra)))
-
-    def finish(self) -> None:
-        """Wait for what runs beside."""
-        for command, process in self._beside:
-            output, _ = process.communicate(timeout=30)
-            assert process.returncode == 0, f"$ {command} &\n{output}"
-
-    def abort(self) -> None:
-        for _, process in self._beside:
-            process.kill()
-            process.communicate()
-
-    def _start(self, command: str, extra: Mapping[str, str]) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=self.directory,
-            env={**self.environment, **extra},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-        )
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
@@ -200,53 +66,21 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.abort()
 
 
-def still(text: str) -> str:
-    """The text with everything that differs from run to run replaced."""
-    for pattern, replacement in _MOVING:
-        text = pattern.sub(replacement, text)
-    return "\n".join(line.strip() for line in text.strip().splitlines())
+def has_steps(page: Path) -> bool:
+    return any(block.is_step for block in blocks_of(page))
 
 
-def fits(shown: str, printed: str) -> bool:
-    lines = [
-        r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in still(shown).split("\n")
-    ]
-    return re.fullmatch("".join(lines), still(printed) + "\n") is not None
-
-
-def try_shell(site: Site, block: Block) -> None:
-    extra = dict([block.detail.split("=", 1)]) if block.mark == "env" else {}
-    commands = list(block.commands())
-    for number, (command, shown) in enumerate(commands, start=1):
-        if command.endswith(" &"):
-            site.run_beside(command.removesuffix(" &"), extra)
-            continue
-        code, printed = site.run(command, extra)
-        expected = int(block.detail) if block.mark == "exit" and number == len(commands) else 0
-        said = f"{block.place}\n$ {command}\n{printed}"
-        assert code == expected, f"{said}ended with {code}, not {expected}"
-        assert fits(shown, printed), f"{said}\nis not what the page shows:\n{shown}"
-
-
-def try_python(site: Site, block: Block, behind: Block | None) -> None:
-    (site.directory / "snippet.py").write_text(block.text, encoding="utf-8")
-    code, printed = site.run("python snippet.py", {})
-    assert code == 0, f"{block.place}\n{printed}"
-    if behind is not None and behind.language == "text" and not behind.mark:
-        assert fits(behind.text, printed), f"{block.place}\n{printed}\nis not what the page shows:\n{behind.text}"
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.is_step for block in blocks_of(page))], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if has_steps(page) and page != README], ids=named)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, site: Site) -> None:
-    blocks = blocks_of(page)
-    for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
-        if block.mark == "file":
-            (site.directory / block.detail).write_text(block.text, encoding="utf-8")
-        elif block.mark == "run":
-            try_python(site, block, behind)
-        elif block.is_shell:
-            try_shell(site, block)
-    site.finish()
+    Walk(site.in_a_project()).through(page)
+
+
+def test_a_newcomer_gets_from_the_first_job_to_a_retried_dead_letter_with_the_readme_alone(site: Site) -> None:
+    steps: list[Step] = []
+    Walk(site.in_a_checkout(), on_step=steps.append).through(README)
+    passed = [station for step in steps for station, begins in STATIONS.items() if step.what.startswith(begins)]
+    assert list(dict.fromkeys(passed)) == list(STATIONS)
+    assert steps_table(steps).count("\n") > len(steps)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -272,7 +106,7 @@ def anchors_of(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for link in _LINK.findall(text):
         if "://" in link:
             continue
@@ -300,7 +134,7 @@ def test_pages_show_no_path_of_a_machine() -> None:
 def test_files_and_laws_that_pages_name_exist() -> None:
     files = [str(path) for place in ("src", "benchmarks") for path in (ROOT / place).rglob("*.*")]
     for page in PAGES:
-        for code in codes_of(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        for code in codes_of(FENCE.sub("", page.read_text(encoding="utf-8"))):
             if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in ("app.py", "flaky.py"):
                 assert any(path.endswith(f"/{code}") for path in files), f"{named(page)}: {code}"
             if code.startswith("test_"):
@@ -308,7 +142,7 @@ def test_files_and_laws_that_pages_name_exist() -> None:
 
 
 def test_the_delays_of_the_readme_are_the_defaults() -> None:
-    assert "2, 4 and 8 seconds (give or take 15 %)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "2, 4 and 8 seconds (give or take 15 %)" in README.read_text(encoding="utf-8")
     backoff = Holdfast("memory://", settings=Settings()).backoff
     assert backoff == Backoff()
     assert backoff.jitter == 0.15

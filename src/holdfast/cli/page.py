@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 
@@ -66,7 +66,7 @@ def option_row(option: click.Option) -> list[str]:
 
 def _value(kind: click.ParamType[Any]) -> str:
     if isinstance(kind, click.Choice):
-        return "|".join(map(str, cast("click.Choice[Any]", kind).choices))
+        return "|".join(map(str, kind.choices))
     return "N" if isinstance(kind, click.types.IntParamType | click.types.FloatParamType) else kind.name.upper()
 
 
