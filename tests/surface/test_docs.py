@@ -24,15 +24,30 @@ from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING
 from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.contract import effect_of
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses
-from holdfast.values import DeadReason, JobState, Outcome, WorkerState, WorkerStatus
+from holdfast.values import (
+    FINAL_STATES,
+    Abandon,
+    Ack,
+    Cancel,
+    DeadReason,
+    JobLease,
+    JobState,
+    Nack,
+    Outcome,
+    Release,
+    WorkerState,
+    WorkerStatus,
+)
 
 from .newcomer import STATIONS, steps_table
 from .pages import DOCS, FENCE, PAGES, README, ROOT, Site, Step, Walk, blocks_of
 
 COMMANDS = dict(leaves(cli, PROGRAM))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -132,10 +147,11 @@ def test_pages_show_no_path_of_a_machine() -> None:
 
 
 def test_files_and_laws_that_pages_name_exist() -> None:
-    files = [str(path) for place in ("src", "benchmarks") for path in (ROOT / place).rglob("*.*")]
+    files = [str(path) for place in ("src", "benchmarks", "tests") for path in (ROOT / place).rglob("*.*")]
     for page in PAGES:
+        its_own = {block.detail for block in blocks_of(page) if block.mark == "file"}
         for code in codes_of(FENCE.sub("", page.read_text(encoding="utf-8"))):
-            if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in ("app.py", "flaky.py"):
+            if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in its_own:
                 assert any(path.endswith(f"/{code}") for path in files), f"{named(page)}: {code}"
             if code.startswith("test_"):
                 assert code in clauses(), f"{named(page)}: {code}"
@@ -269,6 +285,47 @@ def test_the_schema_page_has_every_state_code() -> None:
 def test_the_glossary_has_every_word_of_a_closed_list(heading: str, first: str, expected: list[str]) -> None:
     rows = rows_of(sections_of(DOCS / "glossary.md")[heading], first)
     assert sorted(code for row in rows for code in codes_of(row[0])) == sorted(expected)
+
+
+def test_the_concepts_page_has_every_change_of_state() -> None:
+    section = sections_of(DOCS / "concepts.md")["The states of a job"]
+    changes = {
+        (before, after)
+        for row in rows_of(section, "From")
+        for before in codes_of(row[0]) or [""]
+        for after in codes_of(row[1])
+    }
+    lease = JobLease(
+        id="1", queue="a", wire=b"", token=1, owner_token="t", ttl_s=1, claimed_at=EPOCH, fence_at=0, delivery=1
+    )
+    ends = [
+        Ack(lease=lease),
+        Nack(lease=lease),
+        Release(lease=lease),
+        Abandon(lease=lease, reason=DeadReason.FAILED),
+        Cancel(lease=lease),
+    ]
+    settled = {effect_of(end).state for end in ends}
+    # What is given back with a delay is scheduled until it is due.
+    assert {after for before, after in changes if before == JobState.PROCESSING} == settled | {JobState.SCHEDULED}
+    assert {after for before, after in changes if before in FINAL_STATES} == {JobState.PENDING}
+    assert {state for change in changes for state in change if state} == set(JobState)
+    [picture] = [block.text for block in blocks_of(DOCS / "concepts.md")]
+    assert [state for state in JobState if state not in picture] == [JobState.BLOCKED]
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    listed = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(index)}
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")]
+    assert [named(page) for page in pages if page not in listed and page.name != "README.md"] == []
+
+
+def test_pages_call_things_by_one_name() -> None:
+    other_words = re.compile(r"\b(enqueuing|dead-letter queues?|message brokers?|background tasks?)\b", re.IGNORECASE)
+    for page in PAGES:
+        said = other_words.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+        assert not said, f"{named(page)}: {said}; docs/glossary.md has the words"
 
 
 def test_the_wire_page_has_every_member_in_its_order() -> None:
