@@ -32,6 +32,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rg
 SHOWN_PLACE = "/srv"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _MARK = re.compile(r"<!-- test: (\w+) ?(.*?) -->\n\Z")
 _MOVING = (
     (re.compile(r"^holdfast: (setting up \.venv|installing) .*\n", re.MULTILINE), ""),
@@ -89,14 +90,16 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     found: list[Block] = []
+    section, read_to = "", 0
     for fence in FENCE.finditer(text):
+        section = next(reversed(HEADING.findall(text, read_to, fence.start())), section)
+        read_to = fence.end()
         mark = _MARK.search(text, max(0, fence.start() - 200), fence.start())
-        headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text[: fence.start()]), re.MULTILINE)
         found.append(
             Block(
                 page=page,
                 line=text.count("\n", 0, fence.start()) + 1,
-                section=headings[-1] if headings else "",
+                section=section,
                 language=fence[1],
                 text=fence[2],
                 mark=mark[1] if mark else "",

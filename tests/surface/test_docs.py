@@ -39,18 +39,18 @@ from holdfast.values import (
     Nack,
     Outcome,
     Release,
+    Settlement,
     WorkerState,
     WorkerStatus,
 )
 
 from .newcomer import STATIONS, steps_table
-from .pages import DOCS, FENCE, PAGES, README, ROOT, Site, Step, Walk, blocks_of
+from .pages import DOCS, FENCE, HEADING, PAGES, README, ROOT, Site, Step, Walk, blocks_of
 
 COMMANDS = dict(leaves(cli, PROGRAM))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def named(page: Path) -> str:
@@ -115,7 +115,7 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 
 def anchors_of(page: Path) -> set[str]:
     """The fragments that a page's headings can be reached by."""
-    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -157,8 +157,9 @@ def test_files_and_laws_that_pages_name_exist() -> None:
                 assert code in clauses(), f"{named(page)}: {code}"
 
 
-def test_the_delays_of_the_readme_are_the_defaults() -> None:
-    assert "2, 4 and 8 seconds (give or take 15 %)" in README.read_text(encoding="utf-8")
+def test_the_delays_that_pages_name_are_the_defaults() -> None:
+    for page in (README, DOCS / "howto" / "retries.md"):
+        assert "2, 4 and 8 seconds (give or take 15 %)" in " ".join(page.read_text(encoding="utf-8").split())
     backoff = Holdfast("memory://", settings=Settings()).backoff
     assert backoff == Backoff()
     assert backoff.jitter == 0.15
@@ -298,7 +299,7 @@ def test_the_concepts_page_has_every_change_of_state() -> None:
     lease = JobLease(
         id="1", queue="a", wire=b"", token=1, owner_token="t", ttl_s=1, claimed_at=EPOCH, fence_at=0, delivery=1
     )
-    ends = [
+    ends: list[Settlement] = [
         Ack(lease=lease),
         Nack(lease=lease),
         Release(lease=lease),
