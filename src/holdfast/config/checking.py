@@ -1,7 +1,6 @@
 """`config check`: everything that can be known to be wrong, or not meant, before anything is opened."""
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +11,7 @@ from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, key_path, read_keyring
+from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
 from holdfast.queues.signing import Unsigned
 
@@ -195,7 +194,7 @@ def _open_files(reading: Reading) -> Iterator[Problem]:
 
 def others_can_read(found: Found) -> bool:
     """Whether the file that a value comes from is open to others than its owner."""
-    return os.name == "posix" and bool(Path(found.origin.name).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    return is_open(Path(found.origin.name).stat())
 
 
 def remedy(key: Key, found: Found) -> str:
