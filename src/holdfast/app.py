@@ -96,7 +96,8 @@ class Job(Generic[P, C_co, R_co]):
         self._app = app
         self._handler = handler
         self._options = options
-        self._template = definition_of(handler.key, None, options)
+        self.template = definition_of(handler.key, None, options)
+        """The definition of a call, its arguments left out."""
         self.key = handler.key
         update_wrapper(self, handler.function)
 
@@ -111,7 +112,7 @@ class Job(Generic[P, C_co, R_co]):
 
     def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
         """The definition of this call; an invalid argument is an error here, not in the worker."""
-        return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
+        return msgspec.structs.replace(self.template, payload=self._handler.payload_of(*args, **kwargs))
 
     # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
     # `tx` it checks nothing, and the arguments are checked when the call is made.
@@ -172,6 +173,8 @@ class Holdfast:
         self.commands = CommandHandler(self.settings.allowed_commands if allowed_commands is None else allowed_commands)
         self.registry = HandlerRegistry(self.settings.allowlist if allowlist is None else allowlist)
         self.registry.register(COMMAND_KEY, self.commands)
+        self.jobs: dict[str, Job[..., Any, Any]] = {}
+        """What `job` has made of functions, by key."""
         self._signing_key = signing_key
         self._retry_policy = retry_policy
         self._middleware = checked(middleware)
@@ -294,6 +297,7 @@ class Holdfast:
             handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
             job = Job[P, R, R](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
+            self.jobs[job.key] = job
             return job
 
         return register if function is None else register(function)
