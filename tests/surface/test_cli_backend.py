@@ -1,6 +1,8 @@
 """`holdfast backend info` and `holdfast migrate --sql`: looking and printing, where nothing may be made by it."""
 
+import re
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -142,3 +144,14 @@ def test_the_configured_prefix_is_in_the_sql(terminal: Terminal) -> None:
     printed = terminal("migrate", "--sql", "--url", "mysql://db/x?prefix=mine_").out
     assert "CREATE TABLE IF NOT EXISTS mine_jobs (" in printed
     assert "shop_" not in printed
+
+
+def test_no_driver_is_needed_to_print_its_sql(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver in ("psycopg", "pymysql"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    for name in [name for name in sys.modules if re.search(r"backends\.(postgres|mysql)", name)]:
+        monkeypatch.delitem(sys.modules, name)
+    for url in ("postgresql://db/shop", "mysql://db/shop"):
+        assert "CREATE TABLE" in terminal("migrate", "--sql", "--url", url).out
+        assert "pip install" in terminal("migrate", "--url", url).err
+        assert "pip install" in terminal("config", "check", "--url", url).out
