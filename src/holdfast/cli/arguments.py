@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from enum import EnumType
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints, is_typeddict
 
@@ -82,7 +82,7 @@ def typed(arguments: Mapping[str, Argument], payload_type: Any, *, job: str) -> 
     }
 
 
-def parameters_of(payload_type: Any) -> dict[str, Parameter] | None:
+def parameters_of(payload_type: object) -> dict[str, Parameter] | None:
     """The members of a payload of this type, if it says which it has."""
     if isinstance(payload_type, type) and issubclass(payload_type, msgspec.Struct):
         fields = msgspec.structs.fields(payload_type)
@@ -97,11 +97,14 @@ def parameters_of(payload_type: Any) -> dict[str, Parameter] | None:
             for field in dataclasses.fields(payload_type)
             if field.init
         }
-    if is_typeddict(payload_type):
-        required: frozenset[str] = payload_type.__required_keys__
-        hints = get_type_hints(payload_type)
-        return {name: Parameter(kind, name in required) for name, kind in hints.items()}
-    return None
+    return _keys_of(payload_type)
+
+
+def _keys_of(typed_dict: Any) -> dict[str, Parameter] | None:
+    if not is_typeddict(typed_dict):
+        return None
+    required: frozenset[str] = typed_dict.__required_keys__
+    return {name: Parameter(kind, name in required) for name, kind in get_type_hints(typed_dict).items()}
 
 
 def _argument(what: str, value: str, *, is_text: bool) -> Argument:
@@ -178,8 +181,8 @@ def _expectation(problem: msgspec.ValidationError, declared: Any) -> str:
     said = located(problem)
     if said.endswith(")"):
         return f"{said} in"
-    if isinstance(declared, EnumType):
-        return f"expected one of {', '.join(str(each.value) for each in declared.__members__.values())}, not"
+    if isinstance(declared, type) and issubclass(declared, Enum):
+        return f"expected one of {', '.join(str(each.value) for each in declared)}, not"
     said = said.partition(", got ")[0]
     if said.startswith(("expected array", "expected object")):
         said = f"expected {'a list' if 'array' in said else 'an object'} as JSON"

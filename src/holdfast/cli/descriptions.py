@@ -38,10 +38,11 @@ def is_json(words: tuple[str, ...]) -> bool:
 
 def read_json(words: tuple[str, ...], *, may_ask: bool) -> list[Description]:
     """The objects that the words stand for."""
-    if words == (STDIN,):
+    first = words[0]
+    if first == STDIN:
         return _split(_stdin(may_ask=may_ask), "line")
-    if words[0].startswith("@"):
-        path = Path(words[0][1:])
+    if first.startswith("@"):
+        path = Path(first[1:])
         try:
             return _split(path.read_bytes(), f"{path}:")
         except OSError as problem:
@@ -55,13 +56,14 @@ def read_json(words: tuple[str, ...], *, may_ask: bool) -> list[Description]:
 
 def _value(words: tuple[str, ...]) -> Any:
     """The JSON of one argument; several are one that a shell has broken, or too many."""
-    if words[0].startswith(_QUOTED_JSON):
+    first = words[0]
+    if first.startswith(_QUOTED_JSON):
         raise DefinitionError("the job is not valid JSON: it begins with a quote")
     if len(words) > 1 and any('"' in word for word in words):
         raise click.UsageError("one JSON text at a time: several jobs go into a list, a file (@FILE), or stdin (-)")
     if len(words) > 1:
         raise DefinitionError(f"the job is not valid JSON: it came as {len(words)} words")
-    return strict_json(words[0].encode(errors="surrogateescape"), what="the job")
+    return strict_json(first.encode(errors="surrogateescape"), what="the job")
 
 
 def _quoting_hint(words: tuple[str, ...]) -> str | None:

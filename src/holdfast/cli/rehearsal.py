@@ -1,6 +1,5 @@
 """`holdfast enqueue --dry-run`: everything is checked and shown, as it would be kept; nothing is made or kept."""
 
-import shlex
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,6 +14,7 @@ from holdfast.cli.outlook import outlook
 from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
 from holdfast.codec import decode_message, unseal
 from holdfast.errors import IdConflict
+from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import Engine
 from holdfast.queues.envelope import EnvelopeFactory
@@ -111,7 +111,7 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
 
 def _print_facts(one: PlannedDocument) -> None:
     click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}"))
-    retries = f"{one.max_retries}, backoff {_backoff(one)}" if one.backoff is not None else f"{one.max_retries}"
+    retries = f"{one.max_retries}, backoff {_json(one.backoff)}" if one.backoff is not None else f"{one.max_retries}"
     facts = {
         "job": one.job,
         "name": one.name,
@@ -131,12 +131,8 @@ def _print_facts(one: PlannedDocument) -> None:
 
 
 def _what(one: PlannedDocument) -> str:
-    argv = one.payload.get("argv") if one.job == "command" and isinstance(one.payload, dict) else None
-    return shlex.join(argv) if argv else f"{one.job} {_json(one.payload)}"
-
-
-def _backoff(one: PlannedDocument) -> str:
-    return _json(one.backoff)
+    is_named = one.job == COMMAND_KEY and one.name is not None
+    return f"{one.name}" if is_named else f"{one.job} {_json(one.payload)}"
 
 
 def _json(value: object) -> str:
