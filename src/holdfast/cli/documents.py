@@ -4,13 +4,11 @@ Lists print an array of them, or one on each line. Members may be added; none is
 """
 
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 
 from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
-
-SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
 
 
 class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -212,13 +210,3 @@ class PurgeDocument(_Document, frozen=True, kw_only=True):
 
     purged: int
     meant: int
-
-
-class MigrateDocument(_Document, frozen=True, kw_only=True):
-    """What `migrate` did to a schema: its version before and now; 0 is none yet, null that the engine has none."""
-
-    location: str
-    schema: Literal["current"]
-    change: SchemaChange
-    before: int | None
-    version: int | None

@@ -1,12 +1,29 @@
 """`holdfast migrate`: create the schema or bring it up to date; or print what would do so."""
 
+from typing import Literal, TypeAlias
+
 import click
+from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.cli.documents import MigrateDocument, SchemaChange
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json
 from holdfast.queues.opening import engine_of
+
+SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
+
+
+class MigrateDocument(Struct, frozen=True, kw_only=True):
+    """What `migrate --json` prints: what became of the schema, and its version before and now.
+
+    0 is no schema yet, and null that the engine has none.
+    """
+
+    location: str
+    database_schema: Literal["current"]
+    change: SchemaChange
+    before: int | None
+    version: int | None
 
 
 @click.command()
@@ -46,7 +63,7 @@ def _version(hf: Holdfast) -> int | None:
 
 def _document(location: str, before: int | None, after: int | None) -> MigrateDocument:
     change: SchemaChange = "none" if before == after else "upgraded" if before else "made"
-    return MigrateDocument(location=location, schema="current", change=change, before=before, version=after)
+    return MigrateDocument(location=location, database_schema="current", change=change, before=before, version=after)
 
 
 def _sentence(document: MigrateDocument) -> str:

@@ -37,7 +37,7 @@ DOCUMENTS: Final = {
     "holdfast.job.rehearsal/1": ("holdfast.cli.documents:RehearsalDocument", "cancel, retry, delete, dlq: --dry-run"),
     "holdfast.job.retry/1": ("holdfast.cli.documents:RetryDocument", "retry, dlq retry"),
     "holdfast.job.shown/1": ("holdfast.cli.documents:ShownDocument", "show, dlq show"),
-    "holdfast.migrate/1": ("holdfast.cli.documents:MigrateDocument", "migrate"),
+    "holdfast.migrate/1": ("holdfast.cli.migrate:MigrateDocument", "migrate"),
     "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),
     "holdfast.queue.pause/1": ("holdfast.cli.documents:PausedDocument", "queue pause"),
     "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
