@@ -73,7 +73,10 @@ def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
     terminal("migrate")
     with closing(sqlite3.connect(terminal.database, isolation_level=None)) as database:
         database.execute("DELETE FROM holdfast_schema WHERE version = 2")
+        for table in ("holdfast_progress", "holdfast_workers"):
+            database.execute(f"DROP TABLE {table}")
     assert "schema     1, older than this program's 2: run  holdfast migrate\n" in terminal("backend", "info").out
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 2\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])

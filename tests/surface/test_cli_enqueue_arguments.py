@@ -127,6 +127,12 @@ def test_a_payload_may_be_json_and_many_payloads_are_many_jobs(terminal: Termina
     assert [job["payload"]["to"] for job in terminal.jobs()] == ["ada", "bob", "eve"]
 
 
+def test_a_job_that_is_taken_for_a_command_is_explained(terminal: Terminal) -> None:
+    answer = terminal("enqueue", "send_mail", "to=ada")
+    assert answer.code == 4
+    assert "the command (a job and its arguments come behind --job): command 'send_mail' is not allowed" in answer.err
+
+
 def test_a_job_without_arguments_has_none(terminal: Terminal) -> None:
     assert payload(terminal, "--job", "tidy") == {}
 

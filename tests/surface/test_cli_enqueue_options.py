@@ -66,6 +66,10 @@ def test_every_option_of_a_job_arrives_and_wins_over_the_json(terminal: Terminal
         "fence": True,
     }
     assert {member: job[member] for member in expected} == expected
+    instants = {"job": "x", "run_at": "2199-01-01T00:00:00Z", "expires_at": "2199-02-01T00:00:00Z"}
+    soon = planned(terminal, json.dumps(instants), "--delay", "5", "--expires", "1h")
+    assert (soon["delay"], soon["run_at"]) == (5.0, None)
+    assert datetime.fromisoformat(soon["expires_at"]) < datetime.now(UTC) + timedelta(hours=1)
     backoff = planned(terminal, json.dumps(spec), "--backoff", "fixed:10s,jitter=0")["backoff"]
     assert msgspec.convert(backoff, Backoff) == Backoff(strategy=BackoffStrategy.FIXED, base=10, jitter=0)
 
@@ -324,6 +328,9 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
             "  no running worker takes jobs of queue 'mial' (did you mean 'mail'?);  holdfast worker start --queue mial"
+        ]
+        assert remarks("--job", "old", "-q", "slow") == [
+            "  no running worker takes jobs of queue 'slow';  holdfast worker start --queue slow"
         ]
         assert remarks("--job", "old", "-q", "paused") == [
             "  queue 'paused' is paused: deploy;  holdfast queue resume paused",

@@ -59,7 +59,11 @@ class Request(NamedTuple):
             raise click.UsageError(
                 f"{words[0]!r} is not JSON; a command goes after --, word by word:  holdfast enqueue -- {words[0]}"
             )
-        return cls([Description("the command", {"command": list(words)})], None, is_bulk=False)
+        # Somebody may have meant a job and its arguments; it is said only if the command is refused.
+        where = (
+            "the command (a job and its arguments come behind --job)" if "=" in " ".join(words[1:2]) else "the command"
+        )
+        return cls([Description(where, {"command": list(words)})], None, is_bulk=False)
 
     def jobs(self, hf: Holdfast, choices: EnqueueChoices) -> list[Asked]:
         """The jobs, each checked as far as the application is known."""
