@@ -360,7 +360,7 @@ def test_as_json_an_error_is_one_document_on_stderr(terminal: Terminal, words: l
 
 def test_as_json_the_answer_says_which_job_went_where(terminal: Terminal) -> None:
     answer = terminal("enqueue", '{"id": "a", "job": "x", "queue": "mail", "delay": "2m"}', "--json")
-    assert answer.json == {
+    expected = {
         "id": "a",
         "queue": "mail",
         "job": "x",
@@ -370,6 +370,7 @@ def test_as_json_the_answer_says_which_job_went_where(terminal: Terminal) -> Non
         "expires_at": None,
         "dry_run": False,
     }
+    assert {member: answer.json[member] for member in expected} == expected
     answer = terminal("enqueue", "-", "--json", stdin='{"id": "b", "job": "x"}\n')
     assert [(one["id"], one["queue"], one["created"]) for one in answer.json] == [("b", "default", True)]
     answer = terminal("enqueue", "-", "--jsonl", stdin='{"id": "b", "job": "x"}\n{"id": "c", "job": "x"}\n')
