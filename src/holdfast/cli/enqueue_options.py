@@ -7,12 +7,9 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from holdfast.cli.arguments import parse_arguments, untyped
 from holdfast.cli.instants import SpanOrWhen, When
 from holdfast.cli.options import Span, json_option, url_option, wait_option
 from holdfast.cli.output import utc_option
-from holdfast.cli.spec import parse_backoff
-from holdfast.definition.definition import MAX_RETRIES
 from holdfast.errors import DefinitionError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +26,8 @@ class Labels(Struct, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         """The same by the names of the fields of a job's description; what was not said is left out."""
+        from holdfast.cli.arguments import parse_arguments, untyped
+
         said: dict[str, Any] = {
             "id": self.job_id,
             "name": self.name,
@@ -124,6 +123,8 @@ class _BackoffText(click.ParamType[str]):
     name = "backoff"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from holdfast.cli.spec import parse_backoff
+
         try:
             parse_backoff(str(value))
         except ValueError as problem:
@@ -166,9 +167,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     *_LABELS,
     click.option("--queue", "-q", metavar="NAME", help="The queue, instead of the one in the JSON."),
     click.option("--priority", "-p", type=click.IntRange(0, 9), help="0 to 9, higher first."),
-    click.option(
-        "--max-retries", "-r", type=click.IntRange(0, MAX_RETRIES), metavar="N", help="Retries after the first run."
-    ),
+    click.option("--max-retries", "-r", type=click.IntRange(0, 1000), metavar="N", help="Retries after the first run."),
     click.option(
         "--backoff",
         type=_BackoffText(),

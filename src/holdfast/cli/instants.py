@@ -8,7 +8,6 @@ import click
 
 from holdfast.cli.options import is_span
 from holdfast.cli.output import instant, span
-from holdfast.config import parse_span
 
 HOW: Final = "write 14:30, tomorrow 9:00, 2026-11-20, 2026-11-20 14:30, 2026-11-20T14:30:00+01:00, or +2h from now"
 _short_hour: Final = re.compile(r"(?<![\d:+-])(\d:\d\d)")
@@ -38,6 +37,8 @@ class SpanOrWhen(click.ParamType[float | datetime]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | datetime:
         if isinstance(value, float | datetime):
             return value
+        from holdfast.config import parse_span
+
         try:
             return parse_span(str(value))
         except ValueError:
@@ -50,6 +51,7 @@ class SpanOrWhen(click.ParamType[float | datetime]):
 
 def parse_instant(text: str, *, now: datetime, zone: tzinfo | None = None) -> datetime:
     """The instant a text means; without an offset, in `zone`, else in local time. ValueError says how to write one."""
+    from holdfast.config import parse_span
     from holdfast.search.parsing import moment
     from holdfast.search.terms import moment_of
 
