@@ -1,9 +1,9 @@
 """What `holdfast enqueue` is asked for: words, JSON or a command, made definitions by what is known of their jobs."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -73,21 +73,22 @@ class Request(NamedTuple):
             raise click.UsageError(f"--id is the id of one job, and these are {len(self.descriptions):,}")
         if choices.follow and self.is_bulk:
             raise click.UsageError("--follow is for one job: enqueue them, then follow one with  holdfast logs -f ID")
-        return [self._job(hf, one, choices) for one in self.descriptions]
+        overriding, is_checked = choices.fields(), choices.app is not None
+        return [self._job(hf, one, overriding, is_checked=is_checked) for one in self.descriptions]
 
-    def _job(self, hf: Holdfast, described: Description, choices: EnqueueChoices) -> Asked:
+    def _job(self, hf: Holdfast, described: Description, overriding: Mapping[str, Any], *, is_checked: bool) -> Asked:
         with named(described.where):
             fields, arguments = dict(described.fields), self.arguments
             if arguments is not None:
                 key = str(fields["job"])
-                is_known = choices.app is not None and key in hf.registry.keys()  # noqa: SIM118 - not a dict
+                is_known = is_checked and key in hf.registry.keys()  # noqa: SIM118 - not a dict
                 fields["payload"] = (
                     typed(arguments, hf.registry.resolve(key).payload_type, job=key) if is_known else untyped(arguments)
                 )
-            spec = read_spec(fields, choices.fields())
+            spec = read_spec(fields, overriding)
             made = hf.jobs.get(spec.job) if isinstance(spec.job, str) else None
             definition = spec.definition(None if made is None else made.template)
-            if choices.app is not None and definition.handler != COMMAND_KEY:
+            if is_checked and definition.handler != COMMAND_KEY:
                 _check_handler(hf, definition)
             return Asked(described.where, definition, spec.id if spec.id is None else check_id(spec.id))
 

@@ -101,8 +101,7 @@ class EnqueueChoices(Labels, frozen=True, kw_only=True):
             "fence": self.fence or None,
             "cwd": self.cwd,
         }
-        # Not super(): a frozen struct is made anew by its decorator, and super() would look into the first one.
-        return {**Labels.fields(self), **_said(said)}
+        return {**super().fields(), **_said(said)}
 
 
 def _said(options: dict[str, Any]) -> dict[str, Any]:

@@ -113,6 +113,8 @@ def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSp
     except msgspec.ValidationError as problem:
         message, _, path = str(problem).partition(" - at `$.")
         raise DefinitionError(f"field '{path.rstrip('`')}': {message}" if path else message) from None
+    if not overriding:
+        return spec
     changes: dict[str, Any] = {name: getattr(given, name) for name in overriding}
     changes |= {"tags": [*spec.tags, *given.tags], "meta": {**spec.meta, **given.meta}}
     return msgspec.structs.replace(spec, **changes)
