@@ -80,6 +80,8 @@ class Holdfast:
         self.commands = CommandHandler(self.settings.allowed_commands if allowed_commands is None else allowed_commands)
         self.registry = HandlerRegistry(self.settings.allowlist if allowlist is None else allowlist)
         self.registry.register(COMMAND_KEY, self.commands)
+        self.jobs: dict[str, Job[..., Any, Any]] = {}
+        """What `job` has made of functions, by key."""
         self._signing_key = signing_key
         self._retry_policy = retry_policy
         self._middleware = checked(middleware)
@@ -152,10 +154,10 @@ class Holdfast:
         """Where the jobs are that no route sends elsewhere."""
         return self.backends.urls[DEFAULT]
 
-    def relocate(self, url: str) -> None:
-        """Keep them there from now on."""
+    def relocate(self, place: str, *, alone: bool = False) -> None:
+        """Keep them at that URL, or where the backend of that name is, from now on; `alone`: every other queue, too."""
         self.close()
-        self.backends.urls[DEFAULT] = url
+        self.backends.relocate(place, alone=alone)
 
     def backend(self, name: str = DEFAULT) -> Engine:
         """The engine of that name, opened when it is first needed."""
@@ -231,6 +233,7 @@ class Holdfast:
             handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
             job = Job[..., Any, Any](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
+            self.jobs[job.key] = job
             return job
 
         return register if function is None else register(function)
@@ -303,12 +306,13 @@ class Holdfast:
         with self.enqueueing(list(definitions)) as enqueueing:
             for definition in enqueueing.definitions:
                 self.check(definition)
-            engine = self._backend_for_all(enqueueing.definitions)
+            engine = self.backend(self.backend_of_batch(enqueueing.definitions))
             accepted = engine.accept(engine.envelopes.make_many(enqueueing.definitions), tx)
             enqueueing.ids = [one.id for one in accepted]
         return list(enqueueing.ids)
 
-    def _backend_for_all(self, definitions: Iterable[JobDefinition]) -> Engine:
+    def backend_of_batch(self, definitions: Iterable[JobDefinition]) -> str:
+        """The name of the one backend that all of these jobs belong to: all or none is what one engine can promise."""
         names = self.backends.names_for(definition.queue for definition in definitions)
         if len(names) > 1:
             (one, queue), (other, another), *_ = names.items()
@@ -316,7 +320,7 @@ class Holdfast:
                 f"all or none of these jobs cannot be promised: queue '{queue}' is in backend '{one}' and queue "
                 f"'{another}' in backend '{other}'; enqueue those of each backend by themselves"
             )
-        return self.backend(next(iter(names), DEFAULT))
+        return next(iter(names), DEFAULT)
 
     def enqueueing(self, definitions: Sequence[JobDefinition]) -> Enqueueing:
         """The hooks of the middleware around whatever keeps these definitions."""

@@ -45,6 +45,12 @@ class Backends:
         for queue, name in self._routes.items():
             named(name, self.urls, f"the route of queue '{queue}': ")
 
+    def relocate(self, place: str, *, alone: bool) -> None:
+        """Let the default be at that URL, or where the backend of that name is; `alone`, it keeps every queue."""
+        self.urls[DEFAULT] = self.urls.get(place, place)
+        if alone:
+            self._routes.clear()
+
     def name_for(self, queue: str) -> str:
         """The backend that a queue is in."""
         return self._routes.get(queue, DEFAULT)

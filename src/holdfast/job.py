@@ -77,7 +77,8 @@ class Job(Generic[P, C_co, R_co]):
         self._app = app
         self._handler = handler
         self._options = options
-        self._template = definition_of(handler.key, None, options)
+        self.template = definition_of(handler.key, None, options)
+        """The definition of a call, its arguments left out."""
         self.key = handler.key
         self.function = handler.function
         update_wrapper(self, handler.function)
@@ -93,7 +94,7 @@ class Job(Generic[P, C_co, R_co]):
 
     def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
         """The definition of this call; an invalid argument is an error here, not in the worker."""
-        return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
+        return msgspec.structs.replace(self.template, payload=self._handler.payload_of(*args, **kwargs))
 
     # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
     # `tx` it checks nothing, and the arguments are checked when the call is made.
@@ -117,7 +118,7 @@ class Job(Generic[P, C_co, R_co]):
 
     def handle(self, job_id: str) -> JobHandle[R_co]:
         """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
-        return self._app.handle(job_id, queue=self._template.queue, returns=self._handler.returns)
+        return self._app.handle(job_id, queue=self.template.queue, returns=self._handler.returns)
 
 
 class ContextJob(Job[P, C_co, R_co]):

@@ -20,6 +20,7 @@ from holdfast.queues.backends import mysql, mysql_claims, mysql_connections
 from holdfast.queues.backends.mysql import MysqlBackend
 from holdfast.queues.backends.mysql_address import MysqlAddress
 from holdfast.queues.backends.mysql_connections import Session, mark_of
+from holdfast.queues.backends.mysql_schema import migrations
 from holdfast.queues.contract import new_owner_token
 from holdfast.values import Ack, AttemptRecord, JobFilter, JobLease, JobState, Nack, Outcome, Progress, Settlement
 
@@ -528,7 +529,7 @@ def test_many_who_create_the_tables_at_once_create_them_once(server: MariadbServ
     assert [maker.answer() for maker in makers] == [None] * 6
     with stranger(server) as cursor:
         cursor.execute(f"SELECT version FROM {prefix}schema")
-        assert cursor.fetchall() == tuple((step.number,) for step in mysql_connections.migrations(prefix))
+        assert cursor.fetchall() == tuple((step.number,) for step in migrations(prefix))
         assert cursor.execute(f"SELECT gate FROM {prefix}gates") == 256
     for one in backends:
         one.close()

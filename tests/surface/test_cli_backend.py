@@ -1,6 +1,8 @@
 """`holdfast backend info` and `holdfast migrate --sql`: looking and printing, where nothing may be made by it."""
 
+import re
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -71,7 +73,10 @@ def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
     terminal("migrate")
     with closing(sqlite3.connect(terminal.database, isolation_level=None)) as database:
         database.execute("DELETE FROM holdfast_schema WHERE version = 2")
+        for table in ("holdfast_progress", "holdfast_workers"):
+            database.execute(f"DROP TABLE {table}")
     assert "schema     1, older than this program's 2: run  holdfast migrate\n" in terminal("backend", "info").out
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 2\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])
@@ -142,3 +147,14 @@ def test_the_configured_prefix_is_in_the_sql(terminal: Terminal) -> None:
     printed = terminal("migrate", "--sql", "--url", "mysql://db/x?prefix=mine_").out
     assert "CREATE TABLE IF NOT EXISTS mine_jobs (" in printed
     assert "shop_" not in printed
+
+
+def test_no_driver_is_needed_to_print_its_sql(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for driver in ("psycopg", "pymysql"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    for name in [name for name in sys.modules if re.search(r"backends\.(postgres|mysql)", name)]:
+        monkeypatch.delitem(sys.modules, name)
+    for url in ("postgresql://db/shop", "mysql://db/shop"):
+        assert "CREATE TABLE" in terminal("migrate", "--sql", "--url", url).out
+        assert "pip install" in terminal("migrate", "--url", url).err
+        assert "pip install" in terminal("config", "check", "--url", url).out

@@ -5,8 +5,10 @@ import re
 import shlex
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
+from holdfast.cli import documents
 from holdfast.codec import MAX_WIRE_BYTES
 
 from .terminal import Terminal
@@ -171,7 +173,7 @@ def test_the_same_id_with_the_same_content_adds_nothing(terminal: Terminal) -> N
     terminal("enqueue", spec)
     again = terminal("enqueue", '{"job": "x", "payload": {"b": 2, "a": 1}, "id": "job1"}')
     assert (again.code, again.out) == (0, "• job1 is already there with the same content; nothing was added\n")
-    assert terminal("enqueue", spec, "--json").json == {"id": "job1", "queue": "default", "created": False}
+    assert terminal("enqueue", spec, "--json").json["created"] is False
     assert ids(terminal) == ["job1"]
     answer = terminal("enqueue", "-", stdin=f'{spec}\n{{"id": "job2", "job": "x"}}\n')
     assert answer.out == "✓ 1 job queued, 1 were there already\n"
@@ -235,7 +237,7 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "an unknown strategy": (
         '{"job": "x", "backoff": "expnential"}',
         2,
-        "'expnential' is no strategy; choose one of none",
+        "'expnential' is no strategy; did you mean 'exponential'. choose one of none",
     ),
     "no delays": ('{"job": "x", "backoff": []}', 2, "a list of delays holds at least one"),
     "a negative delay among others": ('{"job": "x", "backoff": [1, -1]}', 2, "backoff delay must be between"),
@@ -336,7 +338,7 @@ def test_what_was_surely_meant_otherwise_is_explained(terminal: Terminal, words:
 def test_nothing_to_enqueue_says_what_could_be(terminal: Terminal) -> None:
     answer = terminal("enqueue")
     assert answer.code == 2
-    assert "a JSON object, @FILE, - for stdin, or a command after --" in answer.err
+    assert "--job KEY with its arguments, a JSON object, @FILE, - for stdin, or a command after --" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -357,13 +359,29 @@ def test_as_json_an_error_is_one_document_on_stderr(terminal: Terminal, words: l
 
 
 def test_as_json_the_answer_says_which_job_went_where(terminal: Terminal) -> None:
-    assert terminal("enqueue", '{"id": "a", "job": "x", "queue": "mail"}', "--json").json == {
+    answer = terminal("enqueue", '{"id": "a", "job": "x", "queue": "mail", "delay": "2m"}', "--json")
+    expected = {
         "id": "a",
         "queue": "mail",
+        "job": "x",
         "created": True,
+        "delay": 120.0,
+        "run_at": None,
+        "expires_at": None,
+        "dry_run": False,
     }
+    assert {member: answer.json[member] for member in expected} == expected
     answer = terminal("enqueue", "-", "--json", stdin='{"id": "b", "job": "x"}\n')
-    assert answer.json == [{"id": "b", "queue": "default", "created": True}]
+    assert [(one["id"], one["queue"], one["created"]) for one in answer.json] == [("b", "default", True)]
+    answer = terminal("enqueue", "-", "--jsonl", stdin='{"id": "b", "job": "x"}\n{"id": "c", "job": "x"}\n')
+    assert [(one["id"], one["created"]) for one in map(json.loads, answer.out.splitlines())] == [
+        ("b", False),
+        ("c", True),
+    ]
+    for words in (["--json", "d"], ["--json", "--dry-run", "e"], ["--jsonl", "--dry-run", "f"]):
+        answer = terminal("enqueue", *words[:-1], "--id", words[-1], "--job", "x", "n:=1")
+        kind = documents.PlannedDocument if "--dry-run" in words else documents.EnqueuedDocument
+        assert msgspec.json.decode(answer.out, type=kind).dry_run is ("--dry-run" in words)
 
 
 # Commands are denied by default

@@ -59,7 +59,9 @@ def test_all_that_is_wrong_is_told_at_once_errors_first(folder: Path) -> None:
 def test_a_server_needs_a_key(folder: Path, url: str) -> None:
     [(warning, key, message)] = said(folder, f'url = "{url}"\n')
     assert (warning, key) == (False, "signing-key")
-    assert message.startswith(f"'{url}' is shared with other machines, and all of them need the same signing key: set")
+    assert message.startswith(f"'{url}' is shared with other machines, and all of them need the same signing key: ")
+    for place in ("HOLDFAST_SIGNING_KEY,", "HOLDFAST_SIGNING_KEY_FILE", "signing-key-file in the configuration"):
+        assert place in message
     assert said(folder, f'url = "{url}"\n', HOLDFAST_SIGNING_KEY=KEY) == []
 
 

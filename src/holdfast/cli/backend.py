@@ -32,7 +32,7 @@ def info(url: str | None, as_json: bool) -> None:
       holdfast backend info
       holdfast backend info redis://127.0.0.1:6379/0
     """
-    hf = Holdfast(url)
+    hf = Holdfast.at(url)
     engine, _ = onlooker(hf).open(hf.url)
     with engine:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from holdfast.values import CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
+from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
 
 
 class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class AttemptDocument(_Document, frozen=True, kw_only=True):
 
 
 class HistoryDocument(JobDocument, frozen=True, kw_only=True):
-    """One job with its attempts, oldest first, as `wait` and `enqueue --wait` show it."""
+    """One job with its attempts, oldest first, as `run`, `wait` and `enqueue --wait` show it."""
 
     history: tuple[AttemptDocument, ...]
 
@@ -79,6 +79,37 @@ class ShownDocument(HistoryDocument, frozen=True, kw_only=True):
     """One job with its attempts and why it is where it is, as `show` shows it."""
 
     why: tuple[str, ...]
+
+
+class EnqueuedDocument(_Document, frozen=True, kw_only=True):
+    """One job, as `enqueue` was asked for it: its id, and whether it was added or had been there already.
+
+    With `--dry-run` nothing was added, and an id that would be made is not known yet.
+    """
+
+    id: str | None
+    queue: str
+    job: str
+    created: bool
+    delay: float | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    dry_run: bool
+
+
+class PlannedDocument(EnqueuedDocument, frozen=True, kw_only=True):
+    """One job, as `enqueue --dry-run` would add it, with what the settings would fill in."""
+
+    name: str | None
+    payload: Any
+    priority: int
+    max_retries: int
+    backoff: Backoff | None
+    timeout: float
+    tags: tuple[str, ...]
+    meta: Any
+    trace_id: str | None
+    fence: bool
 
 
 class CountDocument(_Document, frozen=True, kw_only=True):

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Final
 
 import click
 import msgspec
 
 from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
-from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
+from holdfast.cli.logs import print_attempt
+from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.queues.contract import Engine
@@ -29,14 +31,35 @@ MOST_SHOWN: Final = 20
 UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STATES)
 
 
-def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> int:
+class Shape(Enum):
+    """What is printed of jobs that are waited for."""
+
+    RESULT = auto()
+    """The result of one, how many ended how of several."""
+    OUTPUT = auto()
+    """What one has printed, attempt by attempt."""
+    OUTPUT_JSONL = auto()
+    """The same, a document for each attempt."""
+    JSON = auto()
+    JSONL = auto()
+    NOTHING = auto()
+
+    @property
+    def is_output(self) -> bool:
+        return self in (Shape.OUTPUT, Shape.OUTPUT_JSONL)
+
+
+def await_job(engine: Engine, job_id: str, limit_s: float, shape: Shape = Shape.RESULT) -> int:
     """Wait until the job has ended, print its result, and return the exit code for it."""
     _say_if_nobody_works(engine, [job_id])
     line = StatusLine()
     history: JobHistory | None = None
+    printed = 0
     try:
         for _ in looks(limit_s):
             history = engine.get(job_id)
+            if history is not None and shape.is_output:
+                printed = _print_output(history, printed, line, shape)
             if history is None or history.job.state.is_final:
                 break
             _show(line, history.job)
@@ -46,14 +69,29 @@ def await_job(engine: Engine, job_id: str, limit_s: float, *, as_json: bool) -> 
         return INTERRUPTED
     finally:
         line.clear()
-    if as_json and history is not None:
-        print_json(history_document(history))
-    elif history is not None and (result := _result(history)) is not None:
-        click.echo(plain(result))
+    if history is not None:
+        _print_end(history, shape)
     return _say_end(job_id, history, limit_s)
 
 
-def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
+def _print_output(history: JobHistory, printed: int, line: StatusLine, shape: Shape) -> int:
+    """Print the attempts that have ended since, and return how many there are now."""
+    for at, attempt in list(enumerate(history.attempts, start=1))[printed:]:
+        line.clear()
+        print_attempt(at, attempt, as_jsonl=shape is Shape.OUTPUT_JSONL)
+    return len(history.attempts)
+
+
+def _print_end(history: JobHistory, shape: Shape) -> None:
+    if shape is Shape.JSON:
+        print_json(history_document(history))
+    elif shape is Shape.JSONL:
+        print_jsonl([history_document(history)])
+    elif shape is Shape.RESULT and (result := _result(history)) is not None:
+        click.echo(plain(result))
+
+
+def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT) -> int:
     """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
     _say_if_nobody_works(engine, job_ids)
     everything = list(dict.fromkeys(job_ids))
@@ -72,9 +110,10 @@ def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_jso
         return INTERRUPTED
     finally:
         line.clear()
-    if as_json:
-        print_json([history_document(history) for job_id in everything if (history := engine.get(job_id))])
-    return _say_ends(_find(engine, everything), len(everything), as_json=as_json)
+    if shape in (Shape.JSON, Shape.JSONL):
+        documents = [history_document(history) for job_id in everything if (history := engine.get(job_id))]
+        (print_json if shape is Shape.JSON else print_jsonl)(documents)
+    return _say_ends(_find(engine, everything), len(everything), is_counted=shape is Shape.RESULT)
 
 
 def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
@@ -167,7 +206,7 @@ def _fate(job: JobView) -> str:
     return f"is {job.state} ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
 
 
-def _say_ends(jobs: Sequence[JobView], expected: int, *, as_json: bool) -> int:
+def _say_ends(jobs: Sequence[JobView], expected: int, *, is_counted: bool) -> int:
     failed = [job for job in jobs if job.state in (JobState.DEAD, JobState.CANCELLED)]
     counts = Counter(str(job.state) for job in jobs)
     if gone := expected - len(jobs):
@@ -176,7 +215,7 @@ def _say_ends(jobs: Sequence[JobView], expected: int, *, as_json: bool) -> int:
         say(f"{glyph('✗', 'x')} {job.id} {_fate(job)}")
     if len(failed) > MOST_SHOWN:
         say(f"  and {len(failed) - MOST_SHOWN:,} more")
-    if not as_json:
+    if is_counted:
         click.echo(f" {glyph('·', '-')} ".join(f"{number:,} {state}" for state, number in counts.items()))
     is_unfinished = any(not job.state.is_final for job in jobs)
     if is_unfinished:

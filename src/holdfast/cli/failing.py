@@ -14,6 +14,7 @@ from holdfast.errors import (
     ConfigError,
     DefinitionError,
     ForeignDatabase,
+    HandlerForbidden,
     HoldfastError,
     IdConflict,
     SchemaTooNew,
@@ -68,7 +69,7 @@ def report(problem: Exception, *, as_json: bool) -> int:
 def exit_code(problem: HoldfastError) -> int:
     """The exit code of an error."""
     match problem:
-        case CommandForbidden() | IdConflict() | ForeignDatabase() | SchemaTooNew():
+        case CommandForbidden() | HandlerForbidden() | IdConflict() | ForeignDatabase() | SchemaTooNew():
             return REFUSED
         case ConfigError() | DefinitionError():
             return USAGE

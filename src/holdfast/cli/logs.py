@@ -51,7 +51,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
         print_json([_document(at, attempt) for at, attempt in attempts])
         return 0
     for at, attempt in attempts:
-        _print(at, attempt, as_jsonl=as_jsonl)
+        print_attempt(at, attempt, as_jsonl=as_jsonl)
     if not attempts:
         say(f"{job_id} is {history.job.state} and has made no attempt yet; wait for it with  -f")
     elif not as_jsonl and not any(attempt.record.output for _, attempt in attempts):
@@ -85,7 +85,7 @@ def _follow(engine: Engine, history: JobHistory, number: int | None, *, as_jsonl
                 printed = at
                 if number in (None, at):
                     line.clear()
-                    _print(at, attempt, as_jsonl=as_jsonl)
+                    print_attempt(at, attempt, as_jsonl=as_jsonl)
             if history.job.state.is_final or (number is not None and printed >= number):
                 break
             line.show("running…" if history.job.state is JobState.PROCESSING else f"{history.job.state}…")
@@ -102,7 +102,8 @@ def _follow(engine: Engine, history: JobHistory, number: int | None, *, as_jsonl
     return 0
 
 
-def _print(number: int, attempt: AttemptView, *, as_jsonl: bool) -> None:
+def print_attempt(number: int, attempt: AttemptView, *, as_jsonl: bool) -> None:
+    """What an attempt has printed, under a line that says which it was."""
     record = attempt.record
     if as_jsonl:
         print_jsonl([_document(number, attempt)])

@@ -66,13 +66,14 @@ class WithWait(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = args[: args.index("--")] if "--" in args else args
         for at, (word, behind) in enumerate(pairwise(ours)):
-            if word == "--wait" and not _is_span(behind):
+            if word == "--wait" and not is_span(behind):
                 [alone] = [param.flag_value for param in self.params if isinstance(param, _WaitOption)]
                 args = [*args[:at], f"--wait={alone}", *args[at + 1 :]]
         return super().parse_args(ctx, args)
 
 
-def _is_span(word: str) -> bool:
+def is_span(word: str) -> bool:
+    """Whether a word is a time span."""
     try:
         parse_span(word)
     except ValueError:

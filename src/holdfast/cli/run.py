@@ -4,16 +4,17 @@ import re
 import shlex
 import signal
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli.enqueue_options import Labels, label_options
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import ProgressWatch, StatusLine
-from holdfast.cli.spec import command_job
+from holdfast.cli.spec import read_spec
 from holdfast.errors import UnknownJob
 from holdfast.execution.timeout import JobTimeout
 from holdfast.handlers import parse_command
@@ -29,23 +30,29 @@ CANCELLED: Final = 124
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--timeout", type=Span(), default=0.0, metavar="SPAN", help="End it after that long; 0 = no limit.")
+@label_options
+@click.option("--cwd", metavar="DIR", help="The directory to run it in.")
 @url_option
 @json_option
-def run(command: tuple[str, ...], timeout: float, url: str | None, as_json: bool) -> int:
+def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | None, as_json: bool, **said: Any) -> int:
     """Keep COMMAND as a job, work it here, and exit with its exit code.
 
     The job is durable before it starts. It waits in a queue of its own, and what you type here is allowed for this
     one job only.
 
     \b
-    Example:
+    Examples:
       holdfast run -- make backup
+      holdfast run --name nightly --tag backup --timeout 2h -- make backup
     """
     argv = parse_command(command)
-    queue = new_private_queue()
-    definition = command_job(argv).queue(queue).max_retries(0).timeout(timeout).definition()
-    with Holdfast(url, allowed_commands=[argv[0]]) as hf:
-        job_id = hf.enqueue(definition)
+    queue, labels = new_private_queue(), Labels(**said)
+    spec = read_spec(
+        {"command": argv, "cwd": cwd, "queue": queue, "max_retries": 0, "timeout": timeout}, labels.fields()
+    )
+    with Holdfast.at(url) as hf:
+        hf.commands.allowed |= {argv[0]}
+        job_id = hf.enqueue(spec.definition(), id=spec.id)
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
         line = StatusLine()
         with ProgressWatch(line, lambda progress: _keep(worker, progress)) as watch:

@@ -4,19 +4,31 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from holdfast.cli.options import is_span
+from holdfast.codec import encode_payload
 from holdfast.config import parse_span
 from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition.builder import as_backoff
+from holdfast.definition.definition import unique
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.values import Backoff, BackoffStrategy
 
 Span = float | str
 Instant = Annotated[datetime, Meta(tz=True)]
+
+# Other names for the same: of the reference's documents and of its users.
+_ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job"}
+# What the reference's jobs say of themselves, which is so of every new job; None stands for anything.
+_OF_NEW_JOBS: Final[dict[str, Any]] = {"state": "pending", "attempts": 0, "created_at": None, "updated_at": None}
+_EITHER: Final = (("delay", "run_at"), ("expires", "expires_at"))
+_BACKOFF_SETTINGS: Final = ("base", "multiplier", "max", "jitter")
+_HOW_BACKOFF_IS_WRITTEN: Final = "multiplier=, max= and jitter=, as in exponential:2s,multiplier=3,max=10m,jitter=10%"
 
 
 class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,61 +52,83 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags: list[str] = []
     meta: dict[str, Any] = {}
     trace_id: str | None = None
-    fence: bool = False
+    fence: bool | None = None
 
-    def definition(self) -> JobDefinition:
-        """What to enqueue."""
-        builder = self._builder()
-        if self.name is not None:
-            builder.named(self.name)
-        if self.queue is not None:
-            builder.queue(self.queue)
-        if self.priority is not None:
-            builder.priority(self.priority)
-        if self.max_retries is not None:
-            builder.max_retries(self.max_retries)
+    def definition(self, template: JobDefinition | None = None) -> JobDefinition:
+        """What to enqueue; what is not said here is as in the template of the job, if there is one."""
+        changes: dict[str, Any] = {
+            option: value
+            for option in ("name", "queue", "priority", "max_retries", "trace_id", "fence")
+            if (value := getattr(self, option)) is not None
+        }
         if self.backoff is not None:
-            builder.backoff(_backoff(self.backoff))
-        if self.trace_id is not None:
-            builder.trace_id(self.trace_id)
-        if self.fence:
-            builder.fence()
-        self._set_times(builder)
-        return builder.tags(*self.tags).meta(self.meta).definition()
+            changes["backoff"] = as_backoff(_backoff(self.backoff))
+        if self.tags:
+            changes["tags"] = unique(self.tags)
+        if self.meta:
+            changes["meta"] = encode_payload(self.meta, what="the meta")
+        return msgspec.structs.replace(self._described(template), **changes, **self._times())
 
-    def _builder(self) -> JobBuilder:
+    def _described(self, template: JobDefinition | None) -> JobDefinition:
         if self.command is not UNSET:
             if self.job is not UNSET or self.payload is not None:
                 raise DefinitionError("a job has either a command, or a job and its payload, not both")
-            return command_job(parse_command(self.command), self.cwd)
+            return command_job(parse_command(self.command), self.cwd).definition()
         if self.job is UNSET:
             raise DefinitionError('say what to run: "command": "sleep 2", or "job": "name" with its "payload"')
         if self.cwd is not None:
             raise DefinitionError("only a command has a cwd")
-        return JobBuilder(self.job, self.payload)
+        return (template or JobDefinition(handler=self.job)).with_payload(self.payload)
 
-    def _set_times(self, builder: JobBuilder) -> None:
+    def _times(self) -> dict[str, Any]:
+        times: dict[str, Any] = {}
         if self.timeout is not None:
-            builder.timeout(_span("timeout", self.timeout))
+            times["timeout"] = _span("timeout", self.timeout)
         if self.delay is not None and self.run_at is not None:
             raise DefinitionError("a job has either a delay or a run_at, not both")
-        if self.delay is not None:
-            builder.delay(_span("delay", self.delay))
-        if self.run_at is not None:
-            builder.run_at(self.run_at)
+        if self.delay is not None or self.run_at is not None:
+            delay = None if self.delay is None else _span("delay", self.delay)
+            times |= {"delay": delay, "run_at": self.run_at}
         if self.expires is not None and self.expires_at is not None:
             raise DefinitionError("a job expires either after a span or at an instant, not both")
-        if self.expires is not None:
-            builder.expires(_span("expires", self.expires))
-        if self.expires_at is not None:
-            builder.expires(self.expires_at)
+        if self.expires is not None or self.expires_at is not None:
+            expires_in = None if self.expires is None else _span("expires", self.expires)
+            times |= {"expires_in": expires_in, "expires_at": self.expires_at}
+        return times
 
 
 def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSpec:
-    """The job that a JSON object describes; an unknown or ill-typed field is an error that says what is known."""
+    """The job that a JSON object describes; an unknown or ill-typed field is an error that says what is known.
+
+    What `overriding` says counts instead, except that tags and meta are added to those of the object.
+    """
+    known = _known_fields(fields)
+    for ours, theirs in _EITHER:
+        if ours in overriding or theirs in overriding:
+            known.pop(ours, None)
+            known.pop(theirs, None)
+    try:
+        spec = msgspec.convert(known, JobSpec)
+        given = msgspec.convert(dict(overriding), JobSpec)
+    except msgspec.ValidationError as problem:
+        message, _, path = str(problem).partition(" - at `$.")
+        raise DefinitionError(f"field '{path.rstrip('`')}': {message}" if path else message) from None
+    if not overriding:
+        return spec
+    changes: dict[str, Any] = {name: getattr(given, name) for name in overriding}
+    changes |= {"tags": [*spec.tags, *given.tags], "meta": {**spec.meta, **given.meta}}
+    return msgspec.structs.replace(spec, **changes)
+
+
+def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields by the names they have here."""
     known: dict[str, Any] = {}
     for spelled, value in fields.items():
         name = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in spelled).replace("-", "_")
+        name = _ALIASES.get(name, name)
+        if name in _OF_NEW_JOBS:
+            _check_new(spelled, value, _OF_NEW_JOBS[name])
+            continue
         if name not in JobSpec.__struct_fields__:
             near = get_close_matches(name, JobSpec.__struct_fields__, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(JobSpec.__struct_fields__)}"
@@ -102,11 +136,12 @@ def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSp
         if name in known:
             raise DefinitionError(f"field '{name}' is given twice, once as '{spelled}'")
         known[name] = value
-    try:
-        return msgspec.convert({**known, **overriding}, JobSpec)
-    except msgspec.ValidationError as problem:
-        message, _, path = str(problem).partition(" - at `$.")
-        raise DefinitionError(f"field '{path.rstrip('`')}': {message}" if path else message) from None
+    return known
+
+
+def _check_new(spelled: str, value: object, of_new_jobs: object) -> None:
+    if of_new_jobs is not None and (value != of_new_jobs or isinstance(value, bool)):
+        raise DefinitionError(f"field '{spelled}': a new job has {of_new_jobs!r} there, not {value!r}; leave it out")
 
 
 def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
@@ -116,12 +151,50 @@ def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
     return JobBuilder(COMMAND_KEY, payload).named(typed if len(typed) <= 200 else f"{typed[:199]}…")
 
 
-def _backoff(value: str | list[float] | Backoff) -> str | list[float] | Backoff:
-    if isinstance(value, str) and value not in list(BackoffStrategy):
-        raise DefinitionError(
-            f"field 'backoff': {value!r} is no strategy; choose one of {', '.join(BackoffStrategy)}, "
-            "or give a list of delays"
+def parse_backoff(text: str) -> Backoff:
+    """A backoff as people write it; ValueError says how.
+
+    `fixed:10s`, `exponential:2s,multiplier=3,max=10m,jitter=10%`, or the delays one by one: `1s,5s,1m`.
+    """
+    parts = text.split(",")
+    if all(is_span(part) for part in parts):
+        return Backoff(delays=tuple(map(parse_span, parts)))
+    strategy, colon, settings = text.partition(":")
+    if strategy.strip() not in list(BackoffStrategy):
+        near = get_close_matches(strategy, BackoffStrategy, n=1)
+        guess = f" did you mean '{near[0]}'?" if near else ""
+        raise ValueError(
+            f"{strategy!r} is no strategy;{guess} choose one of {', '.join(BackoffStrategy)}, or give a list of delays"
         )
+    values: dict[str, Any] = {}
+    for at, part in enumerate(settings.split(",") if colon else ()):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals and at == 0:
+            name, value = "base", name
+        if name not in _BACKOFF_SETTINGS or name in values:
+            raise ValueError(f"{part!r}: behind the strategy come its base and {_HOW_BACKOFF_IS_WRITTEN}")
+        values[name] = _backoff_setting(name, value)
+    return Backoff(strategy=BackoffStrategy(strategy.strip()), **values)
+
+
+def _backoff_setting(name: str, value: str) -> float:
+    if name in ("base", "max"):
+        try:
+            return parse_span(value)
+        except ValueError as problem:
+            raise ValueError(f"{name} {value!r}: {problem}") from None
+    try:
+        return float(value[:-1]) / 100 if name == "jitter" and value.endswith("%") else float(value)
+    except ValueError:
+        raise ValueError(f"{name} {value!r} is no number; {_HOW_BACKOFF_IS_WRITTEN}") from None
+
+
+def _backoff(value: str | list[float] | Backoff) -> list[float] | Backoff:
+    if isinstance(value, str):
+        try:
+            return parse_backoff(value)
+        except ValueError as problem:
+            raise DefinitionError(f"field 'backoff': {problem}") from None
     if isinstance(value, list) and not value:
         raise DefinitionError("field 'backoff': a list of delays holds at least one")
     return value

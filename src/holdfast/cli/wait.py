@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.endings import await_any, await_job, await_jobs
+from holdfast.cli.endings import Shape, await_any, await_job, await_jobs
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import say_where
 from holdfast.cli.selecting import STDIN, ids_from_stdin
@@ -35,8 +35,9 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
             return 0
         if unknown := next((job_id for job_id in ids if engine.get(job_id) is None), None):
             raise UnknownJob(unknown)
+        shape = Shape.JSON if as_json else Shape.RESULT
         if len(ids) == 1:
-            return await_job(engine, ids[0], limit_s, as_json=as_json)
+            return await_job(engine, ids[0], limit_s, shape)
         if is_any:
             return await_any(engine, ids, limit_s, as_json=as_json)
-        return await_jobs(engine, ids, limit_s, as_json=as_json)
+        return await_jobs(engine, ids, limit_s, shape)

@@ -11,8 +11,8 @@ from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, key_path, read_keyring
-from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
+from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
+from holdfast.queues.opening import BackendFactory, check_driver, engine_of, missing_key, sqlite_path
 from holdfast.queues.signing import Unsigned
 
 NAMED: Final = {
@@ -69,13 +69,7 @@ def _keys_of_engine(reading: Reading, url: Found) -> Iterator[Problem]:
         except (ConfigError, OSError) as problem:
             yield Problem(message=str(problem), key="signing-key", origin=Origin(place=Place.FILE, name=str(key_file)))
     elif engine not in ("memory", "sync"):
-        yield Problem(
-            message=f"{redacted(url.value)!r} is shared with other machines, and all of them need the same signing "
-            f"key: set {KEY_VARIABLE} or {KEY_FILE_VARIABLE} everywhere; make a key with  "
-            "python -c 'import secrets; print(secrets.token_hex(32))'",
-            key="signing-key",
-            origin=url.origin,
-        )
+        yield Problem(message=missing_key(url.value), key="signing-key", origin=url.origin)
 
 
 def _engine(reading: Reading) -> Iterator[Problem]:
@@ -97,6 +91,7 @@ def _try_engine(url: str, prefix: str) -> None:
         case "memory" | "sync":
             pass
         case "sqlite" | "postgresql" | "mysql":
+            check_driver(url)
             factory.migrations(url)
         case _:
             factory.open(url)[0].close()  # it connects when it is first asked something

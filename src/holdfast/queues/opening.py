@@ -15,7 +15,7 @@ from holdfast.queues.backends.migrations import Migration
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
-from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
+from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
@@ -69,7 +69,7 @@ class BackendFactory:
                 return self._open_server(engine, url, signs=not may_share)
 
     def migrations(self, url: str) -> Sequence[Migration]:
-        """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened, and no key is needed."""
+        """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
         match engine_of(url):
             case "sqlite":
                 from holdfast.queues.backends.sqlite_file import migrations
@@ -77,12 +77,12 @@ class BackendFactory:
                 sqlite_path(url)
                 asked = sqlite_prefix(url)
             case "postgresql":
-                with _driver("postgresql"):
-                    from holdfast.queues.backends.postgres_connections import migrations
+                from holdfast.queues.backends.postgres_schema import migrations
+
                 _, asked = _without_prefix(url)
             case "mysql":
-                with _driver("mysql"):
-                    from holdfast.queues.backends.mysql_connections import migrations
+                from holdfast.queues.backends.mysql_schema import migrations
+
                 _, asked = _without_prefix(url)
             case engine:
                 raise ConfigError(
@@ -117,11 +117,7 @@ class BackendFactory:
     def _shared_signer(self, url: str) -> Signer:
         """The key of a networked engine, which all who use it must have: none is made here."""
         if self._signer is None:
-            raise ConfigError(
-                f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: set "
-                "HOLDFAST_SIGNING_KEY everywhere; make one with  "
-                "python -c 'import secrets; print(secrets.token_hex(32))'"
-            )
+            raise ConfigError(missing_key(url))
         return self._signer
 
     def _open_sync(self, signer: Signer) -> SyncBackend:
@@ -189,6 +185,12 @@ def _server_engine(engine: str) -> EngineMaker:
                 return RedisBackend
 
 
+def check_driver(url: str) -> None:
+    """Refuse a URL whose engine needs a driver that is not installed; nothing is opened."""
+    if (engine := engine_of(url)) in _DRIVERS:
+        _server_engine(engine)
+
+
 @contextmanager
 def _driver(engine: str) -> Generator[None]:
     """Around the import of an engine's files: a driver that is missing is named with what installs it."""
@@ -199,12 +201,22 @@ def _driver(engine: str) -> Generator[None]:
         raise ConfigError(f"{name} needs the package {problem.name}: pip install '{package}'") from problem
 
 
+def missing_key(url: str) -> str:
+    """What to say of a server whose key is not known here."""
+    return (
+        f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: give it in "
+        f"{KEY_VARIABLE}, or name a file that holds it in {KEY_FILE_VARIABLE} or as signing-key-file in the "
+        "configuration; make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+    )
+
+
 def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
     """A new key beside jobs signed with a lost one would make every one of them a forgery."""
     if engine.facts(KEY_FACTS):
         raise ConfigError(
             f"{key_path(database)} is missing, and the jobs in {database} were signed with it: restore it, or give the "
-            "key in HOLDFAST_SIGNING_KEY; if it is lost for good, move the database away and start with a new one"
+            f"key in {KEY_VARIABLE} or {KEY_FILE_VARIABLE}; if it is lost for good, move the database away and start "
+            "with a new one"
         )
 
 
@@ -222,7 +234,7 @@ def engine_of(url: str) -> str:
     if not _is_known(name):
         raise ConfigError(
             f"{redacted(url)!r} names no engine: a URL begins with one of "
-            f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"
+            f"{', '.join(f'{name}:' for name in (*SCHEMES, *ALIASES))} such as sqlite:///jobs.db"
         )
     return name
 

@@ -61,7 +61,8 @@ def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: s
 def test_a_url_of_no_engine_names_the_known_ones(url: str) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"names no engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:.* sqlite:///jobs\.db",
+        match=r"names no engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:, "
+        r"postgres:, mariadb:, rediss:, unix: such as sqlite:///jobs\.db",
     ):
         BackendFactory(RING).open(url)
 
@@ -245,3 +246,17 @@ def test_the_schema_of_an_impossible_prefix_is_not_to_be_had(scheme: str) -> Non
 def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> None:
     with pytest.raises(ConfigError, match=r"(redis|memory|sync) has no tables"):
         BackendFactory().migrations(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("sqlite:///jobs.db?colour=red", "known: prefix$"),
+        ("mysql://127.0.0.1:1/shop?colour=red", "known: prefix, connect_timeout"),
+        ("postgresql://127.0.0.1:1/shop?colour=red", "no option 'colour', and Holdfast only prefix and timeout"),
+        ("redis://127.0.0.1:1/0?colour=red", "prefix is ours"),
+    ],
+)
+def test_an_unknown_option_of_a_url_is_refused_with_those_that_are_known(url: str, known: str) -> None:
+    with pytest.raises(ConfigError, match=known):
+        BackendFactory(RING).open(url)

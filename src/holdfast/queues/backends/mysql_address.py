@@ -57,7 +57,7 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         for name in given:
             if name not in OPTIONS:
-                raise ConfigError(f"{name!r} is no option of mysql URLs; known: {', '.join(OPTIONS)}")
+                raise ConfigError(f"{name!r} is no option of mysql URLs; known: prefix, {', '.join(OPTIONS)}")
         tls = given.get("tls", "verify" if "tls_ca" in given else "off")
         return cls(
             host=parts.hostname or "localhost",

@@ -7,7 +7,6 @@ stale or two transactions met in a deadlock, is repeated here: every verb of an 
 
 import os
 import random
-import re
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -20,9 +19,9 @@ import pymysql
 from pymysql.constants import CLIENT, CR, ER
 from pymysql.cursors import Cursor
 
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, HoldfastError, SchemaTooNew
-from holdfast.queues.backends.migrations import Migration, read_migrations
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, SchemaTooNew
 from holdfast.queues.backends.mysql_address import MysqlAddress
+from holdfast.queues.backends.mysql_schema import migrations
 from holdfast.queues.backends.records import Row
 from holdfast.queues.contract import EngineInfo
 
@@ -75,13 +74,6 @@ DURABILITY: Final = {
     ),
 }
 """What an accepted job survives, by how the server is set up."""
-
-# By UTC, whichever zone the session is in that executes it: it may be that of somebody else's tool.
-RECORD: Final = (
-    "INSERT INTO holdfast_schema (version, applied_at)\n"
-    "VALUES (:number, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));"
-)
-_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 _READ_ONLY_TRANSACTION: Final = 1792
 _READ_ONLY_MODE: Final = 1836
@@ -566,14 +558,6 @@ def chunks(numbers: Iterable[int | str]) -> Iterator[list[int]]:
     ordered = sorted({int(number) for number in numbers})
     for start in range(0, len(ordered), LIST_LENGTH):
         yield ordered[start : start + LIST_LENGTH]
-
-
-@cache
-def migrations(prefix: str) -> Sequence[Migration]:
-    """The steps of the schema, for tables whose names begin so; one that was cut off may be repeated."""
-    if not _prefix_pattern.fullmatch(prefix):
-        raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
-    return read_migrations("mysql", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -25,7 +25,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.backends.migrations import Migration, read_migrations
+from holdfast.queues.backends.postgres_schema import migrations, namespace_of
 from holdfast.queues.contract import EngineInfo
 
 T = TypeVar("T")
@@ -56,8 +56,6 @@ DURABILITY: Final = {
 }
 """What an accepted job survives, by how the server is set up."""
 
-RECORD: Final = "INSERT INTO holdfast.schema (version) VALUES (:number);"
-_prefix_pattern = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 _ports = re.compile(r"[0-9,]*")
 _unknown_option = re.compile(r'invalid URI query parameter: "(\w+)"')
 _parameter = re.compile(r"(?<!:):([a-z_]+)")
@@ -395,24 +393,6 @@ class PostgresConnections:
         return version
 
 
-@cache
-def migrations(prefix: str) -> Sequence[Migration]:
-    """The steps of the schema, in the namespace of this prefix; each is to be one transaction."""
-    namespace = f'"{namespace_of(prefix)}"'
-
-    def in_namespace(script: str) -> str:
-        return script.replace('"holdfast"', namespace).replace("holdfast.", f"{namespace}.")
-
-    return read_migrations("postgres", record=RECORD, named=in_namespace)
-
-
-def namespace_of(prefix: str) -> str:
-    """What other engines begin the names of their tables with is a schema here."""
-    if not _prefix_pattern.fullmatch(prefix):
-        raise ConfigError(f"{prefix!r} cannot be a prefix: use small letters, digits and '_', at most 40")
-    return prefix.rstrip("_") or prefix
-
-
 def _ignore(_: psycopg.Notify) -> None:
     """Who did not ask for an announcement has no use for it."""
 
@@ -438,7 +418,7 @@ def _without_timeout(conninfo: str) -> tuple[str, float]:
 def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
     """What to say of an address; what the parser says could quote a piece of a password, unless it names an option."""
     unknown = _unknown_option.search(str(problem))
-    why = f"; libpq knows no option {unknown.group(1)!r}" if unknown else ""
+    why = f"; libpq knows no option {unknown.group(1)!r}, and Holdfast only prefix and timeout" if unknown else ""
     return ConfigError(
         f"the URL of the PostgreSQL server cannot be read{why}: write postgresql://user:password@host:5432/database, "
         "and escape special characters of the password"

@@ -138,7 +138,7 @@ class RedisConnections:
             named = ", ".join(sorted(self._given)) or "none"
             raise ConfigError(
                 f"the options of the URL of {self.place} cannot be used (given: {named}): those that begin with ssl_ "
-                "belong to rediss://, and all are spelled as redis-py spells them"
+                "belong to rediss://, prefix is ours, and all others are spelled as redis-py spells them"
             ) from None
         _check_certificates(self.place, self._options)
 

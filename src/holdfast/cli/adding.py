@@ -1,0 +1,115 @@
+"""Adding the jobs that `holdfast enqueue` was asked for, all or none, saying so, and waiting for them."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from holdfast.app import Holdfast
+from holdfast.cli.asking import Asked, Request, application, named, refuse_fleeting, say_when
+from holdfast.cli.documents import EnqueuedDocument
+from holdfast.cli.endings import Shape, await_job, await_jobs
+from holdfast.cli.enqueue_options import EnqueueChoices
+from holdfast.cli.outlook import outlook
+from holdfast.cli.output import glyph, print_json, print_jsonl, say
+from holdfast.cli.rehearsal import rehearse
+from holdfast.definition import JobDefinition
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import Accepted, JobEnvelope
+
+
+def act(choices: EnqueueChoices) -> int:
+    """Do what was asked for, or only show it; the exit code."""
+    request = Request.of(choices)
+    with application(choices) as hf:
+        jobs = request.jobs(hf, choices)
+        add = rehearse if choices.dry_run else _add
+        return add(hf, jobs, choices, is_bulk=request.is_bulk)
+
+
+def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
+    with hf.enqueueing([job.definition for job in jobs]) as enqueueing:
+        definitions = enqueueing.definitions
+        backend = hf.backend_of_batch(definitions)
+        engine, location = hf.backend(backend), hf.location_of(backend)
+        refuse_fleeting(engine, location)
+        envelopes = _envelopes(hf, engine.envelopes, jobs, definitions)
+        accepted = engine.accept(envelopes)
+        enqueueing.ids = [one.id for one in accepted]
+    _print(definitions, accepted, choices, is_bulk=is_bulk)
+    if not choices.quiet:
+        say(f"  kept in {location}")
+        say_when(definitions[0], is_bulk=is_bulk)
+        for remark in outlook(engine, [(one.queue, one.handler) for one in definitions]):
+            say(f"  {remark}")
+    if not choices.is_waiting:
+        return 0
+    limit_s, shape = choices.wait_s or 0.0, _shape(choices)
+    if not is_bulk:
+        return await_job(engine, accepted[0].id, limit_s, shape)
+    return await_jobs(engine, [one.id for one in accepted], limit_s, shape)
+
+
+def _envelopes(
+    hf: Holdfast, factory: EnvelopeFactory, jobs: Sequence[Asked], definitions: Sequence[JobDefinition]
+) -> list[JobEnvelope]:
+    envelopes: list[JobEnvelope] = []
+    signed = list(zip(jobs, definitions, strict=True))
+    with click.progressbar(signed, label="signing", file=sys.stderr, hidden=not _shows_progress(jobs)) as items:
+        for job, definition in items:
+            with named(job.where):
+                hf.check(definition)
+                envelopes.append(factory.make(definition, id=job.id))
+    return envelopes
+
+
+def _shows_progress(jobs: Sequence[Asked]) -> bool:
+    return len(jobs) >= 1000 and sys.stderr.isatty()
+
+
+def _shape(choices: EnqueueChoices) -> Shape:
+    if choices.follow:
+        return Shape.OUTPUT_JSONL if choices.as_jsonl else Shape.OUTPUT
+    if choices.quiet:
+        return Shape.NOTHING
+    return Shape.JSON if choices.as_json else Shape.JSONL if choices.as_jsonl else Shape.RESULT
+
+
+def _print(
+    definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], choices: EnqueueChoices, *, is_bulk: bool
+) -> None:
+    if choices.quiet:
+        click.echo("\n".join(one.id for one in accepted))
+    elif not (choices.as_json or choices.as_jsonl):
+        # What a job has come to is the data of a command that waits for it; the rest is remarks.
+        click.echo(_accepted(definitions, accepted, is_bulk=is_bulk), err=choices.is_waiting)
+    elif not choices.is_waiting:
+        documents = [_document(definition, one) for definition, one in zip(definitions, accepted, strict=True)]
+        if choices.as_jsonl:
+            print_jsonl(documents)
+        else:
+            print_json(documents if is_bulk else documents[0])
+
+
+def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument:
+    return EnqueuedDocument(
+        id=accepted.id,
+        queue=definition.queue,
+        job=definition.handler,
+        created=accepted.created,
+        delay=definition.delay,
+        run_at=definition.run_at,
+        expires_at=definition.expires_at,
+        dry_run=False,
+    )
+
+
+def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], *, is_bulk: bool) -> str:
+    if is_bulk:
+        created = sum(one.created for one in accepted)
+        already = f", {len(accepted) - created:,} were there already" if created < len(accepted) else ""
+        return f"{glyph('✓', '*')} {created:,} {'job' if created == 1 else 'jobs'} queued{already}"
+    queue, one = definitions[0].queue, accepted[0]
+    if one.created:
+        return f"{glyph('✓', '*')} {one.id} queued on {queue}"
+    return f"{glyph('•', '-')} {one.id} is already there with the same content; nothing was added"

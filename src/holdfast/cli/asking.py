@@ -1,0 +1,147 @@
+"""What `holdfast enqueue` is asked for: words, JSON or a command, made definitions by what is known of their jobs."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import click
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.cli.arguments import Argument, located, parse_arguments, typed, untyped
+from holdfast.cli.descriptions import Description, is_bulk, is_json, read_json
+from holdfast.cli.enqueue_options import EnqueueChoices
+from holdfast.cli.instants import ahead
+from holdfast.cli.output import say
+from holdfast.cli.spec import read_spec
+from holdfast.definition import JobDefinition
+from holdfast.definition.definition import check_id
+from holdfast.errors import ConfigError, DefinitionError, UnknownHandler
+from holdfast.handlers import COMMAND_KEY
+from holdfast.queues.contract import Engine
+
+
+class Asked(NamedTuple):
+    """One job to enqueue, where its description came from, and the id it is to have."""
+
+    where: str
+    definition: JobDefinition
+    id: str | None
+
+
+class Request(NamedTuple):
+    """What the command line asks for, read but not yet understood."""
+
+    descriptions: list[Description]
+    arguments: dict[str, Argument] | None
+    is_bulk: bool
+
+    @classmethod
+    def of(cls, choices: EnqueueChoices) -> "Request":
+        words = choices.words if choices.file is None else (f"@{choices.file}",)
+        if choices.command is not None:
+            return cls([Description("the command", {"command": choices.command})], None, is_bulk=False)
+        if is_json(words):
+            described = read_json(words, may_ask=not choices.no_input)
+            if choices.job is not None:
+                described = [Description(where, {"job": choices.job, "payload": one}) for where, one in described]
+            return cls(described, None, is_bulk(words))
+        if choices.job is not None:
+            described = [Description("", {"job": choices.job})]
+            return cls(described, parse_arguments(words), is_bulk=False)
+        if not words:
+            raise click.UsageError(
+                "say what to enqueue: --job KEY with its arguments, a JSON object, @FILE, - for stdin, or a command "
+                "after --"
+            )
+        if len(words) == 1 and " " in words[0].strip():
+            raise click.UsageError(
+                f"{words[0]!r} is not JSON; a command goes after --, word by word:  holdfast enqueue -- {words[0]}"
+            )
+        # Somebody may have meant a job and its arguments; it is said only if the command is refused.
+        where = (
+            "the command (a job and its arguments come behind --job)" if "=" in " ".join(words[1:2]) else "the command"
+        )
+        return cls([Description(where, {"command": list(words)})], None, is_bulk=False)
+
+    def jobs(self, hf: Holdfast, choices: EnqueueChoices) -> list[Asked]:
+        """The jobs, each checked as far as the application is known."""
+        if not self.descriptions:
+            raise DefinitionError("there is nothing to enqueue: the list of jobs is empty")
+        if choices.job_id is not None and len(self.descriptions) > 1:
+            raise click.UsageError(f"--id is the id of one job, and these are {len(self.descriptions):,}")
+        if choices.follow and self.is_bulk:
+            raise click.UsageError("--follow is for one job: enqueue them, then follow one with  holdfast logs -f ID")
+        overriding, is_checked = choices.fields(), choices.app is not None
+        return [self._job(hf, one, overriding, is_checked=is_checked) for one in self.descriptions]
+
+    def _job(self, hf: Holdfast, described: Description, overriding: Mapping[str, Any], *, is_checked: bool) -> Asked:
+        with named(described.where):
+            fields, arguments = dict(described.fields), self.arguments
+            if arguments is not None:
+                key = str(fields["job"])
+                is_known = is_checked and key in hf.registry.keys()  # noqa: SIM118 - not a dict
+                fields["payload"] = (
+                    typed(arguments, hf.registry.resolve(key).payload_type, job=key) if is_known else untyped(arguments)
+                )
+            spec = read_spec(fields, overriding)
+            made = hf.jobs.get(spec.job) if isinstance(spec.job, str) else None
+            definition = spec.definition(None if made is None else made.template)
+            if is_checked and definition.handler != COMMAND_KEY:
+                _check_handler(hf, definition)
+            return Asked(described.where, definition, spec.id if spec.id is None else check_id(spec.id))
+
+
+def application(choices: EnqueueChoices) -> Holdfast:
+    """Your application, if it was named; else one that knows where the jobs are."""
+    if choices.app is None:
+        return Holdfast.at(choices.url)
+    # Imported here: most jobs are enqueued without their application.
+    from holdfast.loading import load_app
+
+    hf = load_app(choices.app)
+    if choices.url is not None:
+        hf.relocate(choices.url, alone=True)  # the module may have used it while it was imported
+    return hf
+
+
+def _check_handler(hf: Holdfast, definition: JobDefinition) -> None:
+    """Refuse a handler the application does not have, or its queue not allow, and a payload it could not read."""
+    try:
+        handler = hf.registry.resolve_for(definition.handler, definition.queue)
+    except UnknownHandler as problem:
+        raise DefinitionError(str(problem)) from None
+    try:
+        handler.decode(bytes(definition.payload))
+    except msgspec.ValidationError as problem:
+        raise DefinitionError(f"job '{definition.handler}' cannot be given this payload: {located(problem)}") from None
+
+
+@contextmanager
+def named(where: str) -> Generator[None]:
+    """Let an error say which job it is about, unless there is but one."""
+    try:
+        yield
+    except DefinitionError as problem:
+        raise type(problem)(f"{where}: {problem}" if where else str(problem)) from problem
+
+
+def refuse_fleeting(engine: Engine, location: str) -> None:
+    """Refuse an engine whose jobs nobody else will see."""
+    if not engine.capabilities.shared:
+        raise ConfigError(f"jobs in {location} end with this command: name an engine that keeps them")
+
+
+def say_when(definition: JobDefinition, *, is_bulk: bool) -> None:
+    """Tell a person which instants were understood; of many jobs, each has its own."""
+    if is_bulk:
+        return
+    now = datetime.now(UTC)
+    with suppress(OverflowError):
+        if definition.run_at is not None:
+            late = "; that is over, so it is due at once" if definition.run_at <= now else ""
+            say(f"  due {ahead(definition.run_at, now)}{late}")
+        if definition.expires_at is not None:
+            late = "; that is over, so it will not be started" if definition.expires_at <= now else ""
+            say(f"  expires {ahead(definition.expires_at, now)}{late}")

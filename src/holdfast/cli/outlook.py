@@ -1,0 +1,50 @@
+"""What awaits jobs that were just enqueued: a queue that is paused, or workers that will not take them."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from difflib import get_close_matches
+
+from holdfast.cli.private_queue import is_private
+from holdfast.errors import BackendError
+from holdfast.queues.contract import Engine
+from holdfast.values import QueuePause, WorkerState, WorkerView
+
+
+def outlook(engine: Engine, jobs: Collection[tuple[str, str]]) -> list[str]:
+    """What keeps jobs of these queues and handlers waiting, as far as is known; never a reason to fail."""
+    with suppress(BackendError):
+        return remarks(jobs, engine.pauses(), engine.workers())
+    return []
+
+
+def remarks(
+    jobs: Collection[tuple[str, str]], pauses: Collection[QueuePause], workers: Collection[WorkerView]
+) -> list[str]:
+    """A sentence for each obstacle. That no worker is running is none: one may be about to be started."""
+    heard = [view.report for view in workers if view.state is not WorkerState.LOST]
+    worked = {queue.partition(":")[0] for report in heard for queue in report.queues}
+    queues = dict.fromkeys(queue for queue, _ in jobs)
+    said = [
+        f"queue '{pause.queue}' is paused{f': {pause.reason}' if pause.reason else ''};  "
+        f"holdfast queue resume {pause.queue}"
+        for pause in pauses
+        if pause.queue in queues
+    ]
+    public = {queue for queue in worked if not is_private(queue)}
+    for queue in queues:
+        if public and queue not in worked:
+            guess = _guess(queue, public)
+            said.append(
+                f"no running worker takes jobs of queue '{queue}'{guess};  holdfast worker start --queue {queue}"
+            )
+    for queue, job in dict.fromkeys(jobs):
+        takers = [report for report in heard if queue in (each.partition(":")[0] for each in report.queues)]
+        known = {handler for report in takers for handler in report.handlers}
+        if takers and job not in known:
+            said.append(f"no running worker of queue '{queue}' knows the handler '{job}'{_guess(job, known)}")
+    return said
+
+
+def _guess(word: str, known: Collection[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

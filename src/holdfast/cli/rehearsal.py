@@ -1,0 +1,140 @@
+"""`holdfast enqueue --dry-run`: everything is checked and shown, as it would be kept; nothing is made or kept."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.cli.asking import Asked, named, refuse_fleeting, say_when
+from holdfast.cli.documents import PlannedDocument
+from holdfast.cli.enqueue_options import EnqueueChoices
+from holdfast.cli.outlook import outlook
+from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
+from holdfast.codec import decode_message, unseal
+from holdfast.errors import IdConflict
+from holdfast.handlers import COMMAND_KEY
+from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.contract import Engine
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.queues.opening import BackendFactory
+from holdfast.queues.signing import Keyring, SigningKey
+
+# What decides whether two jobs of one id are the same, as far as the record shows it.
+_CONTENT: Final = ("job", "payload", "queue", "priority", "max_retries", "name", "timeout", "tags", "fence")
+
+
+def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
+    """Check the jobs as if they were to be kept, and show them. The application's middleware is not asked."""
+    backend = hf.backend_of_batch(job.definition for job in jobs)
+    location = hf.location_of(backend)
+    engine, keyring = _onlooking(hf, backend)
+    with engine, hf.standing_in(engine, keyring):
+        documents = [_planned(hf, job) for job in jobs]
+        remarks = [*_taken(engine, documents), *outlook(engine, [(one.queue, one.job) for one in documents])]
+    if choices.quiet:
+        click.echo("".join(f"{one.id}\n" for one in documents if one.id is not None), nl=False)
+        return 0
+    if choices.as_jsonl:
+        print_jsonl(documents)
+    elif choices.as_json:
+        print_json(documents if is_bulk else documents[0])
+    elif is_bulk:
+        for one in documents:
+            click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}"))
+    else:
+        _print_facts(documents[0])
+    say(f"  nothing was kept in {location}: --dry-run")
+    say_when(jobs[0].definition, is_bulk=is_bulk)
+    for remark in remarks:
+        say(f"  {remark}")
+    return 0
+
+
+def _onlooking(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
+    """The engine to be looked at. Where nothing has been kept yet, nothing is known, and nothing is made."""
+    settings = hf.settings
+    # A key of the usual length: with its signature a message has its true size.
+    keyring = Keyring([SigningKey.generate()])
+    factory = BackendFactory(
+        keyring, max_retries=settings.max_retries, timeout_s=settings.timeout, table_prefix=settings.table_prefix
+    )
+    engine, _ = factory.open(hf.backends.urls[backend])
+    refuse_fleeting(engine, hf.location_of(backend))
+    if engine.describe().schema != 0:
+        return engine, keyring
+    engine.close()
+    envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
+    return MemoryBackend(envelopes), keyring
+
+
+def _planned(hf: Holdfast, job: Asked) -> PlannedDocument:
+    with named(job.where):
+        hf.check(job.definition)
+        envelope = hf.backend().envelopes.make(job.definition, id=job.id)
+    message = decode_message(unseal(envelope.wire)[0])
+    return PlannedDocument(
+        id=job.id,
+        queue=message.queue,
+        job=message.job,
+        created=False,
+        delay=job.definition.delay,
+        run_at=job.definition.run_at,
+        expires_at=message.expires_at,
+        dry_run=True,
+        name=message.name,
+        payload=msgspec.json.decode(message.payload),
+        priority=message.priority,
+        max_retries=message.max_retries,
+        backoff=message.backoff,
+        timeout=message.timeout,
+        tags=message.tags,
+        meta=msgspec.json.decode(message.meta),
+        trace_id=message.trace_id,
+        fence=message.fence,
+    )
+
+
+def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
+    """What is to be said of ids that are in use; one with other content is an error, as it would be."""
+    said: list[str] = []
+    for one in documents:
+        found = None if one.id is None else engine.get(one.id)
+        if found is None or one.id is None:
+            continue
+        there = job_document(found.job)
+        if any(there[member] != getattr(one, member) for member in _CONTENT):
+            raise IdConflict(one.id)
+        said.append(f"{one.id} is already there, {found.job.state}: the same content adds nothing")
+    return said
+
+
+def _print_facts(one: PlannedDocument) -> None:
+    click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}"))
+    retries = f"{one.max_retries}, backoff {_json(one.backoff)}" if one.backoff is not None else f"{one.max_retries}"
+    facts = {
+        "job": one.job,
+        "name": one.name,
+        "payload": _json(one.payload),
+        "priority": one.priority,
+        "max retries": retries,
+        "timeout": span(one.timeout) if one.timeout else "none",
+        "delay": None if one.delay is None else span(one.delay),
+        "tags": ", ".join(one.tags) or None,
+        "meta": _json(one.meta) if one.meta else None,
+        "trace id": one.trace_id,
+        "fence": "yes" if one.fence else None,
+    }
+    for label, value in facts.items():
+        if value is not None:
+            click.echo(f"  {label:<12} {plain(value)}")
+
+
+def _what(one: PlannedDocument) -> str:
+    is_named = one.job == COMMAND_KEY and one.name is not None
+    return f"{one.name}" if is_named else f"{one.job} {_json(one.payload)}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

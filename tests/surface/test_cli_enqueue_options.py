@@ -1,0 +1,391 @@
+"""What can be said of jobs by options, whatever the JSON says; and looking ahead: dry runs, remarks, waiting."""
+
+import json
+import os
+import re
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Backoff, Holdfast
+from holdfast.cli import documents
+from holdfast.cli.instants import parse_instant
+from holdfast.cli.spec import parse_backoff
+from holdfast.values import BackoffStrategy, Outcome
+
+from .registry import attempt, claim, lose, report
+from .terminal import Terminal
+
+
+def planned(terminal: Terminal, *words: str) -> dict[str, Any]:
+    """The job as it would be kept."""
+    answer = terminal("enqueue", "--dry-run", "--json", *words)
+    assert answer.code == 0, answer.err
+    document: dict[str, Any] = answer.json
+    return document
+
+
+# Options
+
+
+def test_every_option_of_a_job_arrives_and_wins_over_the_json(terminal: Terminal) -> None:
+    spec = {
+        "id": "json",
+        "job": "x",
+        "name": "json",
+        "queue": "json",
+        "priority": 1,
+        "maxRetries": 1,
+        "backoff": "none",
+        "timeout": 1,
+        "delay": 1,
+        "expires": 1,
+        "tags": ["json"],
+        "meta": {"json": 1, "k": 1},
+        "traceId": "json",
+    }
+    options = ["--id", "a", "--name", "Ada's", "-q", "mail", "-p", "8", "-r", "9", "-t", "2m", "--trace-id", "t-1"]
+    options += ["--backoff", "fixed:10s,jitter=0", "--at", "2199-01-01T00:00Z", "--expires", "2199-02-01T00:00Z"]
+    options += ["--tag", "b,c", "--tags", "d", "--meta", "k=v", "--meta", "n:=2", "--fence"]
+    assert terminal("enqueue", json.dumps(spec), *options).code == 0
+    job = terminal.job("a")
+    expected = {
+        "name": "Ada's",
+        "queue": "mail",
+        "priority": 8,
+        "max_retries": 9,
+        "timeout": 120.0,
+        "due_at": "2199-01-01T00:00:00Z",
+        "expires_at": "2199-02-01T00:00:00Z",
+        "tags": ["json", "b", "c", "d"],
+        "meta": {"json": 1, "k": "v", "n": 2},
+        "trace_id": "t-1",
+        "fence": True,
+    }
+    assert {member: job[member] for member in expected} == expected
+    instants = {"job": "x", "run_at": "2199-01-01T00:00:00Z", "expires_at": "2199-02-01T00:00:00Z"}
+    soon = planned(terminal, json.dumps(instants), "--delay", "5", "--expires", "1h")
+    assert (soon["delay"], soon["run_at"]) == (5.0, None)
+    assert datetime.fromisoformat(soon["expires_at"]) < datetime.now(UTC) + timedelta(hours=1)
+    backoff = planned(terminal, json.dumps(spec), "--backoff", "fixed:10s,jitter=0")["backoff"]
+    assert msgspec.convert(backoff, Backoff) == Backoff(strategy=BackoffStrategy.FIXED, base=10, jitter=0)
+
+
+def test_a_command_may_be_one_text_and_have_a_directory(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "echo")
+    said = planned(terminal, "-c", "echo 'two words'", "--cwd", "/srv")
+    assert said["payload"] == {"argv": ["echo", "two words"], "cwd": "/srv"}
+    assert said["name"] == "echo 'two words'"
+    assert planned(terminal, "--cwd", "/srv", "--name", "greet", "--", "echo", "hi")["name"] == "greet"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("none", Backoff(strategy=BackoffStrategy.NONE)),
+        ("linear", Backoff(strategy=BackoffStrategy.LINEAR)),
+        ("fixed:1m", Backoff(strategy=BackoffStrategy.FIXED, base=60)),
+        ("fixed:base=5", Backoff(strategy=BackoffStrategy.FIXED, base=5)),
+        ("exponential:2s,multiplier=3,max=10m,jitter=10%", Backoff(base=2, multiplier=3, max=600, jitter=0.1)),
+        ("exponential:max=1h, jitter=0", Backoff(max=3600, jitter=0)),
+        ("1s,5s,1m", Backoff(delays=(1, 5, 60))),
+        ("30", Backoff(delays=(30,))),
+    ],
+)
+def test_a_backoff_is_one_word(text: str, meant: Backoff) -> None:
+    assert parse_backoff(text) == meant
+
+
+NOW = datetime(2026, 11, 16, 13, 0, tzinfo=UTC)
+ZONE = timezone(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("now", "2026-11-16T13:00:00"),
+        ("14:30", "2026-11-16T13:30:00"),
+        ("9:05", "2026-11-16T08:05:00"),
+        ("09:05:30", "2026-11-16T08:05:30"),
+        ("tomorrow", "2026-11-16T23:00:00"),
+        ("tomorrow 9:00", "2026-11-17T08:00:00"),
+        ("Today 17:00", "2026-11-16T16:00:00"),
+        ("2026-12-01", "2026-11-30T23:00:00"),
+        ("2026-12-01 8:00", "2026-12-01T07:00:00"),
+        ("2026-12-01T08:00:00.5+02:00", "2026-12-01T06:00:00.500000"),
+        ("2026-12-01T08:00Z", "2026-12-01T08:00:00"),
+        ("+2h", "2026-11-16T15:00:00"),
+        ("in 90 s", "2026-11-16T13:01:30"),
+    ],
+)
+def test_an_instant_is_understood_as_people_write_it(text: str, meant: str) -> None:
+    assert parse_instant(text, now=NOW, zone=ZONE) == datetime.fromisoformat(f"{meant}+00:00")
+
+
+def test_the_instant_that_was_understood_is_said_in_local_time(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        answer = terminal("enqueue", "--job", "x", "--at", "2199-01-01 9:00", "--expires", "2199-01-02")
+        assert answer.err.splitlines()[1].startswith("  due 2199-01-01 09:00:00+09:00, in ")
+        assert answer.err.splitlines()[2].startswith("  expires 2199-01-02 00:00:00+09:00, in ")
+        assert (
+            "due 2199-01-01 00:00:00+00:00" in terminal("enqueue", "--job", "x", "--at", "2199-01-01 9:00", "--utc").err
+        )
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    assert terminal.jobs()[0]["due_at"] == "2199-01-01T00:00:00Z"
+
+
+def test_a_time_that_is_over_is_said(terminal: Terminal) -> None:
+    answer = terminal("enqueue", "--job", "x", "--at", "2020-01-01", "--expires", "2021-01-01")
+    assert answer.code == 0
+    assert " ago; that is over, so it is due at once\n" in answer.err
+    assert " ago; that is over, so it will not be started\n" in answer.err
+    assert terminal.jobs()[0]["state"] == "pending"
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "a delay and an instant": (["--delay", "1", "--at", "14:00"], "--delay and --run-at cannot both be given"),
+    "a bare span as an instant": (["--at", "2h"], "'2h' could lie ahead or behind: write \\+2h, or --delay 2h"),
+    "no instant": (["--at", "soon"], "'soon' is no time: write 14:30, tomorrow 9:00"),
+    "an hour that is none": (["--at", "25:00"], "'25:00' is no time"),
+    "a day that is none": (["--at", "2026-13-01 9:00"], "'2026-13-01 9:00' is no time"),
+    "no end": (["--expires", "soon"], "'soon' is no time: .* or a span like 90s"),
+    "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is later than 2200"),
+    "no strategy": (["--backoff", "expo"], "'expo' is no strategy; choose one of none, fixed"),
+    "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
+    "no base": (["--backoff", "fixed:often"], "base 'often': write a time span"),
+    "no setting": (["--backoff", "fixed:1s,maxx=3"], "'maxx=3': behind the strategy come its base and multiplier="),
+    "a setting twice": (["--backoff", "fixed:1s,base=2s"], "'base=2s': behind the strategy"),
+    "no number": (["--backoff", "fixed:1s,jitter=lots"], "jitter 'lots' is no number"),
+    "too much jitter": (["--backoff", "fixed:1s,jitter=200%"], "backoff jitter must be between 0 and 1"),
+    "a note without a name": (["--meta", "v"], "'v' is no --meta: write NAME=TEXT or NAME:=JSON"),
+    "a tag without a name": (["--tag", "a,,b"], "holds a tag without a name"),
+    "a directory for a job": (["--cwd", "/"], "--cwd and --job cannot both be given"),
+    "a command and a job": (["--command", "true"], "--command and --job cannot both be given"),
+    "two shapes": (["--json", "--jsonl"], "--json and --jsonl cannot both be given"),
+    "ids and documents": (["--json", "--quiet"], "--quiet and --json cannot both be given"),
+    "waiting for nothing": (["--dry-run", "--wait", "1s"], "--dry-run and --wait cannot both be given"),
+    "following into one document": (["--follow", "--json"], "--jsonl to --follow"),
+    "an odd queue": (["--queue", "Größe!"], "'Größe!' cannot be a queue name: use lower-case letters"),
+    "an odd id": (["--id", "a b"], "'a b' cannot be a job id"),
+    "an odd name": (["--name", "a\nb"], "must be 1 to 200 printable characters"),
+}
+
+
+@pytest.mark.parametrize(("options", "why"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_option_is_refused_and_nothing_is_kept(terminal: Terminal, options: list[str], why: str) -> None:
+    answer = terminal("enqueue", "--job", "x", *options)
+    assert (answer.code, answer.out) == (2, "")
+    said = " ".join(answer.err.split()) if answer.err.startswith("Usage") else answer.err
+    assert re.search(why, said), answer.err
+    assert not terminal.database.exists()
+
+
+def test_one_id_is_for_one_job(terminal: Terminal) -> None:
+    answer = terminal("enqueue", "--id", "a", "-", stdin='{"job": "x"}\n{"job": "y"}\n')
+    assert (answer.code, "--id is the id of one job, and these are 2" in answer.err) == (2, True)
+    answer = terminal("enqueue", "--follow", "-", stdin='{"job": "x"}\n{"job": "y"}\n')
+    assert (answer.code, "--follow is for one job" in answer.err) == (2, True)
+    assert terminal.jobs() == []
+
+
+# The spellings of others, and what shells do to quotes
+
+
+def test_a_job_as_the_reference_writes_it_is_accepted(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "sleep")
+    spec = {
+        "id": "job1",
+        "command": "sleep 2",
+        "state": "pending",
+        "attempts": 0,
+        "max_retries": 3,
+        "timeout_seconds": 0,
+        "created_at": "2025-11-04T10:30:00Z",
+        "updated_at": "2025-11-04T10:30:00Z",
+    }
+    assert terminal("enqueue", json.dumps(spec)).out == "✓ job1 queued on default\n"
+    [job] = terminal.jobs()
+    assert (job["max_retries"], job["timeout"], job["state"]) == (3, 0.0, "pending")
+    for field, value in (("state", "completed"), ("attempts", 1), ("attempts", False)):
+        answer = terminal("enqueue", json.dumps({"job": "x", field: value}))
+        assert (answer.code, f"field '{field}': a new job has" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["{id:job1,command:sleep", "2}"], "it came as 2 words; the shell has taken its quotes away"),
+        (["{id:job1}"], "the shell has taken its quotes away: put all of it in single quotes"),
+        (["'{id:job1,command:sleep", "2}'"], "it begins with a quote; this shell knows no single quotes"),
+        (["{'job': 'x'}"], "JSON has double quotes around names and texts"),
+    ],
+)
+def test_quotes_that_a_shell_took_away_are_recognised(terminal: Terminal, words: list[str], why: str) -> None:
+    answer = terminal("enqueue", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert "is not valid JSON" in answer.err
+    assert why in answer.err
+    assert terminal.jobs() == []
+
+
+def test_a_byte_order_mark_is_named(terminal: Terminal) -> None:
+    terminal.write("jobs.jsonl", b'\xef\xbb\xbf{"job": "x"}\n')
+    assert "jobs.jsonl: 1 begins with a byte order mark" in terminal("enqueue", "@jobs.jsonl").err
+
+
+def test_a_keyboard_is_told_what_to_type_unless_nobody_is_there(terminal: Terminal) -> None:
+    answer = terminal("enqueue", "-", typed='{"id": "a", "job": "x"}\n')
+    assert (answer.code, answer.out) == (0, "✓ 1 job queued\n")
+    assert answer.err.startswith("type one JSON object on each line, and Ctrl-D at the end\n")
+    answer = terminal("enqueue", "-", "--no-input", typed="")
+    assert (answer.code, "there is nothing on stdin but the keyboard" in answer.err) == (2, True)
+
+
+# What is printed
+
+
+def test_quiet_prints_ids_and_nothing_else(terminal: Terminal) -> None:
+    assert terminal("enqueue", "--quiet", "--id", "a", "--job", "x")[1:] == ("a\n", "")
+    assert terminal("enqueue", "--quiet", "-", stdin='{"id":"b","job":"x"}\n{"id":"c","job":"x"}\n')[1:] == (
+        "b\nc\n",
+        "",
+    )
+    assert terminal("enqueue", "--quiet", "--dry-run", "--id", "d", "--job", "x")[1:] == ("d\n", "")
+
+
+def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> None:
+    terminal.config.write_text("max-retries = 9\ntimeout = 7\n")
+    before = sorted(terminal.project.rglob("*"))
+    answer = terminal("enqueue", "--job", "mail", "to=ada", "--dry-run", "--tag", "a", "--at", "2199-01-01T00:00Z")
+    assert (answer.code, answer.out.splitlines()) == (
+        0,
+        [
+            "would queue a job on default",
+            "  job          mail",
+            '  payload      {"to":"ada"}',
+            "  priority     5",
+            "  max retries  9",
+            "  timeout      7 s",
+            "  tags         a",
+        ],
+    )
+    assert answer.err.startswith(f"  nothing was kept in {terminal.database}: --dry-run\n  due 2199-01-01")
+    document = planned(terminal, "--job", "mail", "--id", "a", "to=ada", "--delay", "5")
+    decoded = msgspec.convert(document, documents.PlannedDocument, strict=False)
+    assert (decoded.id, decoded.dry_run, decoded.created, decoded.delay) == ("a", True, False, 5.0)
+    bulk = terminal("enqueue", "-", "--dry-run", stdin='{"id": "a", "job": "x"}\n{"job": "y", "queue": "q"}\n')
+    assert bulk.out == "would queue a on default: x null\nwould queue a job on q: y null\n"
+    assert sorted(terminal.project.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["--", "rm", "-rf", "/"], 4, "command 'rm' is not allowed here"),
+        (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
+        (["--job", "x", "text=@big"], 2, "bytes on the wire, the limit is 1,048,576"),
+        (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// end with this command"),
+    ],
+)
+def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list[str], code: int, why: str) -> None:
+    terminal.write("big", b"x" * (1024 * 1024 - 100))
+    terminal("enqueue", "--job", "x", "--id", "taken", "n=1")
+    answer = terminal("enqueue", "--dry-run", *words)
+    assert (answer.code, answer.out) == (code, "")
+    assert why in answer.err
+    same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1")
+    assert "taken is already there, pending: the same content adds nothing" in same.err
+    assert len(terminal.jobs()) == 1
+
+
+def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
+    with Holdfast(directory=terminal.project) as hf:
+        engine = hf.backend()
+        assert terminal("enqueue", "--job", "send_mail").err == f"  kept in {terminal.database}\n"
+        lose(engine, "w0", queues=("slow",), handlers=("old",))
+        engine.beat(report("w1", queues=("mail:3", "default"), handlers=("send_mail", "command")))
+        engine.pause("paused", "deploy")
+
+        def remarks(*words: str) -> list[str]:
+            for mode in ([], ["--dry-run"]):
+                answer = terminal("enqueue", *mode, *words)
+                assert answer.code == 0
+            return answer.err.splitlines()[1:]
+
+        assert remarks("--job", "send_mail") == []
+        assert remarks("--job", "send_mail", "-q", "mail") == []
+        assert remarks("--job", "send_mial") == [
+            "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
+        ]
+        assert remarks("--job", "send_mail", "-q", "mial") == [
+            "  no running worker takes jobs of queue 'mial' (did you mean 'mail'?);  holdfast worker start --queue mial"
+        ]
+        assert remarks("--job", "old", "-q", "slow") == [
+            "  no running worker takes jobs of queue 'slow';  holdfast worker start --queue slow"
+        ]
+        assert remarks("--job", "old", "-q", "paused") == [
+            "  queue 'paused' is paused: deploy;  holdfast queue resume paused",
+            "  no running worker takes jobs of queue 'paused';  holdfast worker start --queue paused",
+        ]
+        assert terminal("enqueue", "--quiet", "--job", "send_mial").err == ""
+
+
+# Waiting
+
+
+def test_following_prints_the_output_and_not_the_result(terminal: Terminal) -> None:
+    terminal("config", "set", "allowed-commands", "sh")
+    words = ["--id", "a", "--", "sh", "-c", "echo one; echo two"]
+    terminal("enqueue", *words)
+    assert terminal("worker", "start", "--burst", "--quiet").code == 0
+    answer = terminal("enqueue", "--follow", *words)
+    assert (answer.code, answer.out) == (0, "one\ntwo\n")
+    assert "#1 succeeded at " in answer.err
+    answer = terminal("enqueue", "--follow", "--jsonl", *words)
+    assert msgspec.json.decode(answer.out, type=documents.LogDocument).output == "one\ntwo\n"
+    assert terminal("enqueue", "--wait", "1s", *words).out == '{"exit_code": 0}\n'
+    answer = terminal("enqueue", "--wait", "1s", "--jsonl", *words)
+    assert msgspec.json.decode(answer.out, type=documents.HistoryDocument).id == "a"
+    assert terminal("enqueue", "--wait", "1s", "--quiet", *words).out == "a\n"
+    bulk = terminal(
+        "enqueue", "--wait", "1s", "--jsonl", "-", stdin='{"id": "a", "command": ["sh", "-c", "echo one; echo two"]}'
+    )
+    assert [json.loads(line)["id"] for line in bulk.out.splitlines()] == ["a"]
+
+
+def test_following_prints_each_attempt_as_it_ends(terminal: Terminal) -> None:
+    with Holdfast(directory=terminal.project) as hf:
+        engine = hf.backend()
+        process = terminal.start("enqueue", "--job", "x", "--follow", "--id", "a", "--backoff", "none")
+        assert process.stdout is not None
+        for outcome in (Outcome.FAILED, Outcome.SUCCEEDED):
+            lease = claim(engine)
+            record = msgspec.structs.replace(attempt(outcome), output=f"{outcome}\n")
+            (engine.ack if outcome is Outcome.SUCCEEDED else engine.nack)(lease, record=record)
+            assert process.stdout.readline() == f"{outcome}\n"
+        assert process.wait(30) == 0
+
+
+# run
+
+
+def test_run_takes_labels_and_a_directory(terminal: Terminal) -> None:
+    os.mkdir(terminal.project / "inside")
+    labels = ["--id", "r1", "--name", "where", "--tag", "a,b", "--meta", "k=v", "--trace-id", "t-1", "--cwd", "inside"]
+    answer = terminal("run", *labels, "--json", "--", "pwd")
+    assert answer.code == 0
+    document = msgspec.json.decode(answer.out, type=documents.HistoryDocument)
+    assert (document.id, document.name, document.tags, document.meta) == ("r1", "where", ("a", "b"), {"k": "v"})
+    assert document.trace_id == "t-1"
+    assert document.history[0].output == f"{terminal.project}/inside\n"
+    again = terminal("run", "--id", "r1", "--", "pwd")
+    assert (again.code, "job 'r1' already exists with other content" in again.err) == (4, True)
