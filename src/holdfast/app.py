@@ -183,10 +183,10 @@ class Holdfast:
         url = self.backends.urls[name]
         return str(sqlite_path(url)) if url.startswith("sqlite:") else redacted(url)
 
-    def create_schema(self) -> None:
-        """Prepare the engines or bring their schemas up to date. On a server, that needs no key."""
-        for url in self.backends.urls.values():
-            engine, signer = self._factory().open(url, may_share=True)
+    def create_schema(self, backend: str | None = None) -> None:
+        """Prepare that engine, or every one, or bring its schema up to date. On a server, that needs no key."""
+        for name in self.backends.urls if backend is None else (backend,):
+            engine, signer = self._factory().open(named(name, self.backends.urls), may_share=True)
             with engine:
                 engine.create_schema()
                 if isinstance(signer, Keyring):

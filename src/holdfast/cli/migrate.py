@@ -6,8 +6,9 @@ import click
 from msgspec import Struct
 
 from holdfast.app import Holdfast
+from holdfast.backends import DEFAULT
 from holdfast.cli.options import json_option, onlooker, url_option
-from holdfast.cli.output import glyph, print_json
+from holdfast.cli.output import glyph, print_json, say
 from holdfast.queues.opening import engine_of
 
 SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
@@ -40,18 +41,21 @@ def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
       holdfast migrate
       holdfast migrate --sql --url postgresql://db/shop > holdfast.sql
     """
-    hf = Holdfast(url)
+    hf = Holdfast.at(url)
     if as_sql:
         _print_sql(hf, as_json=as_json)
         return
     before = _version(hf)
     with hf:
-        hf.create_schema()
+        hf.create_schema(DEFAULT)
     document = _document(hf.location, before, _version(hf))
     if as_json:
         print_json(document)
     else:
         click.echo(f"{glyph('✓', '*')} {hf.location} is up to date: {_sentence(document)}")
+    for name in hf.backends.urls:
+        if name != DEFAULT:
+            say(f"  there is {hf.location_of(name)}, too:  holdfast migrate --url {name}")
 
 
 def _version(hf: Holdfast) -> int | None:
