@@ -38,7 +38,6 @@ class Copy:
             "HOME": str(directory),
             "LC_ALL": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONWARNINGS": "error",
         }
         self._running: list[subprocess.Popen[bytes]] = []
 

@@ -48,7 +48,7 @@ def show_task(_: HttpRequest, result_id: str) -> JsonResponse:
         result = default_task_backend.get_result(result_id)
     except TaskResultDoesNotExist:
         raise Http404(f"there is no task {result_id}") from None
-    shown = {
+    shown: dict[str, object] = {
         "task": result.task.name,
         "status": result.status,
         "attempts": result.attempts,

@@ -1,7 +1,7 @@
 """The web side: it enqueues jobs and shows what became of them. Whoever asks waits for neither."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class Shown:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     """Open the engine before the first request: what is wrong with it is an error here. Let it go at the end."""
     await asyncio.to_thread(hf.backend)
     yield

@@ -49,12 +49,10 @@ class HoldfastTask(Task):  # type: ignore[type-arg] # it is not generic in Djang
     max_retries: int | None = None
     timeout: float | None = None
 
-    def using(self, *, max_retries: int | None = None, timeout: float | None = None, **options: Any) -> "HoldfastTask":
-        """The same task with other options."""
-        ours: dict[str, Any] = {"max_retries": max_retries, "timeout": timeout}
-        # `super()` would not find this class: slots have made another one of it.
-        task: HoldfastTask = Task.using(self, **options)
-        return replace(task, **{name: value for name, value in ours.items() if value is not None})
+    def using(self, **options: Any) -> "HoldfastTask":
+        """The same task with other options: Django's, and those of this class."""
+        changes = {name: value for name, value in options.items() if value is not None}
+        return replace(self, **changes)
 
 
 class HoldfastBackend(BaseTaskBackend):
@@ -187,7 +185,7 @@ class HoldfastBackend(BaseTaskBackend):
                 obj=where,
                 id="holdfast.W002",
             )
-        if place.database is not None and _begins_late(place.database):
+        if place.database is not None and place.url.startswith("sqlite:") and _begins_late(place.database):
             hint = f"set DATABASES[{place.database!r}]['OPTIONS']['transaction_mode'] = 'IMMEDIATE'"
             yield checks.Warning(
                 "a transaction that reads before it enqueues can find the SQLite file locked by a worker",
@@ -305,9 +303,5 @@ def _is_in_transaction(connection: Any) -> bool:
 
 def _begins_late(database: str) -> bool:
     """Whether transactions on this database take the lock only when they write, when it may be too late."""
-    connection = connections[database]
-    options: Mapping[str, Any] = connection.settings_dict["OPTIONS"]
-    return connection.vendor == "sqlite" and str(options.get("transaction_mode", "")).upper() not in (
-        "IMMEDIATE",
-        "EXCLUSIVE",
-    )
+    options: Mapping[str, Any] = connections[database].settings_dict["OPTIONS"]
+    return str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE")

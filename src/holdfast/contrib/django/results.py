@@ -12,6 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 from msgspec import Struct
 
+from holdfast import errors
 from holdfast.contrib.django.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from holdfast.handlers import JobContext
 from holdfast.queues.contract import Engine
@@ -138,28 +139,31 @@ def _running(job_id: str, engine: Engine) -> tuple[str | None, RunningJob | None
 
 
 def _errors(job: JobView, runs: list[AttemptRecord]) -> list[TaskError]:
-    errors = [
+    told = [
         TaskError(exception_class_path=_class_path(run), traceback=run.error.traceback or run.error.line)
         for run in runs
         if run.error is not None
     ]
     if job.state is JobState.CANCELLED:
         reason = f"cancelled: {job.cancel_reason}" if job.cancel_reason else "cancelled"
-        errors.append(TaskError(exception_class_path="holdfast.errors.JobCancelled", traceback=reason))
+        told.append(TaskError(exception_class_path="holdfast.errors.JobCancelled", traceback=reason))
     elif job.state is JobState.DEAD and not (job.dead_reason is not None and job.dead_reason.follows_a_run):
         reason = f"dead ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
-        errors.append(TaskError(exception_class_path="holdfast.errors.JobFailed", traceback=reason))
-    return errors
+        told.append(TaskError(exception_class_path="holdfast.errors.JobFailed", traceback=reason))
+    return told
 
 
 def _class_path(run: AttemptRecord) -> str:
-    """Where Django can import the class of the error from: of ours, something that is always there."""
+    """Where Django can import the class of the error from; for what is ours alone, what it comes to."""
     kind = "" if run.error is None else run.error.type
+    home, _, name = kind.rpartition(".")
     if run.outcome is Outcome.TIMEOUT:
         return "builtins.TimeoutError"
-    if run.outcome is Outcome.CRASHED:
-        return "holdfast.errors.JobFailed"
-    return kind if "." in kind else f"builtins.{kind}"
+    if home == "holdfast":
+        if name == "ResultNotJson":
+            return "builtins.TypeError"
+        return f"holdfast.errors.{name if hasattr(errors, name) else 'JobFailed'}"
+    return kind if home else f"builtins.{kind}"
 
 
 def utc(instant: datetime) -> datetime:

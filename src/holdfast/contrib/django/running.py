@@ -46,7 +46,9 @@ class _Run:
         try:
             value = normalize_json(value)
         except (TypeError, ValueError) as problem:
-            raise ResultNotJson(f"the task has run, but what it returned is no JSON: {problem}") from problem
+            raise ResultNotJson(
+                f"the task has run, but what it returned cannot be kept as JSON: {problem}"
+            ) from problem
         self._finish(TaskResultStatus.SUCCESSFUL)
         object.__setattr__(self.result, "_return_value", value)
         return value
