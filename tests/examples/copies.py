@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Copy:
@@ -87,12 +87,7 @@ class Copy:
     def readme(self) -> list[str]:
         """The commands that its page tells people to run, in order."""
         text = (self.directory / "README.md").read_text(encoding="utf-8")
-        return [
-            line.removeprefix("$ ")
-            for block in _BLOCK.findall(text)
-            for line in block.splitlines()
-            if line.startswith("$ ")
-        ]
+        return [line for block in _BLOCK.findall(text) for line in block.splitlines()]
 
 
 def free_port() -> int:
