@@ -16,6 +16,7 @@ INSTALLED_APPS = [
     "shop",
 ]
 ROOT_URLCONF = "project.urls"
+TIME_ZONE = "UTC"
 USE_TZ = True
 
 DATABASES = {

@@ -48,14 +48,14 @@ def nothing_ran() -> Iterator[None]:
 
 
 @pytest.fixture
-def heard() -> Iterator[list[tuple[str, TaskResult[Any], str]]]:
+def heard() -> "Iterator[list[tuple[str, TaskResult[Any], str]]]":
     """What the signals tell: which one, of which task, and its status then."""
     told: list[tuple[str, TaskResult[Any], str]] = []
     signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
     receivers: list[Any] = []
     for name, signal in signals.items():
 
-        def receive(sender: Any, task_result: TaskResult[Any], name: str = name, **_: Any) -> None:
+        def receive(sender: Any, task_result: "TaskResult[Any]", name: str = name, **_: Any) -> None:
             assert sender is HoldfastBackend
             told.append((name, task_result, str(task_result.status)))
 
@@ -327,7 +327,7 @@ def test_old_secret_keys_still_open_what_they_signed() -> None:
 
 def test_django_databases_have_urls() -> None:
     directory = settings.BASE_DIR
-    assert url_of_database("default") == f"sqlite:///{directory}/db.sqlite3"
+    assert url_of_database("file") == f"sqlite:///{directory}/db.sqlite3"
     assert url_of_database("postgres") == "postgresql://ada:a%2Fb%40c@db.example:6432/shop?sslmode=require"
     assert url_of_database("socket") == "postgresql:///shop?host=%2Frun%2Fpostgresql"
     assert url_of_database("mysql") == "mysql://ada@[::1]/shop"

@@ -1,5 +1,6 @@
-"""A Django project for the contract of the backend. Its database is a file, since transactions are part of it."""
+"""A Django project for the contract of the backend, on the database that `SITE_DATABASE` says, or on a file."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,12 +8,14 @@ BASE_DIR = Path(os.environ["SITE_DIRECTORY"])
 SECRET_KEY = "of the tests"
 INSTALLED_APPS = ["django_tasks", "holdfast.contrib.django", "tests.contrib.site"]
 USE_TZ = True
+FILE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": BASE_DIR / "db.sqlite3",
+    "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+}
 DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": BASE_DIR / "db.sqlite3",
-        "OPTIONS": {"transaction_mode": "IMMEDIATE"},
-    },
+    "default": json.loads(os.environ.get("SITE_DATABASE", "null")) or FILE,
+    "file": FILE,
     "hurried": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "hurried.sqlite3"},
     "postgres": {
         "ENGINE": "django.db.backends.postgresql",
@@ -32,7 +35,7 @@ TASKS = {
     "default": {
         "BACKEND": "holdfast.contrib.django.HoldfastBackend",
         "QUEUES": ["default", "mail"],
-        "OPTIONS": QUICK,
+        "OPTIONS": {**QUICK, "table_prefix": "site_"},
     },
     "other": {
         "BACKEND": "holdfast.contrib.django.HoldfastBackend",
