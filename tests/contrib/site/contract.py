@@ -304,7 +304,7 @@ def test_connections_end_with_the_task() -> None:
 
 
 def test_any_task_can_be_sent_to_any_backend_of_ours() -> None:
-    assert wander.module_path in application("default").registry.keys()  # a worker has to find it by itself
+    application("default").registry.resolve(wander.module_path)  # a worker has to find it by itself
     result = wander.using(backend="default").enqueue(3)
     work()
     assert default_task_backend.get_result(result.id).return_value == 3
