@@ -8,7 +8,7 @@ from .copies import EXAMPLES, Copy
 
 
 def test_every_example_is_run_and_told() -> None:
-    found = {path.name for path in EXAMPLES.iterdir() if not path.name.startswith((".", "__"))}
+    found = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and not path.name.startswith((".", "__"))}
     assert found == {"script", "commands", "fastapi", "django"}
     assert all((EXAMPLES / name / "README.md").is_file() for name in found)
 

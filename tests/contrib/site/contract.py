@@ -21,6 +21,7 @@ from tests.contrib.site.elsewhere import wander
 
 from holdfast.contrib.django import HoldfastBackend
 from holdfast.contrib.django.backend import backend_of, priority_of
+from holdfast.contrib.django.management.commands.holdfast import with_app
 from holdfast.contrib.django.place import url_of_database
 from holdfast.contrib.django.worker import application
 from holdfast.errors import JobCancelled
@@ -402,3 +403,21 @@ def test_the_command_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
     assert "tests.contrib.site.tasks.add" in capsys.readouterr().out
     with pytest.raises(CommandError, match="no backend of Holdfast"):
         call_command("holdfast", "--backend", "immediate", "list")
+
+
+def test_commands_that_want_an_application_are_told_it() -> None:
+    assert with_app(["worker", "start", "--burst"], "m:a") == ["worker", "start", "m:a", "--burst"]
+    assert with_app(["queue", "work", "mail"], "m:a") == ["queue", "work", "mail", "--app", "m:a"]
+    assert with_app(["doctor"], "m:a") == ["doctor", "--app", "m:a"]
+    assert with_app(["worker", "list"], "m:a") == ["worker", "list"]
+    assert with_app([], "m:a") == []
+
+
+def test_a_task_can_be_enqueued_by_its_path() -> None:
+    job_id = (
+        application("default").define("tests.contrib.site.tasks.add", {"args": [20], "kwargs": {"b": 2}}).dispatch()
+    )
+    bare = application("default").define("tests.contrib.site.tasks.shapes", {}).dispatch()
+    work()
+    assert default_task_backend.get_result(job_id).return_value == 22
+    assert default_task_backend.get_result(bare).status == TaskResultStatus.SUCCESSFUL

@@ -31,8 +31,8 @@ _STATUS: Final = {
 class Call(Struct, frozen=True, kw_only=True):
     """The payload of a task: its arguments, as Django normalized them."""
 
-    args: list[Any]
-    kwargs: dict[str, Any]
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
 
 
 class Enqueued(Struct, frozen=True, kw_only=True, omit_defaults=True):

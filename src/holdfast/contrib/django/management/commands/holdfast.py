@@ -16,7 +16,8 @@ from holdfast.contrib.django.backend import backend_of
 from holdfast.contrib.django.framework import DEFAULT_TASK_BACKEND_ALIAS
 from holdfast.queues.keyfiles import KEY_VARIABLE
 
-START: Final = ["worker", "start"]
+TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
+"""The commands that want to be told an application."""
 
 
 class Command(BaseCommand):
@@ -41,9 +42,9 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from problem
         if place.problem is not None:
             raise CommandError(place.problem)
-        if arguments[:2] == START:
+        if arguments[:1] != ["doctor"] and takes_app(arguments):
             self.check()
-            arguments = [*START, f"{worker.__name__}:{backend}", *arguments[2:]]
+        arguments = with_app(arguments, f"{worker.__name__}:{backend}")
         os.environ |= {
             **{key.variable: said for name, said in _said(backend) if (key := KEYS[name]).variable is not None},
             "HOLDFAST_URL": place.url,
@@ -54,6 +55,20 @@ class Command(BaseCommand):
         # A worker that reloads starts itself again, as it was called.
         sys.argv = ["holdfast", *arguments]
         main(arguments)
+
+
+def takes_app(arguments: list[str]) -> bool:
+    """Whether these are of a command that wants an application."""
+    return any(arguments[: len(command)] == command for command in TAKE_APP)
+
+
+def with_app(arguments: list[str], app: str) -> list[str]:
+    """The arguments with the application where the command looks for it."""
+    if not takes_app(arguments):
+        return arguments
+    if arguments[0] == "worker":
+        return [*arguments[:2], app, *arguments[2:]]
+    return [*arguments, "--app", app]
 
 
 def _said(backend: str) -> list[tuple[str, str]]:
