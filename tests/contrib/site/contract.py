@@ -147,6 +147,15 @@ def test_a_task_has_options_of_its_own() -> None:
     assert (job.max_retries, job.timeout) == (0, 5)
 
 
+def test_a_task_that_takes_too_long_is_stopped(heard: list[Any]) -> None:
+    ids = {tasks.takes_too_long.enqueue().id, tasks.awaits_too_long.enqueue().id}
+    work()
+    for result in map(default_task_backend.get_result, ids):
+        assert result.status == TaskResultStatus.FAILED
+        assert [error.exception_class for error in result.errors] == [TimeoutError]
+    assert {result.id for name, result, status in heard if (name, status) == ("finished", "FAILED")} == ids
+
+
 def test_what_cannot_be_written_is_a_failure_that_is_not_repeated() -> None:
     result, shaped = tasks.unwritable.enqueue(), tasks.shapes.enqueue()
     work()
@@ -171,14 +180,17 @@ def test_the_context_tells_the_attempt_and_the_result() -> None:
     assert result.attempts == 2
 
 
-def test_a_task_can_snooze_and_cancel() -> None:
-    snoozed, cancelled = tasks.snooze.enqueue(), tasks.cancel.enqueue()
+def test_a_task_can_snooze_and_cancel(heard: list[Any]) -> None:
+    snoozed, raised, returned = tasks.snooze.enqueue(), tasks.cancel.enqueue(), tasks.return_cancel.enqueue()
     work()
     assert tasks.snooze.get_result(snoozed.id).return_value == "awake"
-    shown = tasks.cancel.get_result(cancelled.id)
-    assert shown.status == TaskResultStatus.FAILED
-    assert shown.errors[-1].exception_class is JobCancelled
-    assert "nobody wants it" in shown.errors[-1].traceback
+    for cancelled in (raised.id, returned.id):
+        shown = default_task_backend.get_result(cancelled)
+        assert shown.status == TaskResultStatus.FAILED
+        assert shown.errors[-1].exception_class is JobCancelled
+        assert "nobody wants it" in shown.errors[-1].traceback
+    finished = [(result.id, status) for name, result, status in heard if name == "finished"]
+    assert sorted(finished) == sorted([(snoozed.id, "SUCCESSFUL"), (raised.id, "FAILED"), (returned.id, "FAILED")])
 
 
 def test_priorities_keep_their_order_and_zero_is_the_middle() -> None:
@@ -295,6 +307,28 @@ def test_signals_tell_the_life_of_a_task_once(heard: list[Any]) -> None:
     finished = [result for name, result, _ in heard if name == "finished"]
     assert [result.return_value for result in finished if result.status == "SUCCESSFUL"] == [1]
     assert [error.exception_class for result in finished for error in result.errors] == [ValueError]
+
+
+def test_a_receiver_that_fails_changes_nothing_of_what_has_happened() -> None:
+    def fail(**_: Any) -> None:
+        raise ArithmeticError
+
+    task_enqueued.connect(fail)
+    task_finished.connect(fail)
+    try:
+        result = tasks.add.enqueue(8)
+        work()
+    finally:
+        task_enqueued.disconnect(fail)
+        task_finished.disconnect(fail)
+    result.refresh()
+    assert (result.return_value, result.attempts) == (8, 1)
+
+
+def test_a_url_that_leads_to_the_database_joins_its_transactions() -> None:
+    there = {"BACKEND": "holdfast.contrib.django.HoldfastBackend", "OPTIONS": {"url": url_of_database("default")}}
+    with override_settings(TASKS={"default": there}):
+        assert backend_of("default").place.database == "default"
 
 
 def test_connections_end_with_the_task() -> None:
@@ -418,6 +452,8 @@ def test_a_task_can_be_enqueued_by_its_path() -> None:
         application("default").define("tests.contrib.site.tasks.add", {"args": [20], "kwargs": {"b": 2}}).dispatch()
     )
     bare = application("default").define("tests.contrib.site.tasks.shapes", {}).dispatch()
+    wrong = application("default").define("tests.contrib.site.tasks.add", ["Ada"]).dispatch()
     work()
+    assert default_task_backend.get_result(wrong).status == TaskResultStatus.FAILED
     assert default_task_backend.get_result(job_id).return_value == 22
     assert default_task_backend.get_result(bare).status == TaskResultStatus.SUCCESSFUL

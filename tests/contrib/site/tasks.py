@@ -1,5 +1,7 @@
 """Tasks of every kind, found by their module's name."""
 
+import asyncio
+import threading
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -70,6 +72,16 @@ async def fails_async() -> None:
     raise LookupError("async")
 
 
+@task(timeout=0.1, max_retries=0)
+def takes_too_long() -> None:
+    threading.Event().wait(30)
+
+
+@task(timeout=0.1, max_retries=0)
+async def awaits_too_long() -> None:
+    await asyncio.sleep(30)
+
+
 @task()
 def query() -> bool:
     with connection.cursor() as cursor:
@@ -80,6 +92,11 @@ def query() -> bool:
 @task()
 def cancel() -> None:
     raise Cancel("nobody wants it")
+
+
+@task()
+def return_cancel() -> Cancel:
+    return Cancel("nobody wants it")
 
 
 @task()

@@ -205,7 +205,8 @@ class HoldfastBackend(BaseTaskBackend):
         now = timezone.now()
         object.__setattr__(result, "enqueued_at", now)
         app.enqueue(self._definition(app, result, utc(now)), id=result.id, tx=tx)
-        announce = partial(task_enqueued.send, type(self), task_result=result)
+        # Robust: the job is kept, whatever a receiver makes of it.
+        announce = partial(task_enqueued.send_robust, type(self), task_result=result)
         if tx is not None and tx.in_atomic_block:
             tx.on_commit(announce)
         else:
@@ -244,7 +245,7 @@ class _Applications:
         alias, place = backend.alias, backend.place
         with self._lock:
             before, app = self._made.get(alias, (None, None))
-            if app is None or before != place:
+            if app is None or (before is not place and before != place):
                 if app is not None:
                     app.close()
                 app = place.application()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -98,6 +99,8 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Place
     if not url:
         database = DEFAULT_DB_ALIAS if database is None else database
         url = url_of_database(database)
+    elif _leads_to_default(url):
+        database = DEFAULT_DB_ALIAS
     return Place(
         alias=alias,
         url=url,
@@ -106,6 +109,13 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Place
         settings=settings,
         project=project,
     )
+
+
+def _leads_to_default(url: str) -> bool:
+    """Whether a URL is that of Django's own database, as the processes of a worker are told it."""
+    with suppress(ConfigError):
+        return url == url_of_database(DEFAULT_DB_ALIAS)
+    return False
 
 
 def url_of_database(alias: str) -> str:

@@ -96,7 +96,7 @@ def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "T
 def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engine: Engine) -> "TaskResult[Any]":
     """The result of a job, as the engine tells it."""
     job = history.job
-    call = msgspec.json.decode(job.payload, type=Call)
+    call = _call_of(job)
     enqueued = enqueued_of(msgspec.json.decode(job.meta, type=dict[str, Any]))
     runs = [past.record for past in history.attempts if past.record.outcome in _RAN]
     worker_ids = [_run(number) for number in range(1, len(runs) + 1)]
@@ -122,6 +122,14 @@ def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engin
     if job.state is JobState.COMPLETED and runs and runs[-1].result is not None:
         object.__setattr__(result, "_return_value", msgspec.json.decode(runs[-1].result))
     return result
+
+
+def _call_of(job: JobView) -> Call:
+    """The arguments; none, if somebody else has enqueued the job with a payload that is no call."""
+    try:
+        return msgspec.json.decode(job.payload, type=Call)
+    except msgspec.ValidationError:
+        return Call()
 
 
 def _run(number: int) -> str:

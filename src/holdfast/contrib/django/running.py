@@ -41,7 +41,9 @@ class _Run:
 
     def returned(self, value: object) -> object:
         """What is kept of the value; the result is final now, unless the task runs again."""
-        if isinstance(value, Snooze | Cancel):
+        stopped = self._context.host.stop_reason()
+        if stopped is not None or isinstance(value, Snooze | Cancel):
+            self.ended(stopped if stopped is not None else cast("Snooze | Cancel", value))
             return value
         try:
             value = normalize_json(value)
@@ -53,14 +55,14 @@ class _Run:
         object.__setattr__(self.result, "_return_value", value)
         return value
 
-    def is_last(self, error: BaseException) -> bool:
-        """Whether the task will not run again after this; the error is noted, then."""
-        if not self._ends(error):
-            return False
-        path = f"{type(error).__module__}.{type(error).__qualname__}"
-        self.result.errors.append(TaskError(exception_class_path=path, traceback=traceback_of(error)))
-        self._finish(TaskResultStatus.FAILED)
-        return True
+    def ended(self, error: BaseException) -> None:
+        """Note how the run has ended, if it was the last one."""
+        # A coroutine is stopped by a cancellation that does not say why.
+        error = self._context.host.stop_reason() or error
+        if self._ends(error):
+            path = f"{type(error).__module__}.{type(error).__qualname__}"
+            self.result.errors.append(TaskError(exception_class_path=path, traceback=traceback_of(error)))
+            self._finish(TaskResultStatus.FAILED)
 
     def _ends(self, error: BaseException) -> bool:
         match error:
@@ -95,14 +97,14 @@ class TaskHandler(Handler):
             run = _Run(self.task, self._alias, context)
             task_started.send(self._sender, task_result=run.result)
             try:
-                value = run.returned(self.task.func(*run.args, **run.kwargs))
+                return run.returned(self.task.func(*run.args, **run.kwargs))
             except BaseException as error:
-                if run.is_last(error):
-                    task_finished.send(self._sender, task_result=run.result)
+                run.ended(error)
                 raise
-            if run.result.is_finished:
-                task_finished.send(self._sender, task_result=run.result)
-            return value
+            finally:
+                # Whatever a receiver makes of it, the task has run.
+                if run.result.is_finished:
+                    task_finished.send_robust(self._sender, task_result=run.result)
 
 
 class AsyncTaskHandler(Handler):
@@ -124,14 +126,13 @@ class AsyncTaskHandler(Handler):
             await task_started.asend(self._sender, task_result=run.result)
             function = cast("Callable[..., Awaitable[object]]", self.task.func)
             try:
-                value = run.returned(await function(*run.args, **run.kwargs))
+                return run.returned(await function(*run.args, **run.kwargs))
             except BaseException as error:
-                if run.is_last(error):
-                    await task_finished.asend(self._sender, task_result=run.result)
+                run.ended(error)
                 raise
-            if run.result.is_finished:
-                await task_finished.asend(self._sender, task_result=run.result)
-            return value
+            finally:
+                if run.result.is_finished:
+                    await task_finished.asend_robust(self._sender, task_result=run.result)
         finally:
             await renew()
 
