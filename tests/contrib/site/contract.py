@@ -414,8 +414,9 @@ def test_what_is_wrong_is_told_to_whoever_enqueues() -> None:
         pytest.raises(ImproperlyConfigured, match="there is no database 'unheard-of' in DATABASES; known: default"),
     ):
         tasks.add.enqueue(1)
-    with pytest.raises(ImproperlyConfigured, match="is no backend of Holdfast; those that are: 'default', 'other'"):
-        backend_of("immediate")
+    for alias in ("immediate", "unheard-of"):
+        with pytest.raises(ImproperlyConfigured, match="is no backend of Holdfast; those that are: 'default', 'other'"):
+            backend_of(alias)
 
 
 def test_every_thread_has_the_same_application() -> None:

@@ -273,7 +273,7 @@ def backends() -> Iterator[HoldfastBackend]:
 
 def backend_of(alias: str) -> HoldfastBackend:
     """The backend of that alias."""
-    backend = task_backends[alias]
+    backend = task_backends[alias] if alias in task_backends else None  # noqa: SIM401 - no dictionary
     if not isinstance(backend, HoldfastBackend):
         ours = ", ".join(repr(one.alias) for one in backends()) or "none"
         raise ImproperlyConfigured(f"TASKS[{alias!r}] is no backend of Holdfast; those that are: {ours}")
