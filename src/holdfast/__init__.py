@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast, Job, JobOptions
+    from holdfast.app import Holdfast
     from holdfast.definition import JobBuilder, JobDefinition
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
+    from holdfast.job import Job, JobOptions
     from holdfast.metrics import InMemoryMetrics, MetricsCollector
     from holdfast.middleware import Middleware
     from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
@@ -49,12 +50,13 @@ __all__ = [
 
 # Where each public name lives. They are loaded when they are asked for, so that `holdfast --help` loads none of them.
 _HOMES = {
-    "holdfast.app": ("Holdfast", "Job", "JobOptions"),
+    "holdfast.app": ("Holdfast",),
     "holdfast.definition": ("JobBuilder", "JobDefinition"),
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),
+    "holdfast.job": ("Job", "JobOptions"),
     "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
     "holdfast.middleware": ("Middleware",),
     "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),

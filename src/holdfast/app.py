@@ -2,23 +2,19 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
-from functools import cached_property, update_wrapper
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
-from holdfast import __version__
+from holdfast import __version__, plugins
+from holdfast.backends import DEFAULT, Backends, Opened, named
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.codec import encode_payload
 from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.builder import BackoffLike, as_backoff
-from holdfast.definition.definition import span_s, unique
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.execution.runtime import JobRuntime, OnEnded
@@ -29,9 +25,11 @@ from holdfast.handlers import (
     FunctionHandler,
     Handler,
     HandlerRegistry,
+    JobContext,
     check_command,
 )
 from holdfast.handlers.dependencies import check_factory
+from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.queues.backends.sync import SyncBackend
@@ -39,14 +37,7 @@ from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
-from holdfast.values import (
-    DEFAULT_PRIORITY,
-    DEFAULT_QUEUE,
-    Backoff,
-    BackoffStrategy,
-    Progress,
-    WorkerResult,
-)
+from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, Progress, WorkerResult
 from holdfast.worker import QueueWorker, WorkerLoop
 
 if TYPE_CHECKING:
@@ -57,95 +48,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-C_co = TypeVar("C_co", covariant=True)
-R_co = TypeVar("R_co", covariant=True)
 H = TypeVar("H", bound=type[Handler])
 
 # A library only speaks if the program wants to hear it: the command line adds a handler, others may.
 logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 COMMAND_FACTS = "allowed-command"
-
-
-class JobOptions(TypedDict, total=False):
-    """How a job is enqueued, wherever options are given: on the decorator, by `options()`."""
-
-    name: str
-    queue: str
-    priority: int
-    max_retries: int
-    backoff: BackoffLike
-    timeout: float | timedelta
-    delay: float | timedelta
-    run_at: datetime
-    expires: float | timedelta | datetime
-    tags: Sequence[str]
-    meta: Mapping[str, object]
-    trace_id: str
-    fence: bool
-    id: str
-
-
-class Job(Generic[P, C_co, R_co]):
-    """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker.
-
-    `C_co` is what a call returns, and `R_co` what a run does: of an async function, what is awaited.
-    """
-
-    def __init__(self, app: "Holdfast", handler: FunctionHandler, options: JobOptions) -> None:
-        self._app = app
-        self._handler = handler
-        self._options = options
-        self._template = definition_of(handler.key, None, options)
-        self.key = handler.key
-        update_wrapper(self, handler.function)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
-        if self._handler.dependencies:
-            self._handler.check_call(args, kwargs)
-        return cast("C_co", self._handler.function(*args, **kwargs))
-
-    def options(self, **options: Unpack[JobOptions]) -> "Job[P, C_co, R_co]":
-        """The same job with other options."""
-        return Job(self._app, self._handler, {**self._options, **options})
-
-    def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
-        """The definition of this call; an invalid argument is an error here, not in the worker."""
-        return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
-
-    # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
-    # `tx` it checks nothing, and the arguments are checked when the call is made.
-    @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
-    @overload
-    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle[R_co]: ...
-    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R_co]:
-        """Keep this call for a worker; with `tx=connection`, if and when that transaction of yours is committed.
-
-        A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
-        """
-        tx = None if self._handler.takes("tx") else kwargs.pop("tx", None)
-        job_id = self._app.enqueue(self.define(*args, **kwargs), id=self._options.get("id"), tx=tx)
-        return self.handle(job_id)
-
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R_co]:
-        """Keep this call for a worker, while the event loop goes on."""
-        definition = self.define(*args, **kwargs)
-        job_id = await self._app.enqueue_async(definition, id=self._options.get("id"))
-        return AsyncJobHandle(self.handle(job_id))
-
-    def handle(self, job_id: str) -> JobHandle[R_co]:
-        """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
-        return self._app.handle(job_id, returns=self._handler.returns)
-
-
-class JobDecorator(Protocol):
-    """What `@hf.job(...)` makes of a function."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
 
 
 class Holdfast:
@@ -155,6 +63,8 @@ class Holdfast:
         self,
         url: str | None = None,
         *,
+        backends: Mapping[str, str] | None = None,
+        routes: Mapping[str, str] | None = None,
         settings: Settings | None = None,
         signing_key: str | None = None,
         allowlist: Mapping[str, Collection[str]] | None = None,
@@ -167,8 +77,6 @@ class Holdfast:
     ) -> None:
         self.project: Project = find_project(Path(directory) if directory is not None else None)
         self.settings = settings if settings is not None else load_settings(self.project)
-        self.url = url or self.settings.url or self.project.default_url
-        self.metrics = metrics if metrics is not None else InMemoryMetrics()
         self.commands = CommandHandler(self.settings.allowed_commands if allowed_commands is None else allowed_commands)
         self.registry = HandlerRegistry(self.settings.allowlist if allowlist is None else allowlist)
         self.registry.register(COMMAND_KEY, self.commands)
@@ -176,10 +84,25 @@ class Holdfast:
         self._retry_policy = retry_policy
         self._middleware = checked(middleware)
         self._clock = clock
-        self._opening = threading.Lock()
-        self._opened: tuple[Engine, Signer] | None = None
-        self._stand_in: tuple[Engine, Signer] | None = None
-        self._inline: QueueWorker | None = None
+        self._metrics = metrics
+        self.backends = Backends(
+            {
+                DEFAULT: url or self.settings.url or self.project.default_url,
+                **(self.settings.backends if backends is None else backends),
+            },
+            self.settings.routes if routes is None else routes,
+            self._open,
+        )
+
+    @classmethod
+    def at(cls, place: str | None) -> Self:
+        """What is kept at a URL, or in the backend of that name, and nowhere else; without one, as it is configured."""
+        if place is None:
+            return cls()
+        settings = load_settings(find_project())
+        if settings.backends and ":" not in place:
+            place = named(place, settings.backends)
+        return cls(place, settings=settings, backends={}, routes={})
 
     # Looked up when it is first needed: what the file names may be a module that makes this very application.
     @cached_property
@@ -191,26 +114,17 @@ class Holdfast:
     def _enqueue_hooks(self) -> tuple[Middleware, ...]:
         return around_enqueue(self.middleware)
 
-    def _open(self) -> tuple[Engine, Signer]:
-        """The engine and its keys, opened once, whichever thread comes first."""
-        if self._opened is None:
-            with self._opening:
-                if self._opened is None:
-                    self._opened = self._open_now()
-        return self._opened
-
-    def _open_now(self) -> tuple[Engine, Signer]:
-        if self._stand_in is not None:
-            return self._stand_in
-        engine, signer = self._factory().open(self.url)
-        if self.url == self.project.default_url and self.project.directory is not None:
+    def _open(self, url: str) -> Opened:
+        engine, signer = self._factory().open(url)
+        around = ExitStack()
+        if url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer)
         if isinstance(engine, SyncBackend):
-            self._inline = self._worker(engine, signer)
-            engine.attach(self._inline.process_once)
-        return engine, signer
+            inline = around.enter_context(self._worker(engine, signer))
+            engine.attach(inline.process_once)
+        return Opened(engine, signer, around)
 
     def _factory(self) -> BackendFactory:
         settings = self.settings
@@ -233,39 +147,62 @@ class Holdfast:
             return Unsigned()
         return find_keyring(self._signing_key, configured_file=self.settings.signing_key_file)
 
-    def backend(self) -> Engine:
-        """The engine, opened when it is first needed."""
-        return self._open()[0]
+    @property
+    def url(self) -> str:
+        """Where the jobs are that no route sends elsewhere."""
+        return self.backends.urls[DEFAULT]
+
+    def relocate(self, url: str) -> None:
+        """Keep them there from now on."""
+        self.close()
+        self.backends.urls[DEFAULT] = url
+
+    def backend(self, name: str = DEFAULT) -> Engine:
+        """The engine of that name, opened when it is first needed."""
+        return self.backends.opened(name).engine
+
+    def backend_for(self, queue: str) -> Engine:
+        """The engine that a queue is in."""
+        return self.backend(self.backends.name_for(queue))
 
     @contextmanager
     def standing_in(self, engine: Engine, signer: Signer) -> Generator[None]:
-        """Keep the jobs in this engine while the block runs, also after a `close()`; then all is as it was before.
-
-        What was open before stays open and is not touched. For tests: `holdfast.testing` builds on it.
-        """
-        with self._opening:
-            before = self.url, self._stand_in, self._opened, self._inline
-            self.url, self._stand_in, self._opened, self._inline = "memory://", (engine, signer), None, None
-        try:
+        """Keep all jobs in this engine while the block runs; for tests."""
+        with self.backends.standing_in(engine, signer):
             yield
-        finally:
-            with self._opening:
-                self.url, self._stand_in, self._opened, self._inline = before
 
     @property
     def location(self) -> str:
         """Where the jobs are, for people."""
-        return str(sqlite_path(self.url)) if self.url.startswith("sqlite:") else redacted(self.url)
+        return self.location_of(DEFAULT)
+
+    def location_of(self, name: str) -> str:
+        """Where a backend is, for people."""
+        url = self.backends.urls[name]
+        return str(sqlite_path(url)) if url.startswith("sqlite:") else redacted(url)
 
     def create_schema(self) -> None:
-        """Prepare the engine or bring its schema up to date. On a server, that needs no key."""
-        engine, signer = self._factory().open(self.url, may_share=True)
-        with engine:
-            engine.create_schema()
-            if isinstance(signer, Keyring):
-                _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
+        """Prepare the engines or bring their schemas up to date. On a server, that needs no key."""
+        for url in self.backends.urls.values():
+            engine, signer = self._factory().open(url, may_share=True)
+            with engine:
+                engine.create_schema()
+                if isinstance(signer, Keyring):
+                    _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
 
-    # Both forms of an async function, then both of any other.
+    # As `JobDecorator` has it, which is the last of these.
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Unknown, ...], Coroutine[Any, Any, R]], /
+    ) -> Job[..., Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Unknown, ...], R], /) -> Job[..., R, R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> ContextJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R, R]: ...
     @overload
     def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
     @overload
@@ -290,9 +227,9 @@ class Holdfast:
     ) -> Any:
         """Make a plain or async function a job, under its own name or another key."""
 
-        def register(function: Callable[P, R]) -> Job[P, R, R]:
+        def register(function: Callable[..., Any]) -> Job[..., Any, Any]:
             handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
-            job = Job[P, R, R](self, handler, options)  # wrong options are an error here, where they are written
+            job = Job[..., Any, Any](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)
             return job
 
@@ -339,24 +276,47 @@ class Holdfast:
         `tx` is a connection to the engine's own database, which must be SQLite, PostgreSQL or MySQL: the driver's, a
         SQLAlchemy connection or session, or Django's. The job is kept if its transaction is.
         """
+        return self._keep(definition, id, tx)[0]
+
+    def dispatch(
+        self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None, returns: Any = Any
+    ) -> JobHandle[Any]:
+        """The same, returning a handle; its result is read as this type."""
+        job_id, engine = self._keep(definition, id, tx)
+        return JobHandle(job_id, engine, engine.clock, returns=returns)
+
+    def _keep(self, definition: JobDefinition, id: str | None, tx: object | None) -> tuple[str, Engine]:
         if not self._enqueue_hooks:
-            self.check(definition)
-            return self.backend().enqueue(definition, id=id, tx=tx)
+            return self._kept(definition, id, tx)
         with self.enqueueing([definition]) as enqueueing:
-            [definition] = enqueueing.definitions
-            self.check(definition)
-            enqueueing.ids = [self.backend().enqueue(definition, id=id, tx=tx)]
-        return enqueueing.ids[0]
+            job_id, engine = self._kept(enqueueing.definitions[0], id, tx)
+            enqueueing.ids = [job_id]
+        return job_id, engine
+
+    def _kept(self, definition: JobDefinition, id: str | None, tx: object | None) -> tuple[str, Engine]:
+        self.check(definition)
+        engine = self.backend_for(definition.queue)
+        return engine.enqueue(definition, id=id, tx=tx), engine
 
     def enqueue_many(self, definitions: Iterable[JobDefinition], *, tx: object | None = None) -> list[str]:
         """Keep one job of each definition, all or none, in one round trip; in your own transaction, if `tx` is one."""
-        engine = self.backend()
         with self.enqueueing(list(definitions)) as enqueueing:
             for definition in enqueueing.definitions:
                 self.check(definition)
+            engine = self._backend_for_all(enqueueing.definitions)
             accepted = engine.accept(engine.envelopes.make_many(enqueueing.definitions), tx)
             enqueueing.ids = [one.id for one in accepted]
         return list(enqueueing.ids)
+
+    def _backend_for_all(self, definitions: Iterable[JobDefinition]) -> Engine:
+        names = self.backends.names_for(definition.queue for definition in definitions)
+        if len(names) > 1:
+            (one, queue), (other, another), *_ = names.items()
+            raise DefinitionError(
+                f"all or none of these jobs cannot be promised: queue '{queue}' is in backend '{one}' and queue "
+                f"'{another}' in backend '{other}'; enqueue those of each backend by themselves"
+            )
+        return self.backend(next(iter(names), DEFAULT))
 
     def enqueueing(self, definitions: Sequence[JobDefinition]) -> Enqueueing:
         """The hooks of the middleware around whatever keeps these definitions."""
@@ -364,7 +324,13 @@ class Holdfast:
 
     async def enqueue_async(self, definition: JobDefinition, *, id: str | None = None) -> str:
         """Keep one job of this definition, while the event loop goes on."""
-        return await asyncio.to_thread(self.enqueue, definition, id=id)
+        return (await self.dispatch_async(definition, id=id)).id
+
+    async def dispatch_async(
+        self, definition: JobDefinition, *, id: str | None = None, returns: Any = Any
+    ) -> AsyncJobHandle[Any]:
+        """The same, returning a handle."""
+        return AsyncJobHandle(await asyncio.to_thread(self.dispatch, definition, id=id, returns=returns))
 
     async def enqueue_many_async(self, definitions: Iterable[JobDefinition]) -> list[str]:
         """Keep one job of each definition, all or none, while the event loop goes on."""
@@ -380,25 +346,30 @@ class Holdfast:
                     f"a command job needs a payload like {{'argv': ['sleep', '2']}}: {problem}"
                 ) from None
             if not argv or argv[0] not in self.commands.allowed:
-                check_command(argv, self.commands.allowed | self.backend().facts(COMMAND_FACTS))
+                check_command(argv, self.commands.allowed | self.backend_for(definition.queue).facts(COMMAND_FACTS))
 
-    def handle(self, job_id: str, *, returns: Any = Any) -> JobHandle[Any]:
-        """The handle of a job, by its id; its result is read as this type."""
-        engine = self.backend()
+    def handle(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> JobHandle[Any]:
+        """The handle of a job, by its id; its result is read as this type.
+
+        Of several backends, the one that this queue is in is asked for it.
+        """
+        engine = self.backend() if queue is None else self.backend_for(queue)
         return JobHandle(job_id, engine, engine.clock, returns=returns)
 
-    def handle_async(self, job_id: str, *, returns: Any = Any) -> AsyncJobHandle[Any]:
+    def handle_async(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> AsyncJobHandle[Any]:
         """The same for an event loop."""
-        return AsyncJobHandle(self.handle(job_id, returns=returns))
+        return AsyncJobHandle(self.handle(job_id, queue=queue, returns=returns))
 
     def worker(
         self,
         *,
+        backend: str = DEFAULT,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
     ) -> QueueWorker:
         """A worker in this process. `tee` sees a job's output while it runs, `on_progress` how far it says it is."""
-        return self._worker(*self._open(), tee=tee, on_progress=on_progress)
+        opened = self.backends.opened(backend)
+        return self._worker(opened.engine, opened.signer, tee=tee, on_progress=on_progress)
 
     def _worker(
         self,
@@ -426,6 +397,7 @@ class Holdfast:
         on_ended: OnEnded | None = None,
     ) -> JobRuntime:
         """What runs one attempt of a job of this application, in this process."""
+        self.prepare()
         return JobRuntime(
             self.registry,
             clock=engine.clock,
@@ -441,16 +413,21 @@ class Holdfast:
         program: "Program",
         options: "WorkerOptions",
         *,
+        backend: str | None = None,
         on_results: Callable[[Sequence[WorkerResult]], None] | None = None,
         notifier: "Notifier | None" = None,
     ) -> "Supervisor":
-        """A worker whose children run this program, which has to know the same handlers; `run()` it."""
+        """A worker whose children run this program, which has to know the same handlers; `run()` it.
+
+        It takes from the backend its queues are in, if none is named.
+        """
         # Imported here: producers, which are most programs, need none of it.
         from holdfast.worker.intake import Intake
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
 
-        engine, signer = self._open()
+        engine, signer, _ = self.backends.opened(self.backend_of_worker(options.queues) if backend is None else backend)
+        self.prepare()
         return Supervisor(
             engine,
             program=program,
@@ -463,10 +440,64 @@ class Holdfast:
             notifier=notifier,
         )
 
-    @property
+    def backend_of_worker(self, queues: Iterable[str]) -> str:
+        """The name of the one backend that all of these queues are in: a worker takes from one."""
+        names = self.backends.names_for(queues)
+        if len(names) > 1:
+            (one, queue), (other, another), *_ = names.items()
+            raise ConfigError(
+                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}', and a worker takes "
+                "from one: start one for each"
+            )
+        return next(iter(names), DEFAULT)
+
+    def prepare(self) -> None:
+        """Load what the configuration names: a name that leads nowhere is an error now, before any job is taken."""
+        _ = self.middleware, self.metrics, self.retry_policy, self._named_handlers
+
+    # Looked up when they are first needed: what the file names may be a module that makes this very application.
+    @cached_property
+    def _named_handlers(self) -> tuple[str, ...]:
+        return tuple(self._register_named(name) for name in self.settings.handlers)
+
+    def _register_named(self, named: str) -> str:
+        """Register a handler that the configuration names: `KEY=MODULE:NAME`, or the name it is installed under."""
+        key, _, name = named.rpartition("=")
+        found = plugins.load(plugins.HANDLERS, name, self.project.directory)
+        if isinstance(found, Job):
+            found = found.function  # of another application, perhaps: what it does is what counts
+        if not callable(found) and not isinstance(found, Handler):
+            raise ConfigError(f"the handler '{name}' is neither a function nor a Handler, but {found!r}")
+        key = key or name.rpartition(":")[2].rpartition(".")[2]
+        self.registry.register(key, found)
+        return key
+
+    @cached_property
     def retry_policy(self) -> RetryPolicy:
         """When a failed job that brings no backoff of its own runs again."""
-        return self._retry_policy or BackoffPolicy(self.backoff)
+        if self._retry_policy is not None or not self.settings.retry_policy:
+            return self._retry_policy or BackoffPolicy(self.backoff)
+        named = plugins.make(plugins.RETRY_POLICIES, self.settings.retry_policy, self.project.directory)
+        if not callable(getattr(named, "delay", None)):
+            raise ConfigError(f"{named!r} is no retry policy: it needs a method  delay(attempt, error) -> seconds")
+        return cast("RetryPolicy", named)
+
+    @property
+    def metrics(self) -> MetricsCollector:
+        """What counts what happens here."""
+        if self._metrics is None:
+            self._metrics = self._named_metrics() if self.settings.metrics else InMemoryMetrics()
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, collector: MetricsCollector) -> None:
+        self._metrics = collector
+
+    def _named_metrics(self) -> MetricsCollector:
+        named = plugins.make(plugins.METRICS, self.settings.metrics, self.project.directory)
+        if not callable(getattr(named, "count", None)):
+            raise ConfigError(f"{named!r} is no metrics collector: it needs a method  count(name, value, *, queue)")
+        return cast("MetricsCollector", named)
 
     @property
     def backoff(self) -> Backoff:
@@ -501,56 +532,14 @@ class Holdfast:
         )
 
     def close(self) -> None:
-        """Let go of the engine."""
-        if self._inline is not None:
-            self._inline.close()
-            self._inline = None
-        if self._opened is not None:
-            self._opened[0].close()
-            self._opened = None
+        """Let go of the engines."""
+        self.backends.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
-    """The definition of a job with these options."""
-    unknown = sorted(set(options) - JobOptions.__optional_keys__)
-    if unknown:
-        raise DefinitionError(
-            f"'{unknown[0]}' is no option of a job; known: {', '.join(sorted(JobOptions.__optional_keys__))}"
-        )
-    expires = options.get("expires")
-    expires_at = expires if isinstance(expires, datetime) else None
-    expires_in = None if isinstance(expires, datetime) else span_s(expires)
-    backoff = options.get("backoff")
-    return JobDefinition(
-        handler=key,
-        payload=encode_payload(payload),
-        name=options.get("name"),
-        queue=options.get("queue", DEFAULT_QUEUE),
-        priority=options.get("priority", DEFAULT_PRIORITY),
-        max_retries=options.get("max_retries"),
-        backoff=None if backoff is None else as_backoff(backoff),
-        timeout=span_s(options.get("timeout")),
-        delay=span_s(options.get("delay")),
-        run_at=options.get("run_at"),
-        expires_in=expires_in,
-        expires_at=expires_at,
-        tags=unique(options.get("tags", ())),
-        meta=_encoded_meta(options.get("meta", {})),
-        trace_id=options.get("trace_id"),
-        fence=options.get("fence", False),
-    )
-
-
-def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
-    if not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-        raise DefinitionError(f"meta must be a mapping, not {meta!r}")
-    return encode_payload(dict(meta), what="the meta")
 
 
 def _keep_out_of_version_control(directory: Path) -> None:

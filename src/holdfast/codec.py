@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 from msgspec import Struct
 
+from holdfast import models
 from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected
 from holdfast.values import DEFAULT_PRIORITY, Backoff
 
@@ -69,7 +70,7 @@ class _VersionOnly(msgspec.Struct):
     v: int
 
 
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=models.written)
 _decoder = msgspec.json.Decoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
 _sealed_decoder = msgspec.json.Decoder(_Sealed)
@@ -173,6 +174,11 @@ def content_digest(wire: bytes) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
 
 
+def encode_value(value: object) -> bytes:
+    """The JSON of anything that has one, whether or not it can be read back."""
+    return _encoder.encode(value)
+
+
 def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
     """The JSON of a payload, or `PayloadRejected` if another process could not read exactly this value back."""
     if isinstance(value, msgspec.Raw):
@@ -195,7 +201,7 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
 
 def _check_closely(value: object, encoded: bytes, what: str) -> None:
     try:
-        plain = msgspec.to_builtins(value)
+        plain = msgspec.to_builtins(value, enc_hook=models.written)
     except TypeError:  # raw JSON inside: there is nothing to see but the bytes
         strict_json(encoded, what=what)
     else:

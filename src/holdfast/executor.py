@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.app import Holdfast
+from holdfast.backends import DEFAULT
 from holdfast.errors import HoldfastError
 from holdfast.loading import load_app
 from holdfast.logs import log_to_stderr
@@ -22,10 +23,14 @@ from holdfast.worker.executors.frames import Broken, Ready, packed
 
 
 class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child has to know: the application, what the command line said about it, and its limits."""
+    """What a child has to know: the application, what the command line said about it, and its limits.
+
+    `url` is a place for the jobs, or the name of one of the application's backends; `backend` is the one worked here.
+    """
 
     app: str | None = None
     url: str | None = None
+    backend: str = DEFAULT
     allow: tuple[str, ...] = ()
     slots: int = 1
     max_jobs: int = 0
@@ -34,12 +39,11 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def application(self) -> Holdfast:
         """The application as this process is to see it."""
-        hf = load_app(self.app) if self.app else Holdfast(self.url)
-        if self.app and self.url:
-            hf.close()  # the module may have used it while it was imported
-            hf.url = self.url
+        hf = load_app(self.app) if self.app else Holdfast()
+        if self.url and self.url not in hf.backends.urls:
+            hf.relocate(self.url)
         hf.commands.allowed |= frozenset(self.allow)
-        hf.middleware  # noqa: B018 - a name that leads nowhere is an error here, before any job is taken
+        hf.prepare()
         return hf
 
 
@@ -81,7 +85,7 @@ def main() -> int:
         slots=setup.slots,
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
         # A child opens the engine only for a handler that asks for a transaction.
-        transactions=lambda job_id, delivery: hf.backend().transaction(job_id, delivery),
+        transactions=lambda job_id, delivery: hf.backend(setup.backend).transaction(job_id, delivery),
         middleware=hf.middleware,
     )
     return 0

@@ -2,19 +2,16 @@
 
 import inspect
 import logging
-import sys
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from holdfast import plugins
 from holdfast.definition import JobDefinition
-from holdfast.errors import ConfigError, DefinitionError, HoldfastError
+from holdfast.errors import ConfigError, DefinitionError
 from holdfast.handlers.contract import Cancel, JobContext, Snooze
 
-ENTRY_POINTS: Final = "holdfast.middleware"
-_OURS: Final = {"otel": "holdfast.tracing:OpenTelemetry"}
 _log = logging.getLogger("holdfast.middleware")
 
 
@@ -188,48 +185,8 @@ def _checked(middleware: object) -> Middleware:
 
 
 def named_middleware(names: Iterable[str], directory: Path | None = None) -> tuple[Middleware, ...]:
-    """The objects that a configuration names: entry points of `holdfast.middleware`, or `MODULE:NAME`.
-
-    `directory` is where the project's own modules are; without a project, that is where one stands.
-    """
-    return checked(_made(name, directory) for name in names)
-
-
-def _made(name: str, directory: Path | None) -> object:
-    made = _found(name, directory)
-    if not inspect.isclass(made):
-        return made
-    try:
-        return made()
-    except TypeError as problem:
-        raise ConfigError(
-            f"the middleware '{name}' cannot be made without arguments ({problem}): name an object instead of a class"
-        ) from problem
-
-
-def _found(name: str, directory: Path | None) -> object:
-    from importlib.metadata import entry_points  # here: importing it takes longer than all of ours
-
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            return point.load()
-        except (ImportError, AttributeError) as problem:
-            raise ConfigError(f"the middleware '{name}' cannot be loaded from {point.value}: {problem}") from problem
-    module_name, _, attribute = _OURS.get(name, name).partition(":")
-    if not attribute:
-        known = sorted({*_OURS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-        raise ConfigError(
-            f"there is no middleware '{name}': write MODULE:NAME, or one of those installed: {', '.join(known)}"
-        )
-    home = str(directory or Path.cwd())
-    if home not in sys.path:
-        sys.path.append(home)
-    try:
-        return getattr(import_module(module_name), attribute)
-    except HoldfastError:
-        raise
-    except Exception as problem:
-        raise ConfigError(f"the middleware '{name}' cannot be loaded: {type(problem).__name__}: {problem}") from problem
+    """The objects that a configuration names."""
+    return checked(plugins.make(plugins.MIDDLEWARE, name, directory) for name in names)
 
 
 def _name_of(middleware: Middleware) -> str:

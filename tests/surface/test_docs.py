@@ -1,37 +1,22 @@
 """The documentation is true: its commands run and print what it shows, its snippets work, its tables fit the program.
 
-Every ```console or ```sh block with lines that begin with `$ ` is run, page by page, in a fresh project directory; the
-lines below a command are what it prints, stderr included. Comments before a block steer that:
-
-    <!-- test: skip (why) -->         this block is not run
-    <!-- test: exit 4 -->             its last command ends with that code instead of 0
-    <!-- test: env NAME=VALUE -->     its commands see this variable, to be quick
-    <!-- test: file app.py -->        this block is written to that file
-    <!-- test: run -->                this Python block is run; a ```text block right behind it is what it prints
-    <!-- test: wire NAME -->          a part of the worked example of docs/wire.md
-
-Ids, times, spans, versions and the project's directory may differ, and so may the width of columns. `…` stands for any
-text in a line, or, alone in a line, for any number of lines. A command that ends with `&` runs beside the others and
-has to end by itself.
+How a page is tried out, and which comments steer that, is said in pages.py.
 """
 
 import json
-import os
 import re
+import shlex
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 import pytest
 
 from holdfast import Backoff, BackoffPolicy, Holdfast
 from holdfast.cli import cli, failing
+from holdfast.cli.page import PROGRAM, examples_of, leaves, with_commands
 from holdfast.clock import ManualClock
 from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Settings
@@ -39,78 +24,33 @@ from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING
 from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.contract import effect_of
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses
-from holdfast.values import DeadReason, JobState, Outcome, WorkerState, WorkerStatus
-
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-BIN = Path(sys.executable).parent
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
-SHOWN_DIRECTORY = "/srv/shop"
-
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARK = re.compile(r"<!-- test: (\w+) ?(.*?) -->\n\Z")
-_LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
-_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_MOVING = (
-    (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "<time>"),
-    (re.compile(r"^\d\d:\d\d:\d\d (?=[A-Z]+ )", re.MULTILINE), "<time> "),
-    (re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)? (ms|s|m|h|d)\b"), "<span>"),
-    (re.compile(r"\b(holdfast|python|sqlite) \d+(\.\w+)+"), r"\1 <version>"),
-    (re.compile(r"\brun-[0-9a-f]{12}\b"), "run-…"),
-    (re.compile(r"[ \t]+"), " "),
+from holdfast.values import (
+    FINAL_STATES,
+    Abandon,
+    Ack,
+    Cancel,
+    DeadReason,
+    JobLease,
+    JobState,
+    Nack,
+    Outcome,
+    Release,
+    Settlement,
+    WorkerState,
+    WorkerStatus,
 )
 
+from .newcomer import STATIONS, steps_table
+from .pages import DOCS, FENCE, HEADING, PAGES, README, ROOT, Site, Step, Walk, blocks_of
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page, with what the comment before it says."""
+COMMANDS = dict(leaves(cli, PROGRAM))
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-    page: Path
-    line: int
-    language: str
-    text: str
-    mark: str
-    detail: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def is_shell(self) -> bool:
-        return self.language in ("console", "sh") and self.mark != "skip" and self.text.startswith("$ ")
-
-    @property
-    def is_step(self) -> bool:
-        return self.is_shell or self.mark in ("file", "run")
-
-    def commands(self) -> Iterator[tuple[str, str]]:
-        """Each command with the lines that it is said to print."""
-        for part in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            yield command, output
-
-
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found: list[Block] = []
-    for fence in _FENCE.finditer(text):
-        mark = _MARK.search(text, max(0, fence.start() - 200), fence.start())
-        found.append(
-            Block(
-                page=page,
-                line=text.count("\n", 0, fence.start()) + 1,
-                language=fence[1],
-                text=fence[2],
-                mark=mark[1] if mark else "",
-                detail=mark[2] if mark else "",
-            )
-        )
-    return found
+_LINK = re.compile(r"(?<!\!)\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def named(page: Path) -> str:
@@ -134,63 +74,6 @@ def codes_of(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-class Site:
-    """A fresh project directory, in which a page is tried out."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "shop"
-        self.directory.mkdir()
-        (self.directory / "holdfast.toml").touch()
-        # `./holdfast` is for checkouts; here it leads to the same program. test_launcher.py tries the real one.
-        launcher = self.directory / "holdfast"
-        launcher.write_text(f'#!/bin/sh\nexec "{BIN}/holdfast" "$@"\n')
-        launcher.chmod(0o755)
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("HOLDFAST_", "XDG_", "PYTHON")) and name not in ("COLUMNS", "FORCE_COLOR")
-        }
-        self.environment = {
-            **kept,
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "HOME": str(directory),
-            "LC_ALL": "C.UTF-8",
-            "TZ": "UTC",
-        }
-        self._beside: list[tuple[str, subprocess.Popen[str]]] = []
-
-    def run(self, command: str, extra: Mapping[str, str]) -> tuple[int, str]:
-        """Run a command of the page: its exit code and what it printed."""
-        process = self._start(command, extra)
-        output, _ = process.communicate(timeout=60)
-        return process.returncode, output.replace(str(self.directory), SHOWN_DIRECTORY)
-
-    def run_beside(self, command: str, extra: Mapping[str, str]) -> None:
-        self._beside.append((command, self._start(command, extra)))
-
-    def finish(self) -> None:
-        """Wait for what runs beside."""
-        for command, process in self._beside:
-            output, _ = process.communicate(timeout=30)
-            assert process.returncode == 0, f"$ {command} &\n{output}"
-
-    def abort(self) -> None:
-        for _, process in self._beside:
-            process.kill()
-            process.communicate()
-
-    def _start(self, command: str, extra: Mapping[str, str]) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=self.directory,
-            env={**self.environment, **extra},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-        )
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
@@ -198,53 +81,21 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.abort()
 
 
-def still(text: str) -> str:
-    """The text with everything that differs from run to run replaced."""
-    for pattern, replacement in _MOVING:
-        text = pattern.sub(replacement, text)
-    return "\n".join(line.strip() for line in text.strip().splitlines())
+def has_steps(page: Path) -> bool:
+    return any(block.is_step for block in blocks_of(page))
 
 
-def fits(shown: str, printed: str) -> bool:
-    lines = [
-        r"(?:.*\n)*" if line == "…" else re.escape(line).replace("…", ".*") + r"\n" for line in still(shown).split("\n")
-    ]
-    return re.fullmatch("".join(lines), still(printed) + "\n") is not None
-
-
-def try_shell(site: Site, block: Block) -> None:
-    extra = dict([block.detail.split("=", 1)]) if block.mark == "env" else {}
-    commands = list(block.commands())
-    for number, (command, shown) in enumerate(commands, start=1):
-        if command.endswith(" &"):
-            site.run_beside(command.removesuffix(" &"), extra)
-            continue
-        code, printed = site.run(command, extra)
-        expected = int(block.detail) if block.mark == "exit" and number == len(commands) else 0
-        said = f"{block.place}\n$ {command}\n{printed}"
-        assert code == expected, f"{said}ended with {code}, not {expected}"
-        assert fits(shown, printed), f"{said}\nis not what the page shows:\n{shown}"
-
-
-def try_python(site: Site, block: Block, behind: Block | None) -> None:
-    (site.directory / "snippet.py").write_text(block.text, encoding="utf-8")
-    code, printed = site.run("python snippet.py", {})
-    assert code == 0, f"{block.place}\n{printed}"
-    if behind is not None and behind.language == "text" and not behind.mark:
-        assert fits(behind.text, printed), f"{block.place}\n{printed}\nis not what the page shows:\n{behind.text}"
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if any(block.is_step for block in blocks_of(page))], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if has_steps(page) and page != README], ids=named)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, site: Site) -> None:
-    blocks = blocks_of(page)
-    for block, behind in zip(blocks, [*blocks[1:], None], strict=True):
-        if block.mark == "file":
-            (site.directory / block.detail).write_text(block.text, encoding="utf-8")
-        elif block.mark == "run":
-            try_python(site, block, behind)
-        elif block.is_shell:
-            try_shell(site, block)
-    site.finish()
+    Walk(site.in_a_project()).through(page)
+
+
+def test_a_newcomer_gets_from_the_first_job_to_a_retried_dead_letter_with_the_readme_alone(site: Site) -> None:
+    steps: list[Step] = []
+    Walk(site.in_a_checkout(), on_step=steps.append).through(README)
+    passed = [station for step in steps for station, begins in STATIONS.items() if step.what.startswith(begins)]
+    assert list(dict.fromkeys(passed)) == list(STATIONS)
+    assert steps_table(steps).count("\n") > len(steps)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -264,13 +115,13 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 
 def anchors_of(page: Path) -> set[str]:
     """The fragments that a page's headings can be reached by."""
-    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    headings = HEADING.findall(page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_relative_links_lead_somewhere(page: Path) -> None:
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for link in _LINK.findall(text):
         if "://" in link:
             continue
@@ -296,17 +147,19 @@ def test_pages_show_no_path_of_a_machine() -> None:
 
 
 def test_files_and_laws_that_pages_name_exist() -> None:
-    files = [str(path) for place in ("src", "benchmarks") for path in (ROOT / place).rglob("*.*")]
+    files = [str(path) for place in ("src", "benchmarks", "tests") for path in (ROOT / place).rglob("*.*")]
     for page in PAGES:
-        for code in codes_of(_FENCE.sub("", page.read_text(encoding="utf-8"))):
-            if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in ("app.py", "flaky.py"):
+        its_own = {block.detail for block in blocks_of(page) if block.mark == "file"}
+        for code in codes_of(FENCE.sub("", page.read_text(encoding="utf-8"))):
+            if re.fullmatch(r"[\w/]+\.(py|lua)", code) and code not in its_own:
                 assert any(path.endswith(f"/{code}") for path in files), f"{named(page)}: {code}"
             if code.startswith("test_"):
                 assert code in clauses(), f"{named(page)}: {code}"
 
 
-def test_the_delays_of_the_readme_are_the_defaults() -> None:
-    assert "2, 4 and 8 seconds (give or take 15 %)" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_delays_that_pages_name_are_the_defaults() -> None:
+    for page in (README, DOCS / "howto" / "retries.md"):
+        assert "2, 4 and 8 seconds (give or take 15 %)" in " ".join(page.read_text(encoding="utf-8").split())
     backoff = Holdfast("memory://", settings=Settings()).backoff
     assert backoff == Backoff()
     assert backoff.jitter == 0.15
@@ -314,40 +167,11 @@ def test_the_delays_of_the_readme_are_the_defaults() -> None:
     assert [policy.delay(attempt) for attempt in (2, 3, 4)] == [2, 4, 8]
 
 
-def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by what is typed to reach it."""
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    context = click.Context(command, info_name=path)
-    for name in command.list_commands(context):
-        inner = command.get_command(context, name)
-        assert inner is not None
-        yield from leaves(inner, f"{path} {name}")
-
-
-COMMANDS = dict(leaves(cli, "holdfast"))
-
-
-def option_row(option: click.Option) -> list[str]:
-    names = ", ".join(sorted(option.opts, key=len))
-    value = "" if option.is_flag else f" {option.metavar or 'N'}"
-    default = f" Default: {option.default}." if option.show_default else ""
-    return [f"`{names}{value}`", f"{option.help}{default}"]
-
-
-def test_the_command_line_page_has_every_command_and_no_other() -> None:
+def test_the_command_line_page_is_made_from_the_code() -> None:
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert page == with_commands(page), "renew it:  python -m holdfast.cli.page docs/cli.md"
     described = [heading for heading in sections_of(DOCS / "cli.md") if heading.startswith("holdfast ")]
     assert sorted(described) == sorted(COMMANDS)
-
-
-@pytest.mark.parametrize("path", COMMANDS)
-def test_the_command_line_page_has_every_option(path: str) -> None:
-    command, section = COMMANDS[path], sections_of(DOCS / "cli.md")[path]
-    usage = " ".join([path, *command.collect_usage_pieces(click.Context(command, info_name=path))])
-    assert f"`{usage}`" in section
-    options = [option_row(option) for option in command.params if isinstance(option, click.Option)]
-    assert rows_of(section, "Option") == options
 
 
 def test_the_command_line_page_has_every_member_of_a_job() -> None:
@@ -366,6 +190,34 @@ def test_the_command_line_page_has_every_exit_code() -> None:
     assert {int(row[0]) for row in rows_of(sections_of(DOCS / "cli.md")["Exit codes"], "Code")} == {0, *codes}
 
 
+def test_a_new_command_gets_a_section_and_one_that_is_gone_is_named() -> None:
+    page = "# Commands\n\n## holdfast run\n\nBy hand.\n\n## holdfast list\n\nAlso.\n"
+    made = with_commands(page)
+    assert with_commands(made) == made
+    assert re.findall(r"^## (.+)$", made, re.MULTILINE)[:3] == [
+        "holdfast run",
+        "holdfast enqueue",
+        "holdfast worker list",
+    ]
+    assert "\nBy hand.\n\n## holdfast enqueue\n\n<!-- generated: usage holdfast enqueue -->\n`holdfast enqueue " in made
+    assert "| `--json` | Print JSON. |\n" in made
+    with pytest.raises(SystemExit, match="no command 'holdfast rum' any more"):
+        with_commands("## holdfast rum\n")
+    with pytest.raises(SystemExit, match="options holdfast rum --> names nothing"):
+        with_commands("<!-- generated: options holdfast rum -->\n<!-- end -->\n")
+
+
+def test_the_examples_of_commands_can_be_typed() -> None:
+    named = {tuple(path.split()[1:]): command for path, command in COMMANDS.items()}
+    for example in [line for command in COMMANDS.values() for line in examples_of(command)]:
+        ours = [part for part in re.split(r" [|>] |[<$]\(|\)", example) if "holdfast " in part]
+        assert ours, example
+        for part in ours:
+            words = shlex.split(part[part.index("holdfast ") :])[1:]
+            name = next(name for name in ((words[0],), tuple(words[:2])) if name in named)
+            named[name].make_context(example, words[len(name) :])
+
+
 def test_the_table_of_settings_is_made_from_the_code() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     assert page == with_settings(page), "renew it:  python -m holdfast.config.page docs/configuration.md"
@@ -376,7 +228,7 @@ def test_the_table_of_settings_is_made_from_the_code() -> None:
 def test_the_configuration_page_has_every_variable_of_a_secret() -> None:
     rows = rows_of(sections_of(DOCS / "configuration.md")["Environment variables"], "Variable")
     named = {code for row in rows for code in codes_of(row[0])}
-    assert {key.file_variable for key in KEYS.values() if key.secret} <= named
+    assert {key.file_variable for key in KEYS.values() if key.file_variable} <= named
     assert {key.variable for key in KEYS.values() if not key.in_file} <= named
 
 
@@ -434,6 +286,47 @@ def test_the_schema_page_has_every_state_code() -> None:
 def test_the_glossary_has_every_word_of_a_closed_list(heading: str, first: str, expected: list[str]) -> None:
     rows = rows_of(sections_of(DOCS / "glossary.md")[heading], first)
     assert sorted(code for row in rows for code in codes_of(row[0])) == sorted(expected)
+
+
+def test_the_concepts_page_has_every_change_of_state() -> None:
+    section = sections_of(DOCS / "concepts.md")["The states of a job"]
+    changes = {
+        (before, after)
+        for row in rows_of(section, "From")
+        for before in codes_of(row[0]) or [""]
+        for after in codes_of(row[1])
+    }
+    lease = JobLease(
+        id="1", queue="a", wire=b"", token=1, owner_token="t", ttl_s=1, claimed_at=EPOCH, fence_at=0, delivery=1
+    )
+    ends: list[Settlement] = [
+        Ack(lease=lease),
+        Nack(lease=lease),
+        Release(lease=lease),
+        Abandon(lease=lease, reason=DeadReason.FAILED),
+        Cancel(lease=lease),
+    ]
+    settled = {effect_of(end).state for end in ends}
+    # What is given back with a delay is scheduled until it is due.
+    assert {after for before, after in changes if before == JobState.PROCESSING} == settled | {JobState.SCHEDULED}
+    assert {after for before, after in changes if before in FINAL_STATES} == {JobState.PENDING}
+    assert {state for change in changes for state in change if state} == set(JobState)
+    [picture] = [block.text for block in blocks_of(DOCS / "concepts.md")]
+    assert [state for state in JobState if state not in picture] == [JobState.BLOCKED]
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
+    listed = {(DOCS / link.partition("#")[0]).resolve() for link in _LINK.findall(index)}
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")]
+    assert [named(page) for page in pages if page not in listed and page.name != "README.md"] == []
+
+
+def test_pages_call_things_by_one_name() -> None:
+    other_words = re.compile(r"\b(enqueuing|dead-letter queues?|message brokers?|background tasks?)\b", re.IGNORECASE)
+    for page in PAGES:
+        said = other_words.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+        assert not said, f"{named(page)}: {said}; docs/glossary.md has the words"
 
 
 def test_the_wire_page_has_every_member_in_its_order() -> None:

@@ -72,4 +72,33 @@ def in_a_transaction(connection: object) -> None:
 
 
 @hf.job
-def with_context(context: JobContext, order: int) -> None: ...
+def with_context(context: JobContext, order: int) -> Receipt:
+    return Receipt(order)
+
+
+@hf.job(queue="mail")
+async def async_with_context(context: JobContext, to: str) -> int:
+    return 1
+
+
+def the_context_is_not_part_of_the_call(context: JobContext) -> None:
+    assert_type(with_context.enqueue(1).result(), Receipt)
+    assert_type(with_context.options(delay=5).enqueue(order=1), JobHandle[Receipt])
+    assert_type(async_with_context.enqueue("ada").result(), int)
+    assert_type(with_context(context, 1), Receipt)
+    with_context.enqueue("1")  # wrong
+    with_context.enqueue(context, 1)  # wrong
+    with_context.define()  # wrong
+    async_with_context.enqueue(to=1)  # wrong
+    with_context(1)  # wrong
+
+
+@hf.job
+def loose(value: object, times: int = 1) -> str:
+    return str(value)
+
+
+def what_takes_anything_takes_anything() -> None:
+    assert_type(loose.enqueue(1, times=2).result(), str)
+    loose.enqueue(value="x")
+    loose(5)

@@ -12,11 +12,22 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import Cancel, Holdfast, HoldfastError, Job, JobContext, JobDefinition, JobState, Middleware, Snooze
+from holdfast import (
+    Cancel,
+    Holdfast,
+    HoldfastError,
+    Job,
+    JobContext,
+    JobDefinition,
+    JobState,
+    Middleware,
+    Snooze,
+    plugins,
+)
 from holdfast.config import Settings
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError, IdConflict, JobFailed
 from holdfast.execution import JobTimeout
-from holdfast.middleware import ENTRY_POINTS, around_enqueue, around_run
+from holdfast.middleware import around_enqueue, around_run
 from holdfast.values import WorkerStatus
 
 SHORT_S = 0.05
@@ -434,7 +445,7 @@ def test_an_installed_package_offers_middleware_as_an_entry_point(project: Path)
     package = project / "their_package-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nshouting = shop_hooks:Shouting\n")
+    (package / "entry_points.txt").write_text(f"[{plugins.MIDDLEWARE.group}]\nshouting = shop_hooks:Shouting\n")
     sys.path.append(str(project))
     with Holdfast("memory://", directory=project, settings=Settings(middleware=("shouting",))) as hf:
         assert hf.handle(hf.define("work").dispatch()).view().name == "CONFIGURED"

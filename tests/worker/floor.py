@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 
 import msgspec
 
-from holdfast.app import JobOptions, definition_of
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
+from holdfast.job import JobOptions, definition_of
 from holdfast.metrics import InMemoryMetrics
 from holdfast.queues.backends.mysql import MysqlBackend
 from holdfast.queues.backends.postgres import PostgresBackend

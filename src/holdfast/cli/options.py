@@ -149,7 +149,7 @@ def onlooker(hf: Holdfast) -> BackendFactory:
 
 def existing(url: str | None) -> Holdfast:
     """The application to look at. A file named by mistake is an error here, not a new and empty database."""
-    hf = Holdfast(url)
+    hf = Holdfast.at(url)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(f"there is no database at {sqlite_path(url)}")
     return hf

@@ -61,14 +61,21 @@ def start(**said: Any) -> int:
     notifier = Notifier.from_environment(os.environ)
     with ExitStack() as stack:
         stack.enter_context(orphans_adopted())
-        hf = stack.enter_context(_application(setup))
+        hf = stack.enter_context(setup.application())
+        setup = _placed(setup, hf, choices)
+        if hf.commands.allowed:
+            # Producers refuse commands that no worker would run; this tells them what this one runs.
+            hf.backend(setup.backend).add_facts(COMMAND_FACTS, hf.commands.allowed)
         if choices.probe_port is not None:
             _count_for_prometheus(hf)
         printer = None if choices.quiet else _documents if choices.as_json else _lines
         options = choices.worker_options(hf.settings)
-        supervisor = hf.supervisor(_program(setup), options, on_results=printer, notifier=notifier)
-        server = stack.enter_context(_probes(choices, hf, supervisor))
-        _greet(hf, supervisor)
+        supervisor = hf.supervisor(
+            _program(setup), options, backend=setup.backend, on_results=printer, notifier=notifier
+        )
+        census = Census(hf.backend(setup.backend), options.queues)
+        server = stack.enter_context(_probes(choices, _metrics(hf, supervisor, census), supervisor))
+        _greet(hf, setup.backend, supervisor)
         if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
         stack.callback(lambda: say(_farewell(supervisor)))
@@ -90,21 +97,20 @@ def _program(setup: Setup) -> Program:
     return python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)
 
 
-def _probes(choices: StartChoices, hf: Holdfast, supervisor: Supervisor) -> ProbeServer | nullcontext[None]:
+def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
+    """Say which backend is worked: the one that --url names or is, or else the one the queues are in."""
+    if setup.url is None:
+        return msgspec.structs.replace(setup, backend=hf.backend_of_worker(choices.queues))
+    return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.backends.urls else setup
+
+
+def _probes(
+    choices: StartChoices, metrics: Callable[[], tuple[bytes, str]] | None, supervisor: Supervisor
+) -> ProbeServer | nullcontext[None]:
     if choices.probe_port is None:
         return nullcontext()
-    checks = Checks(
-        live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=_metrics(hf, supervisor)
-    )
+    checks = Checks(live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=metrics)
     return ProbeServer(choices.probe_host, choices.probe_port, checks=checks)
-
-
-def _application(setup: Setup) -> Holdfast:
-    hf = setup.application()
-    if hf.commands.allowed:
-        # Producers refuse commands that no worker would run; this tells them what this one runs.
-        hf.backend().add_facts(COMMAND_FACTS, hf.commands.allowed)
-    return hf
 
 
 def _count_for_prometheus(hf: Holdfast) -> None:
@@ -116,12 +122,12 @@ def _count_for_prometheus(hf: Holdfast) -> None:
             hf.metrics = PrometheusMetrics()
 
 
-def _metrics(hf: Holdfast, supervisor: Supervisor) -> Callable[[], tuple[bytes, str]] | None:
+def _metrics(hf: Holdfast, supervisor: Supervisor, census: Census) -> Callable[[], tuple[bytes, str]] | None:
     """What serves `/metrics`, if the collector can; ours shows how the worker stands, too."""
     follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
     follow = getattr(hf.metrics, "follow", None)
     if follow is not None:
-        follow(supervisor.levels, Census(hf.backend(), supervisor.options.queues).read)
+        follow(supervisor.levels, census.read)
     render: Callable[[], tuple[bytes, str]] | None = getattr(hf.metrics, "render", None)
     return render
 
@@ -130,10 +136,10 @@ def _why_not_live(supervisor: Supervisor) -> str | None:
     return None if supervisor.is_live() else "the loop has not turned for a while"
 
 
-def _greet(hf: Holdfast, supervisor: Supervisor) -> None:
+def _greet(hf: Holdfast, backend: str, supervisor: Supervisor) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
     dot, report = glyph("·", "-"), supervisor.report()
-    say(f"holdfast {__version__} {dot} {hf.location} {dot} worker {supervisor.id}")
+    say(f"holdfast {__version__} {dot} {hf.location_of(backend)} {dot} worker {supervisor.id}")
     slots = "1 process" if report.processes == 1 else f"{report.processes} processes"
     if report.slots > report.processes:
         slots += f" of {supervisor.options.concurrency} slots"

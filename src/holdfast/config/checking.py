@@ -1,18 +1,26 @@
 """`config check`: everything that can be known to be wrong, or not meant, before anything is opened."""
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
 
-from holdfast.config.keys import ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
+from holdfast import plugins
+from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, key_path, read_keyring
+from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
 from holdfast.queues.signing import Unsigned
+
+NAMED: Final = {
+    "middleware": plugins.MIDDLEWARE,
+    "handlers": plugins.HANDLERS,
+    "retry-policy": plugins.RETRY_POLICIES,
+    "metrics": plugins.METRICS,
+}
 
 
 def check_settings(reading: Reading, environment: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
@@ -22,6 +30,7 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
         *reading.problems,
         *_keys(reading, environment),
         *_engine(reading),
+        *_named(reading),
         *_signatures(reading),
         *_spans(reading),
         *_overruled(reading, environment),
@@ -87,10 +96,22 @@ def _try_engine(url: str, prefix: str) -> None:
     match engine_of(url):
         case "memory" | "sync":
             pass
-        case "redis":
-            factory.open(url)[0].close()  # it connects when it is first asked something
-        case _:
+        case "sqlite" | "postgresql" | "mysql":
             factory.migrations(url)
+        case _:
+            factory.open(url)[0].close()  # it connects when it is first asked something
+
+
+def _named(reading: Reading) -> Iterator[Problem]:
+    """What others bring along is installed, or named by its module; nothing is imported for it."""
+    for name, kind in NAMED.items():
+        found = reading.of(KEYS[name])
+        listed: tuple[str, ...] = (found.value,) if isinstance(found.value, str) else found.value
+        for one in listed:
+            if one and ":" not in one and plugins.published(kind, one) is None:
+                yield Problem(
+                    message=f"{name} {found.origin.where}: {plugins.unknown(kind, one)}", key=name, origin=found.origin
+                )
 
 
 def _signatures(reading: Reading) -> Iterator[Problem]:
@@ -134,7 +155,7 @@ def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Pro
 def _unknown_variables(environment: Mapping[str, str]) -> Iterator[Problem]:
     known = {name for key in KEYS.values() for name in (key.variable, key.file_variable) if name is not None}
     for name in sorted(environment.keys() - known - OTHER_VARIABLES):
-        if not name.startswith(ENVIRONMENT_PREFIX):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(BACKEND_PREFIX):
             continue
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         if near:
@@ -173,12 +194,13 @@ def _open_files(reading: Reading) -> Iterator[Problem]:
 
 def others_can_read(found: Found) -> bool:
     """Whether the file that a value comes from is open to others than its owner."""
-    return os.name == "posix" and bool(Path(found.origin.name).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+    return is_open(Path(found.origin.name).stat())
 
 
 def remedy(key: Key, found: Found) -> str:
     """What to do about a secret in a file that others can read."""
-    return f"chmod 600 {found.origin.name}, or give it in {key.variable} or in a file that {key.file_variable} names"
+    variable = key.variable or f"{BACKEND_PREFIX}NAME"
+    return f"chmod 600 {found.origin.name}, or give it in {variable} or in a file that {variable}_FILE names"
 
 
 def _warning(name: str, found: Found, what: str) -> Problem:

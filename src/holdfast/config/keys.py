@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -13,9 +13,13 @@ from holdfast.values import BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"
 HIDDEN: Final = "…"
+DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
-Kind: TypeAlias = Literal["url", "text", "path", "count", "number", "span", "flag", "choice", "words", "lists"]
+Kind: TypeAlias = Literal[
+    "url", "text", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
+]
+_TABLES: Final = frozenset({"lists", "texts", "urls"})
 
 
 class Applies(StrEnum):
@@ -47,6 +51,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     verify: bool = True
     allow_unsigned: bool = False
     middleware: tuple[str, ...] = ()
+    handlers: tuple[str, ...] = ()
+    retry_policy: str = ""
+    metrics: str = ""
+    backends: Mapping[str, str] = {}
+    routes: Mapping[str, str] = {}
+    engines: Mapping[str, str] = {}
     allowlist: Mapping[str, tuple[str, ...]] | None = None
 
     def __repr__(self) -> str:
@@ -78,19 +88,26 @@ class Key(Struct, frozen=True, kw_only=True):
         return getattr(Settings(), self.field) if self.in_file else ""
 
     @property
+    def is_table(self) -> bool:
+        return self.kind in _TABLES
+
+    @property
     def variable(self) -> str | None:
         """The environment variable of this setting; a table has none."""
-        return None if self.kind == "lists" else f"{ENVIRONMENT_PREFIX}{self.field.upper()}"
+        return None if self.is_table else f"{ENVIRONMENT_PREFIX}{self.field.upper()}"
 
     @property
     def file_variable(self) -> str | None:
         """The variable that names a file with this secret in it."""
-        return f"{self.variable}_FILE" if self.secret else None
+        return f"{self.variable}_FILE" if self.secret and self.variable else None
 
     def shown(self, value: Any) -> Any:
         """The value as people and logs may see it: of a URL all but its password, of another secret nothing."""
         if not self.secret or not value:
             return value
+        if self.kind == "urls":
+            urls = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+            return {name: redacted(str(url)) for name, url in urls.items()}
         return redacted(value) if self.kind == "url" and isinstance(value, str) else HIDDEN
 
     def bound(self, value: float) -> str:
@@ -151,9 +168,29 @@ KEYS: Final = {
         Key(name="verify", kind="flag", meaning="check signatures; false only together with allow-unsigned"),
         Key(name="allow-unsigned", kind="flag", meaning="with verify = false: run jobs that nobody signed"),
         Key(name="middleware", kind="words", meaning="hooks around jobs: MODULE:NAME, or the names of installed ones"),
+        Key(
+            name="handlers", kind="words", meaning="functions and handlers to know: KEY=MODULE:NAME, or installed ones"
+        ),
+        Key(
+            name="retry-policy",
+            kind="text",
+            meaning="when to retry, instead of backoff: MODULE:NAME, or an installed one",
+        ),
+        Key(name="metrics", kind="text", meaning="what counts: memory, prometheus, MODULE:NAME, or an installed one"),
+        Key(
+            name="backends",
+            kind="urls",
+            secret=True,
+            meaning="other places for jobs, a table of names and URLs; url is the one named default",
+        ),
+        Key(name="routes", kind="texts", meaning="the backend of a queue, a table; queues not named are in default"),
+        Key(name="engines", kind="texts", meaning="engines of others, a table: the scheme of their URLs, MODULE:NAME"),
         Key(name="allowlist", kind="lists", meaning="handlers that a queue may run, a table; queues not named run all"),
     )
 }
+
+# A member of `backends`, by the name behind it: URLs with passwords are not for files that people commit.
+BACKEND_PREFIX: Final = f"{ENVIRONMENT_PREFIX}BACKEND_"
 
 # Variables of ours that are no settings: what a job finds, how a worker logs, and what shells and `./holdfast` ask.
 OTHER_VARIABLES: Final = frozenset(

@@ -62,6 +62,10 @@ def _parse(key: Key, raw: Any) -> Any:
             return str(raw)
         case "lists":
             return _lists(raw)
+        case "texts":
+            return _texts(raw)
+        case "urls":
+            return {name: _named_url(name, url) for name, url in _texts(raw).items()}
 
 
 def parse_span(raw: object) -> float:
@@ -124,3 +128,18 @@ def _lists(raw: object) -> Mapping[str, tuple[str, ...]]:
         return msgspec.convert(raw, dict[str, tuple[str, ...]])
     except msgspec.ValidationError as problem:
         raise ValueError(f"write a table that maps queues to lists of handler keys: {problem}") from None
+
+
+def _texts(raw: object) -> Mapping[str, str]:
+    try:
+        return msgspec.convert(raw, dict[str, str])
+    except msgspec.ValidationError as problem:
+        raise ValueError(f"write a table of names and texts: {problem}") from None
+
+
+def _named_url(name: str, url: str) -> str:
+    try:
+        check_url(url)
+    except ConfigError as problem:
+        raise ConfigError(f"{name}: {problem}") from None
+    return url

@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from holdfast.config.keys import KEYS, Key, Settings, key_named
+from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Settings, key_named
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
 from holdfast.errors import ConfigError
 from holdfast.queues.keyfiles import read_secret
+from holdfast.queues.opening import register_engine
 
 _line_pattern = re.compile(r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)""")
 
@@ -125,7 +126,8 @@ class _Reader:
             self._note(problem, None, Origin(place=Place.FILE, name=str(path)))
             return
         lines = lines_of(text, OUR_TABLE if path.name == SHARED_FILE else "")
-        for name, raw in table.items():
+        # The engines of others first: a URL may name one of them.
+        for name, raw in sorted(table.items(), key=lambda member: member[0] != "engines"):
             self._take(name, raw, Origin(place=Place.FILE, name=str(path), line=lines.get(name)))
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
@@ -133,6 +135,24 @@ class _Reader:
             given = self._ask(key, key.variable, Place.VARIABLE, environment)
             if not given and key.in_file:  # the file with the signing keys is a setting of its own
                 self._ask(key, key.file_variable, Place.SECRET_FILE, environment)
+        for variable in sorted(environment):
+            if variable.startswith(BACKEND_PREFIX):
+                self._take_backend(variable, environment[variable])
+
+    def _take_backend(self, variable: str, raw: str) -> None:
+        """One member of the table of backends, beside those of the file; or a file with it."""
+        name = variable.removeprefix(BACKEND_PREFIX).lower()
+        place = Place.SECRET_FILE if name.endswith("_file") else Place.VARIABLE
+        key, origin, before = KEYS["backends"], Origin(place=place, name=variable), self.found.get("backends")
+        try:
+            url = _secret(key, raw, origin) if place is Place.SECRET_FILE else raw
+            [(named, checked)] = check_value(key, {name.removesuffix("_file"): url}, origin.where).items()
+        except ConfigError as problem:
+            self._note(problem, key.name, origin)
+            return
+        others: Mapping[str, str] = {} if before is None else before.value
+        spelled = next((one for one in others if one.lower().replace("-", "_") == named), named)
+        self.found[key.name] = Found(value={**others, spelled: checked}, origin=origin)
 
     def _ask(self, key: Key, variable: str | None, place: Place, environment: Mapping[str, str]) -> bool:
         """Take what a variable says; whether it says something."""
@@ -157,13 +177,35 @@ class _Reader:
                 "handler; if that is what you want, set allow-unsigned = true beside it"
             )
             self._note(problem, "verify", verify.origin)
+        self._compare_places(self.found.get("backends"), self.found.get("routes"))
+
+    def _compare_places(self, backends: Found | None, routes: Found | None) -> None:
+        named: Mapping[str, str] = {} if backends is None else backends.value
+        if backends is not None and DEFAULT_BACKEND in named:
+            problem = ConfigError(
+                f"backends {backends.origin.where}: the one named {DEFAULT_BACKEND} is the url; set that instead"
+            )
+            self._note(problem, "backends", backends.origin)
+        if routes is None:
+            return
+        sent: Mapping[str, str] = routes.value
+        for queue, name in sent.items():
+            if name != DEFAULT_BACKEND and name not in named:
+                known = ", ".join([DEFAULT_BACKEND, *named])
+                problem = ConfigError(
+                    f"routes {routes.origin.where}: {queue} = {name!r} names no backend; there are {known}"
+                )
+                self._note(problem, "routes", routes.origin)
 
     def _take(self, name: str, raw: Any, origin: Origin) -> None:
         try:
             key = key_named(name, origin.where)
             if origin.place is Place.FILE:
                 self._refuse_twice(key, origin)
-            self.found[key.name] = Found(value=_value(key, raw, origin), origin=origin)
+            value = _value(key, raw, origin)
+            if key.name == "engines":
+                _register_engines(value, Path(origin.name).parent)
+            self.found[key.name] = Found(value=value, origin=origin)
         except ConfigError as problem:
             self._note(problem, name.replace("_", "-").lower(), origin)
 
@@ -188,6 +230,11 @@ def _value(key: Key, raw: Any, origin: Origin) -> Any:
             return check_value(key, raw, origin.where)
 
 
+def _register_engines(engines: Mapping[str, str], directory: Path) -> None:
+    for scheme, reference in engines.items():
+        register_engine(scheme, reference, directory)
+
+
 def refuse_in_file(key: Key, where: str = "") -> None:
     """A secret that everything rests on is not for a file that people copy and commit."""
     if not key.in_file:
@@ -201,6 +248,8 @@ def _anchored(key: Key, value: Any, directory: Path) -> Any:
     """A relative path in a file means: relative to that file, not to wherever somebody happens to be."""
     if key.kind == "path":
         return str(directory / Path(value).expanduser()) if value else value
+    if key.kind == "urls":
+        return {name: _anchored(KEYS["url"], url, directory) for name, url in value.items()}
     if key.kind == "url" and value.startswith("sqlite:///") and not value.startswith("sqlite:////"):
         path = value.removeprefix("sqlite:///")
         return value if path.startswith(("~", ":")) else f"sqlite:///{quote(str(directory), safe='/')}/{path}"

@@ -61,6 +61,8 @@ def _values(key: Key) -> dict[str, Any]:
             return _WORDS
         case "lists":
             return {"type": "object", "additionalProperties": _WORDS}
+        case "texts" | "urls":
+            return {"type": "object", "additionalProperties": {"type": "string"}}
 
 
 def _tidy(bound: float) -> float:

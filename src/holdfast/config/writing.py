@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from holdfast.config.keys import Key, key_named
 from holdfast.config.kinds import check_value
@@ -15,15 +15,23 @@ from holdfast.config.project import OUR_TABLE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import refuse_in_file
 from holdfast.errors import ConfigError
 
+# What a member of each table looks like.
+_LINES: Final = {
+    "allowlist": 'mail = ["send_mail"]',
+    "backends": 'reports = "sqlite:///reports.db"',
+    "routes": 'nightly = "reports"',
+    "engines": 'carrier = "acme_queue:CarrierBackend"',
+}
+
 
 def write_setting(path: Path, name: str, raw: str) -> Any:
     """Set one key in the file, keeping its comments and order; returns the value as it is understood."""
     key = key_named(name)
     refuse_in_file(key)
-    if key.kind == "lists":
+    if key.is_table:
         raise ConfigError(
             f"{key.name} is a table, which cannot be written from here: write it into {path}, below "
-            f'[{f"{OUR_TABLE}." if path.name == SHARED_FILE else ""}{key.name}], a line like  mail = ["send_mail"]'
+            f"[{f'{OUR_TABLE}.' if path.name == SHARED_FILE else ''}{key.name}], a line like  {_LINES[key.name]}"
         )
     value = check_value(key, raw)
     written: Any = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
-from holdfast.codec import encode_payload
+from holdfast.codec import encode_payload, encode_value
 from holdfast.execution.failure import describe_error, name_of, traceback_of
 from holdfast.execution.output import cut
 from holdfast.execution.timeout import Ended, JobCancelRequested, JobInterrupted, JobTimeout
@@ -62,7 +61,7 @@ def _stopped(
 def _kept(value: object) -> tuple[bytes | None, str]:
     """The returned value as JSON, or why it is not kept: the run has succeeded either way."""
     try:
-        size = len(msgspec.json.encode(value))
+        size = len(encode_value(value))
         if size > RESULT_LIMIT:
             return None, f"result not kept: {size:,} bytes, limit {RESULT_LIMIT:,}"
         return bytes(encode_payload(value, what="it")), ""

@@ -120,7 +120,7 @@ def _provider_of(factory: Factory) -> Provider:
     if kind is _Kind.PLAIN and (inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)):
         raise DefinitionError(f"{what} makes a context manager: depend on the generator function that it decorates")
     needs: list[tuple[str, Factory | None]] = []
-    for parameter in _parameters_of(factory, what):
+    for parameter in parameters_of(factory, what):
         inner = dependency_of(parameter, what=what)
         if inner is not None:
             needs.append((parameter.name, inner))
@@ -146,7 +146,8 @@ def _kind_of(factory: Factory) -> _Kind:
     return _Kind.PLAIN
 
 
-def _parameters_of(factory: Factory, what: str) -> list[inspect.Parameter]:
+def parameters_of(factory: Factory, what: str) -> list[inspect.Parameter]:
+    """The parameters of a callable, their annotations evaluated; `what` is the callable in errors."""
     try:
         return list(inspect.signature(factory, eval_str=True).parameters.values())
     except (NameError, AttributeError, SyntaxError) as problem:
@@ -241,6 +242,46 @@ class Scope:
                 raise error
         finally:
             del error, said, problem  # a traceback that holds this frame would live until the next garbage collection
+
+
+class Injection:
+    """Gives a function what it depends on, for each run of a job; `what` is the job in errors.
+
+    `overrides` is looked into at each run: it names factories that others stand in for.
+    """
+
+    def __init__(
+        self,
+        dependencies: Mapping[str, Factory],
+        overrides: Mapping[Factory, Factory],
+        *,
+        is_async: bool,
+        what: str,
+    ) -> None:
+        self._dependencies = dependencies
+        self._overrides = overrides
+        self._is_async = is_async
+        self._what = what
+        self._check({})
+
+    def call(self, function: Callable[..., object], context: JobContext, arguments: dict[str, object]) -> object:
+        """Call the function with these arguments and its dependencies; of an async one, the coroutine."""
+        running = self._call(function, context, arguments)
+        return running if self._is_async else finished(running)
+
+    async def _call(self, function: Callable[..., object], context: JobContext, arguments: dict[str, object]) -> object:
+        if self._overrides:
+            self._check(self._overrides)
+        async with Scope(context, self._overrides) as scope:
+            for name, factory in self._dependencies.items():
+                arguments[name] = await scope.value(factory)
+            value: Any = function(**arguments)
+            scope.returned = value = await value if self._is_async else value
+        return value
+
+    def _check(self, overrides: Mapping[Factory, Factory]) -> None:
+        for factory in self._dependencies.values():
+            check_factory(factory, overrides=overrides, is_async=self._is_async, what=self._what)
 
 
 async def _closed(provider: Provider, generator: _Opened, error: BaseException | None) -> None:

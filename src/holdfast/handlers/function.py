@@ -11,8 +11,8 @@ from msgspec import UNSET
 from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.handlers.contract import Handler, JobContext
-from holdfast.handlers.dependencies import Factory, Scope, check_factory, dependency_of, finished
-from holdfast.handlers.payload import check_readable, why_unreadable
+from holdfast.handlers.dependencies import Factory, Injection, dependency_of
+from holdfast.handlers.payload import check_readable, decoder_of, why_unreadable
 
 _NULL = b"null"
 _CANNOT_BE_NAMED = {
@@ -48,8 +48,9 @@ class FunctionHandler(Handler):
         parameters = _parameters_of(function, self.key)
         context_names = [p.name for p in parameters if p.annotation is JobContext]
         self.dependencies = _dependencies_of(parameters, self.key)
-        self._check_dependencies({})
-        self._overrides: Mapping[Factory, Factory] = {} if overrides is None else overrides
+        self._injection = Injection(
+            self.dependencies, {} if overrides is None else overrides, is_async=self.is_async, what=f"job '{self.key}'"
+        )
         payload = [p for p in parameters if p.annotation is not JobContext and p.name not in self.dependencies]
         self._context_names = tuple(context_names)
         self._positional = tuple(p.name for p in payload if p.kind is not inspect.Parameter.KEYWORD_ONLY)
@@ -58,7 +59,7 @@ class FunctionHandler(Handler):
         self._has_defaults = len(self._required) < len(payload)
         self._signature = inspect.Signature(payload)
         self.payload_type = _payload_type(payload)
-        self._decoder = msgspec.json.Decoder[Any](self.payload_type)
+        self._decoder = decoder_of(self.payload_type)
         self.returns = _result_type(function)
 
     def handle(self, context: JobContext) -> object:
@@ -68,23 +69,8 @@ class FunctionHandler(Handler):
         for name in self._context_names:
             arguments[name] = context
         if self.dependencies:
-            running = self._injected(context, arguments)
-            return running if self.is_async else finished(running)
+            return self._injection.call(self.function, context, arguments)
         return self.function(**arguments)
-
-    async def _injected(self, context: JobContext, arguments: dict[str, object]) -> object:
-        if self._overrides:
-            self._check_dependencies(self._overrides)
-        async with Scope(context, self._overrides) as scope:
-            for name, factory in self.dependencies.items():
-                arguments[name] = await scope.value(factory)
-            value: Any = self.function(**arguments)
-            scope.returned = value = await value if self.is_async else value
-        return value
-
-    def _check_dependencies(self, overrides: Mapping[Factory, Factory]) -> None:
-        for factory in self.dependencies.values():
-            check_factory(factory, overrides=overrides, is_async=self.is_async, what=f"job '{self.key}'")
 
     def check_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Refuse a plain call of the function without its dependencies: only a run is given them."""

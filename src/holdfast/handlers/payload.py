@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect as types
 
+from holdfast import models
 from holdfast.errors import DefinitionError
 
 # JSON has only text for keys; msgspec reads numbers, dates and the like out of it, but nothing that has parts.
@@ -24,7 +25,7 @@ _NEVER_A_KEY = (
 @lru_cache(maxsize=1024)
 def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
     """The decoder of a type, made once."""
-    return msgspec.json.Decoder(payload_type)
+    return msgspec.json.Decoder(payload_type, dec_hook=models.read)
 
 
 def check_readable(annotation: Any, *, what: str) -> None:
@@ -33,7 +34,7 @@ def check_readable(annotation: Any, *, what: str) -> None:
     if problem is not None:
         raise DefinitionError(
             f"{what} cannot be read from JSON: {problem}; declare what travels (str, int, list, dict, datetime, "
-            "a dataclass, a msgspec Struct, …) and convert it inside the handler"
+            "a dataclass, a msgspec Struct, a pydantic model, …) and convert it inside the handler"
         )
 
 
@@ -45,8 +46,8 @@ def why_unreadable(annotation: Any) -> str | None:
     except (TypeError, NameError, RecursionError) as problem:
         return str(problem)
     for part in _parts_of(described):
-        # msgspec takes any class as a "custom type" that a hook would build; there is no such hook here.
-        if isinstance(part, types.CustomType):
+        # msgspec takes any class as a "custom type" that a hook would build; ours knows models alone.
+        if isinstance(part, types.CustomType) and not models.is_model(part.cls):
             return f"{part.cls.__module__}.{part.cls.__qualname__} is not a JSON type"
         if isinstance(part, types.DictType) and isinstance(part.key_type, _NEVER_A_KEY):
             return "the keys of a JSON object are text"

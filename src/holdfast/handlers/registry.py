@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError, HandlerForbidden, UnknownHandler
 from holdfast.handlers.contract import Handler
-from holdfast.handlers.dependencies import Factory
+from holdfast.handlers.dependencies import Factory, Injection, dependency_of, parameters_of
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.payload import check_readable
 
@@ -45,6 +45,7 @@ class HandlerRegistry:
             )
         JobDefinition(handler=key)  # knows what a key may look like
         made = _as_handler(key, handler, self.overrides)
+        _inject(key, made, self.overrides)
         check_readable(made.payload_type, what=f"the payload_type of handler '{key}'")
         _check_hooks(key, made)
         _check_no_retry(key, made)
@@ -87,6 +88,28 @@ def _as_handler(key: str, handler: Registrable, overrides: Mapping[Factory, Fact
     if callable(handler):
         return FunctionHandler(handler, key=key, overrides=overrides)
     raise DefinitionError(f"handler '{key}' must be a Handler or a function, not {handler!r}")
+
+
+def _inject(key: str, handler: Handler, overrides: Mapping[Factory, Factory]) -> None:
+    """Let a handler's `handle` be given what it declares beside the context."""
+    if isinstance(handler, FunctionHandler):
+        return  # it does so by itself
+    what = f"handler '{key}'"
+    dependencies: dict[str, Factory] = {}
+    context, *others = parameters_of(handler.handle, what)
+    for parameter in others:
+        factory = dependency_of(parameter, what=what)
+        if factory is not None:
+            dependencies[parameter.name] = factory
+        elif parameter.default is inspect.Parameter.empty:
+            raise DefinitionError(
+                f"{what}: nobody would pass the parameter '{parameter}' of its handle(): make it a dependency "
+                "(Depends), or give it a default"
+            )
+    if dependencies:
+        injection = Injection(dependencies, overrides, is_async=handler.is_async, what=what)
+        handle, name = handler.handle, context.name
+        handler.handle = lambda context: injection.call(handle, context, {name: context})  # type: ignore[method-assign]
 
 
 def _instance(key: str, handler: type[Any]) -> Handler:

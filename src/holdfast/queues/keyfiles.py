@@ -36,19 +36,27 @@ def read_keyring(path: Path) -> Keyring:
 
 
 def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
-    """The text of a file that only its owner can read; an empty one holds no secret."""
+    """The text of a file that only we can read; an empty one holds no secret."""
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
         text = path.read_text(encoding=encoding)
     except OSError as problem:
         raise ConfigError(f"cannot read {what} in {path}: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
         raise ConfigError(f"cannot read {what} in {path}: it is no text in {encoding.upper()}") from problem
-    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if is_open(status):
         raise ConfigError(f"{path} holds {what} and others can read it:  chmod 600 {path}")
     if not text.strip():
         raise ConfigError(f"cannot read {what} in {path}: it is empty")
     return text
+
+
+def is_open(status: os.stat_result) -> bool:
+    """Whether others can read or write a file. One of somebody else's that our group may read was handed to us so, as
+    Kubernetes (with `fsGroup`) and systemd do.
+    """
+    handed = stat.S_IRGRP if os.name == "posix" and status.st_uid != os.geteuid() else 0
+    return os.name == "posix" and bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed)
 
 
 def keyring_beside(database: Path) -> Keyring:

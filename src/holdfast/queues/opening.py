@@ -4,9 +4,10 @@ import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from holdfast import plugins
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
 from holdfast.queues.backends.memory import MemoryBackend
@@ -18,6 +19,7 @@ from holdfast.queues.keyfiles import KEY_FACTS, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
+_scheme = re.compile(r"[a-z][a-z0-9+.-]*")
 _secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
 SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
 _DRIVERS: Final = {
@@ -129,15 +131,48 @@ class BackendFactory:
         return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
 
 
-class _ServerEngine(Protocol):
-    """An engine's class, as far as all that are on servers are made alike."""
+class EngineMaker(Protocol):
+    """What makes an engine of a URL: the class of one that is on a server, or anything that is called likewise.
+
+    The engine connects when it is first asked something. Its tables, or keys, begin with the prefix.
+    """
 
     def __call__(
         self, address: str, envelopes: EnvelopeFactory, /, *, policy: LeasePolicy, clock: Clock, prefix: str
     ) -> Engine: ...
 
 
-def _server_engine(engine: str) -> _ServerEngine:
+_registered: dict[str, tuple[EngineMaker | str, Path | None]] = {}
+
+
+def register_engine(scheme: str, maker: EngineMaker | str, directory: Path | None = None) -> None:
+    """Let URLs that begin with this scheme mean an engine of somebody else's.
+
+    `maker` makes it, or says where what makes it is, as `MODULE:NAME`: looked up when such a URL is opened, in
+    `directory`, too. Packages publish theirs as an entry point of the group `holdfast.engines` instead.
+    """
+    if scheme in SCHEMES or scheme in ALIASES:
+        raise ConfigError(f"{scheme}: is an engine of Holdfast's own: choose another scheme")
+    if not _scheme.fullmatch(scheme):
+        raise ConfigError(f"{scheme!r} cannot begin a URL: write lower-case letters and digits, then + . or -")
+    _registered[scheme] = maker, directory
+
+
+def _is_known(scheme: str) -> bool:
+    return scheme in SCHEMES or scheme in _registered or plugins.published(plugins.ENGINES, scheme) is not None
+
+
+def _engine_of_others(scheme: str) -> EngineMaker:
+    maker, directory = _registered.get(scheme, (scheme, None))
+    found = plugins.load(plugins.ENGINES, maker, directory) if isinstance(maker, str) else maker
+    if not callable(found):
+        raise ConfigError(f"{found!r} makes no engines for {scheme}: URLs; name a class, or a function")
+    return cast("EngineMaker", found)
+
+
+def _server_engine(engine: str) -> EngineMaker:
+    if engine not in _DRIVERS:
+        return _engine_of_others(engine)
     with _driver(engine):
         match engine:
             case "postgresql":
@@ -184,7 +219,7 @@ def engine_of(url: str) -> str:
             "an IPv6 address"
         ) from None
     name = ALIASES.get(scheme, scheme)
-    if name not in SCHEMES:
+    if not _is_known(name):
         raise ConfigError(
             f"{redacted(url)!r} names no engine: a URL begins with one of "
             f"{', '.join(f'{name}:' for name in SCHEMES)} such as sqlite:///jobs.db"

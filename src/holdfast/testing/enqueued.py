@@ -10,11 +10,12 @@ from typing import Any, Final, TypedDict, cast
 import msgspec
 from msgspec import UNSET, Struct
 
-from holdfast.app import JobOptions, definition_of
+from holdfast import models
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import check_id, span_s
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.job import JobOptions, definition_of
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobEnvelope
 
 TOLERANCE_S: Final = 5.0
@@ -286,7 +287,7 @@ def _members(value: object) -> Mapping[object, object] | None:
 def _plain(value: object) -> object:
     """The value as the wire has it, so that a date and its text are the same; itself, if the wire cannot have it."""
     try:
-        return msgspec.to_builtins(value)
+        return msgspec.to_builtins(value, enc_hook=models.written)
     except (TypeError, ValueError):
         return value
 

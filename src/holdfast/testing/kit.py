@@ -10,12 +10,13 @@ from typing import Any, Final, ParamSpec, Self, TypeAlias, TypeVar, Unpack, over
 import msgspec
 from msgspec import Struct
 
-from holdfast.app import Holdfast, Job
+from holdfast.app import Holdfast
 from holdfast.clock import from_us, span_us
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import MAX_SPAN_S, check_queue, span_s
 from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.job import Job
 from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory

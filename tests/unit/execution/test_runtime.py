@@ -206,7 +206,7 @@ def test_a_cancel_is_returned_or_raised(bench: "Bench", is_raised: bool) -> None
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (object(), "result not kept: not JSON (Encoding objects of type object is unsupported)"),
+        (object(), "result not kept: not JSON (builtins.object is not a JSON type)"),
         (float("nan"), "result not kept: not JSON (it holds nan, which JSON cannot carry)"),
         ("x" * 79_998, "result not kept: 80,000 bytes, limit 65,536"),
         (b"x" * 3_000_000, "result not kept: 4,000,002 bytes, limit 65,536"),

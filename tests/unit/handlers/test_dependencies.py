@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from holdfast import Cancel, Depends, Holdfast, Job, JobContext, JobState, Snooze
+from holdfast import Cancel, Depends, Handler, Holdfast, Job, JobContext, JobState, Snooze
 from holdfast.config import Settings
 from holdfast.errors import DefinitionError, JobFailed
 from holdfast.execution import JobTimeout
@@ -433,3 +433,55 @@ def test_a_job_whose_dependencies_cannot_be_made_is_refused_where_it_is_defined(
         Depends(Unhashable())
     with pytest.raises(DefinitionError, match=r"Depends\(3\): pass the function that makes the value"):
         Depends(3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+# Handler classes
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_class_is_given_what_its_handle_declares(is_async: bool) -> None:
+    seen: list[str] = []
+
+    def open_log() -> Generator[list[str]]:
+        seen.append("open")
+        yield seen
+        seen.append("closed")
+
+    class Plain(Handler):
+        def handle(self, context: JobContext, log: list[str] = Depends(open_log), times: int = 2) -> int:
+            log.append(context.name or "unnamed")
+            return times
+
+    class Awaited(Handler):
+        async def handle(self, context: JobContext, log: list[str] = Depends(open_log)) -> int:
+            log.append(context.name or "unnamed")
+            return 2
+
+    with Holdfast("memory://") as hf:
+        hf.handler("work")(Awaited if is_async else Plain)
+        with hf.worker() as worker:
+            job_id = hf.define("work").named("first").dispatch()
+            worker.process_once("default")
+            assert hf.handle(job_id).result(0) == 2
+        assert seen == ["open", "first", "closed"]
+        with hf.override(open_log, lambda: ["nobody"]), hf.worker() as worker:
+            hf.define("work").dispatch()
+            worker.process_once("default")
+        assert seen == ["open", "first", "closed"]
+
+
+def test_a_handle_that_nobody_could_call_is_refused() -> None:
+    class Needy(Handler):
+        def handle(self, context: JobContext, session: Session) -> None: ...  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+
+    async def open_later() -> int:
+        return 1
+
+    class Waiting(Handler):
+        def handle(self, context: JobContext, number: int = Depends(open_later)) -> None: ...
+
+    with Holdfast("memory://") as hf:
+        with pytest.raises(DefinitionError, match="handler 'needy': nobody would pass the parameter 'session"):
+            hf.handler("needy")(Needy)
+        with pytest.raises(DefinitionError, match="handler 'waiting' is a plain function, which cannot wait"):
+            hf.handler("waiting")(Waiting)

@@ -64,6 +64,16 @@ def test_a_file_others_can_touch_is_refused_with_how_to_mend_it(tmp_path: Path, 
     assert read_keyring(path).kid == "filed"
 
 
+def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = key_file(tmp_path / "handed.key", mode=0o440)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert read_keyring(path).kid == "filed"
+    for mode in (0o444, 0o460, 0o640 | stat.S_IWGRP):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match="others can read it"):
+            read_keyring(path)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
     assert read_keyring(key_file(tmp_path / "own.key", mode=mode)).kid == "filed"

@@ -1,7 +1,6 @@
 """Signing keys: missing, open to others, or not those the jobs were signed with."""
 
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.diagnosis.host import key_file_beside
 from holdfast.errors import HoldfastError
-from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, read_keyring
+from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, read_keyring
 from holdfast.queues.opening import engine_of
 from holdfast.queues.signing import Keyring
 
@@ -54,7 +53,7 @@ def _given(hf: Holdfast) -> str | None:
 
 def _file(file: Path, *, is_named: bool, signed: bool) -> Findings:
     try:
-        mode = file.stat().st_mode
+        status = file.stat()
     except FileNotFoundError:
         if is_named:
             yield error("keys", f"{file} is to hold the signing keys and is not there", f"put it there, or {MAKE_ONE}")
@@ -68,7 +67,7 @@ def _file(file: Path, *, is_named: bool, signed: bool) -> Findings:
     except OSError as problem:
         yield error("keys", f"{file} cannot be read: {problem.strerror}", "let this user read it, and nobody else")
         return
-    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if is_open(status):
         yield error(
             "keys",
             f"{file} holds signing keys and others can read it: they could sign jobs of their own",

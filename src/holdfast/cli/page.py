@@ -1,0 +1,138 @@
+"""What the documentation says of each command: `python -m holdfast.cli.page docs/cli.md` renews it.
+
+Marks in the page name what stands between them: the list of commands, the usage of one, its options and examples, the
+exit codes, the documents with a schema. What is around them is written by hand. A command without a section gets one.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from holdfast.cli import cli
+from holdfast.cli.schemas import DOCUMENTS
+from holdfast.cli.topics import EXIT_CODES
+
+PROGRAM: Final = "holdfast"
+_part_pattern = re.compile(r"<!-- generated: (\S+)(?: ([^\n]+))? -->\n.*?<!-- end -->", re.DOTALL)
+_section_pattern = re.compile(rf"^## ({PROGRAM} .+)\n", re.MULTILINE)
+_examples_pattern = re.compile(r"^Examples?:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def with_commands(page: str) -> str:
+    """The page with everything between its marks as it has to be, and a section for each command."""
+    commands = dict(leaves(cli, PROGRAM))
+    page = _with_sections(page, list(commands))
+    return _part_pattern.sub(lambda part: _part(commands, part[1], part[2] or ""), page)
+
+
+def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, by what is typed to reach it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command, info_name=path)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        if inner is not None and not inner.hidden:
+            yield from leaves(inner, f"{path} {name}")
+
+
+def usage_of(path: str, command: click.Command) -> str:
+    """The line that `--help` begins with."""
+    return " ".join([path, *command.collect_usage_pieces(click.Context(command, info_name=path))])
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """The command lines that its `--help` shows, one to a line."""
+    # Click's mark for a paragraph that is not to be wrapped stands alone in the line above.
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    found = _examples_pattern.search(text)
+    return [line.strip() for line in found[1].splitlines()] if found else []
+
+
+def option_row(option: click.Option) -> list[str]:
+    """How an option is written, and what it means."""
+    names = ", ".join(sorted([*option.opts, *option.secondary_opts], key=len))
+    value = "" if option.is_flag else f" {option.metavar or _value(option.type)}"
+    required = " Required." if option.required else ""
+    default = f" Default: {option.default}." if option.show_default else ""
+    return [f"`{names}{value}`", f"{option.help or ''}{required}{default}".strip()]
+
+
+def _value(kind: click.ParamType[Any]) -> str:
+    if isinstance(kind, click.Choice):
+        return "|".join(map(str, kind.choices))
+    return "N" if isinstance(kind, click.types.IntParamType | click.types.FloatParamType) else kind.name.upper()
+
+
+def _with_sections(page: str, paths: list[str]) -> str:
+    """The page with an empty section for each command that has none, behind that of the command before."""
+    parts = _section_pattern.split(page)
+    described = parts[1::2]
+    for gone in [path for path in described if path not in paths]:
+        raise SystemExit(f"there is no command '{gone}' any more: take its section out of the page")
+    sections = dict(zip(described, parts[2::2], strict=True))
+    order = list(described)
+    for path, before in zip(paths, ["", *paths], strict=False):
+        if path not in sections:
+            order.insert(order.index(before) + 1 if before in order else len(order), path)
+            sections[path] = "".join(
+                f"\n<!-- generated: {what} {path} -->\n<!-- end -->\n" for what in ("usage", "options")
+            )
+            # What comes behind begins with its heading, and wants an empty line before it.
+            sections[path] += "\n" if order[-1] != path else ""
+    return parts[0] + "".join(f"## {path}\n{sections[path]}" for path in order)
+
+
+def _part(commands: dict[str, click.Command], what: str, path: str) -> str:
+    mark = f"<!-- generated: {what}{' ' * bool(path)}{path} -->"
+    match what:
+        case "commands":
+            rows = [[f"[`{each}`](#{each.replace(' ', '-')})", _summary(command)] for each, command in commands.items()]
+            text = _table(["Command", "What it does"], rows)
+        case "exit-codes":
+            text = _table(["Code", "Meaning"], [[code, f"{_sentence(said)}."] for code, said in EXIT_CODES.items()])
+        case "schemas":
+            documents = [[f"`{name}`", printed_by] for name, (_, printed_by) in DOCUMENTS.items()]
+            text = _table(["Document", "Printed by"], documents)
+        case "usage" if path in commands:
+            text = f"`{usage_of(path, commands[path])}`\n"
+        case "options" if path in commands:
+            text = _options(commands[path])
+        case _:
+            raise SystemExit(f"{mark} names nothing that can be generated")
+    return f"{mark}\n{text}<!-- end -->"
+
+
+def _summary(command: click.Command) -> str:
+    """The first paragraph of its help."""
+    return " ".join(inspect.cleandoc(command.help or "").partition("\n\n")[0].split())
+
+
+def _options(command: click.Command) -> str:
+    rows = [option_row(param) for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    table = _table(["Option", "Meaning"], rows) if rows else ""
+    examples = examples_of(command)
+    shown = "".join(["\n```sh\n", *(f"{line}\n" for line in examples), "```\n"]) if examples else ""
+    return table + shown
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    described = [f"| {' | '.join(line)} |\n" for line in lines]
+    return "".join([described[0], "|---" * len(head) + "|\n", *described[1:]])
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        file = Path(name)
+        file.write_text(with_commands(file.read_text(encoding="utf-8")), encoding="utf-8")

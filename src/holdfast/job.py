@@ -1,0 +1,195 @@
+"""`Job`: a function that is also a job, and the options jobs are enqueued with."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from holdfast.codec import encode_payload
+from holdfast.definition import JobDefinition
+from holdfast.definition.builder import BackoffLike, as_backoff
+from holdfast.definition.definition import span_s, unique
+from holdfast.errors import DefinitionError
+from holdfast.handle import AsyncJobHandle, JobHandle
+from holdfast.handlers import FunctionHandler, JobContext
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C_co = TypeVar("C_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class JobOptions(TypedDict, total=False):
+    """How a job is enqueued, wherever options are given: on the decorator, by `options()`."""
+
+    name: str
+    queue: str
+    priority: int
+    max_retries: int
+    backoff: BackoffLike
+    timeout: float | timedelta
+    delay: float | timedelta
+    run_at: datetime
+    expires: float | timedelta | datetime
+    tags: Sequence[str]
+    meta: Mapping[str, object]
+    trace_id: str
+    fence: bool
+    id: str
+
+
+class Keeper(Protocol):
+    """Whoever keeps jobs, and knows what became of them: an application."""
+
+    def dispatch(
+        self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None, returns: Any = Any
+    ) -> JobHandle[Any]: ...
+
+    async def dispatch_async(
+        self, definition: JobDefinition, *, id: str | None = None, returns: Any = Any
+    ) -> AsyncJobHandle[Any]: ...
+
+    def handle(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> JobHandle[Any]: ...
+
+
+class Job(Generic[P, C_co, R_co]):
+    """A function that is also a job: calling it calls the function, `enqueue` keeps the call for a worker.
+
+    `C_co` is what a call returns, and `R_co` what a run does: of an async function, what is awaited.
+    """
+
+    def __init__(self, app: Keeper, handler: FunctionHandler, options: JobOptions) -> None:
+        self._app = app
+        self._handler = handler
+        self._options = options
+        self._template = definition_of(handler.key, None, options)
+        self.key = handler.key
+        self.function = handler.function
+        update_wrapper(self, handler.function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C_co:
+        if self._handler.dependencies:
+            self._handler.check_call(args, kwargs)
+        return cast("C_co", self.function(*args, **kwargs))
+
+    def options(self, **options: Unpack[JobOptions]) -> "Job[P, C_co, R_co]":
+        """The same job with other options."""
+        return Job(self._app, self._handler, {**self._options, **options})
+
+    def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
+        """The definition of this call; an invalid argument is an error here, not in the worker."""
+        return msgspec.structs.replace(self._template, payload=self._handler.payload_of(*args, **kwargs))
+
+    # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
+    # `tx` it checks nothing, and the arguments are checked when the call is made.
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    @overload
+    def enqueue(self, *args: Any, tx: object | None, **kwargs: Any) -> JobHandle[R_co]: ...
+    def enqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R_co]:
+        """Keep this call for a worker; with `tx=connection`, if and when that transaction of yours is committed.
+
+        A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
+        """
+        tx = None if self._handler.takes("tx") else kwargs.pop("tx", None)
+        definition = self.define(*args, **kwargs)
+        return self._app.dispatch(definition, id=self._options.get("id"), tx=tx, returns=self._handler.returns)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R_co]:
+        """Keep this call for a worker, while the event loop goes on."""
+        definition = self.define(*args, **kwargs)
+        return await self._app.dispatch_async(definition, id=self._options.get("id"), returns=self._handler.returns)
+
+    def handle(self, job_id: str) -> JobHandle[R_co]:
+        """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
+        return self._app.handle(job_id, queue=self._template.queue, returns=self._handler.returns)
+
+
+class ContextJob(Job[P, C_co, R_co]):
+    """A job whose function takes the context first: whoever enqueues it leaves that out, whoever calls it does not."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, context: JobContext, /, *args: P.args, **kwargs: P.kwargs) -> C_co: ...  # type: ignore[override]
+        def options(self, **options: Unpack[JobOptions]) -> "ContextJob[P, C_co, R_co]": ...
+
+
+class Unknown:
+    """Nobody has one: a parameter that takes it takes anything."""
+
+
+class JobDecorator(Protocol):
+    """What `@hf.job(...)` makes of a function.
+
+    The order matters. A function whose first parameter takes anything, or is not annotated, would seem to take the
+    context: of such a one the type checkers are told nothing about the parameters.
+    """
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Unknown, ...], Coroutine[Any, Any, R]], /
+    ) -> Job[..., Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Unknown, ...], R], /) -> Job[..., R, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> ContextJob[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> ContextJob[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
+
+
+def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
+    """The definition of a job with these options."""
+    unknown = sorted(set(options) - JobOptions.__optional_keys__)
+    if unknown:
+        raise DefinitionError(
+            f"'{unknown[0]}' is no option of a job; known: {', '.join(sorted(JobOptions.__optional_keys__))}"
+        )
+    expires = options.get("expires")
+    expires_at = expires if isinstance(expires, datetime) else None
+    expires_in = None if isinstance(expires, datetime) else span_s(expires)
+    backoff = options.get("backoff")
+    return JobDefinition(
+        handler=key,
+        payload=encode_payload(payload),
+        name=options.get("name"),
+        queue=options.get("queue", DEFAULT_QUEUE),
+        priority=options.get("priority", DEFAULT_PRIORITY),
+        max_retries=options.get("max_retries"),
+        backoff=None if backoff is None else as_backoff(backoff),
+        timeout=span_s(options.get("timeout")),
+        delay=span_s(options.get("delay")),
+        run_at=options.get("run_at"),
+        expires_in=expires_in,
+        expires_at=expires_at,
+        tags=unique(options.get("tags", ())),
+        meta=_encoded_meta(options.get("meta", {})),
+        trace_id=options.get("trace_id"),
+        fence=options.get("fence", False),
+    )
+
+
+def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
+    if not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"meta must be a mapping, not {meta!r}")
+    return encode_payload(dict(meta), what="the meta")
