@@ -3,23 +3,22 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from pydantic import BaseModel
 
 from holdfast import Depends, Holdfast, JobContext
 
 hf = Holdfast()
 
 
-@dataclass
-class Order:
+class Order(BaseModel):
     """What is asked for; it is checked by FastAPI when it comes in, and by Holdfast when it is enqueued and run."""
 
     title: str
     amounts: list[float]
 
 
-@dataclass
-class Report:
+class Report(BaseModel):
     title: str
     lines: int
     total: float
@@ -36,15 +35,8 @@ def session() -> Iterator[sqlite3.Connection]:
         connection.close()  # what was not committed is gone
 
 
-def this_run(context: JobContext) -> JobContext:
-    """The context, as a parameter that type checkers know nobody passes."""
-    return context
-
-
 @hf.job(queue="reports", timeout=60)
-def build(
-    order: Order, context: JobContext = Depends(this_run), database: sqlite3.Connection = Depends(session)
-) -> Report:
+def build(context: JobContext, order: Order, database: sqlite3.Connection = Depends(session)) -> Report:
     """Write a line for each amount. A run that fails half way leaves no lines."""
     context.progress(0, len(order.amounts), order.title)
     # A run may be repeated after all was written and before that was noted; it begins again then.
@@ -54,4 +46,4 @@ def build(
         if amount < 0:
             raise ValueError(f"line {number}: {amount:g} is less than nothing")
         context.progress(number, len(order.amounts), order.title)
-    return Report(order.title, len(order.amounts), sum(order.amounts))
+    return Report(title=order.title, lines=len(order.amounts), total=sum(order.amounts))

@@ -3,22 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel
 
 from holdfast import AsyncJobHandle, JobState, UnknownJob
 from holdfast.values import CancelAnswer
 from reports.jobs import Order, Report, build, hf
 
 
-@dataclass
-class Accepted:
+class Accepted(BaseModel):
     id: str
 
 
-@dataclass
-class Shown:
+class Shown(BaseModel):
     state: JobState
     progress: float | None = None
     error: str | None = None
@@ -40,7 +38,7 @@ web = FastAPI(title="Reports", lifespan=lifespan)
 async def order_report(order: Order) -> Accepted:
     """Answered as soon as the job is on disk."""
     handle = await build.enqueue_async(order)
-    return Accepted(handle.id)
+    return Accepted(id=handle.id)
 
 
 @web.get("/reports/{job_id}")

@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 from django.utils.module_loading import autodiscover_modules
 
-from holdfast.app import Holdfast, JobOptions, definition_of
+from holdfast.app import Holdfast
 from holdfast.contrib.django.framework import (
     BaseTaskBackend,
     InvalidTask,
@@ -34,6 +34,7 @@ from holdfast.contrib.django.running import handler_of
 from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_queue
 from holdfast.errors import DefinitionError, HoldfastError, JobCancelled, JobFailed
+from holdfast.job import JobOptions, definition_of
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.envelope import JobIds
 

@@ -64,7 +64,12 @@ class Place(Struct, frozen=True, kw_only=True):
         if self.problem is not None:
             raise ImproperlyConfigured(self.problem)
         return Holdfast(
-            self.url, settings=self.settings, signing_key=self.signing_key, directory=self.project.directory
+            self.url,
+            backends={},
+            routes={},
+            settings=self.settings,
+            signing_key=self.signing_key,
+            directory=self.project.directory,
         )
 
 
@@ -87,6 +92,12 @@ def place_of(alias: str, options: Mapping[str, Any]) -> Place:
 
 
 def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Place:
+    several = sorted({"backends", "routes"} & options.keys())
+    if several:
+        raise ConfigError(
+            f"TASKS[{alias!r}]['OPTIONS'] has {' and '.join(several)}: with Django each place has an alias of its own "
+            "in TASKS, and a task says which one with  @task(backend=...)"
+        )
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     settings = load_settings(project, given)
     database = options.get("database")
