@@ -13,7 +13,11 @@ from holdfast.values import ErrorInfo
 MESSAGE_LIMIT: Final = 8 * 1024
 TRACEBACK_LIMIT: Final = 32 * 1024
 _MOST_FRAMES: Final = 200
-_OURS: Final = (os.path.dirname(__file__) + os.sep, os.path.dirname(handlers.__file__) + os.sep)
+_OURS: Final = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(handlers.__file__) + os.sep,
+    os.path.join(os.path.dirname(os.path.dirname(__file__)), "contrib") + os.sep,
+)
 _LOOP: Final = os.path.dirname(asyncio.__file__) + os.sep
 
 

@@ -1,9 +1,9 @@
 """A handler class: a typed payload, hooks around each run, and the ways a run can end.
 
-    python handlers.py
+    python parcels.py
 
 The `sync` engine runs a job where it is enqueued, and its time is virtual: snoozing for half an hour takes no time.
-With any other URL the same handler is run by `holdfast worker start handlers:hf --queue parcels`.
+With any other URL the same handler is run by `holdfast worker start parcels:hf --queue parcels`.
 """
 
 from dataclasses import dataclass

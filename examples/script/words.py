@@ -1,8 +1,8 @@
 """One file and one process: define a job, enqueue it, work it, read the result.
 
-    python script.py
+    python words.py
 
-Jobs are usually enqueued by one process and worked by another (`holdfast worker start script:hf`); nothing in the
+Jobs are usually enqueued by one process and worked by another (`holdfast worker start words:hf`); nothing in the
 definition of the job changes with that.
 """
 

@@ -1,0 +1,9 @@
+"""What the shop knows."""
+
+from django.db import models
+
+
+class Order(models.Model):
+    email = models.EmailField()
+    amount = models.IntegerField()
+    confirmed = models.BooleanField(default=False)

@@ -1,0 +1,1 @@
+"""Holdfast inside of other frameworks, each with an extra of its own."""

@@ -1,0 +1,23 @@
+"""The application: `manage.py migrate` makes the tables of the jobs that are kept in Django's own databases."""
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+
+
+class HoldfastConfig(AppConfig):
+    name = "holdfast.contrib.django"
+    label = "holdfast"
+    verbose_name = "Holdfast"
+
+    def ready(self) -> None:
+        post_migrate.connect(_create_tables, sender=self, dispatch_uid="holdfast")
+
+
+def _create_tables(*, using: str, **_: Any) -> None:
+    from holdfast.contrib.django.backend import backends
+
+    for backend in backends():
+        if backend.place.database == using:
+            backend.app.create_schema()

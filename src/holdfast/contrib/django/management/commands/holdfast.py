@@ -1,0 +1,88 @@
+"""`manage.py holdfast …`: the whole command line, for the jobs of a backend in TASKS."""
+
+import os
+import sys
+from argparse import REMAINDER
+from pathlib import Path
+from typing import Any, Final
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from holdfast.cli import COMMANDS, main
+from holdfast.config import KEYS
+from holdfast.contrib.django import worker
+from holdfast.contrib.django.backend import backend_of
+from holdfast.contrib.django.framework import DEFAULT_TASK_BACKEND_ALIAS
+from holdfast.queues.keyfiles import KEY_VARIABLE
+
+TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
+"""The commands that want to be told an application."""
+
+
+class Command(BaseCommand):
+    help = "Work the tasks of Holdfast, and look after them: `worker start`, `list`, `dlq retry`, and all the others."
+    requires_system_checks: Any = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--backend", default=DEFAULT_TASK_BACKEND_ALIAS, metavar="ALIAS", help="Which backend of TASKS is meant."
+        )
+        parser.add_argument(
+            "arguments",
+            nargs=REMAINDER,
+            metavar="COMMAND ...",
+            help=f"One of {', '.join(COMMANDS)}, with its options; --help behind it explains it.",
+        )
+
+    def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
+        try:
+            place = backend_of(backend).place
+        except ImproperlyConfigured as problem:
+            raise CommandError(str(problem)) from problem
+        if place.problem is not None:
+            raise CommandError(place.problem)
+        if arguments[:1] != ["doctor"] and takes_app(arguments):
+            self.check()
+        arguments = with_app(arguments, f"{worker.__name__}:{backend}")
+        os.environ |= {
+            **{key.variable: said for name, said in _said(backend) if (key := KEYS[name]).variable is not None},
+            "HOLDFAST_URL": place.url,
+            "PYTHONPATH": _path(),
+        }
+        if place.signing_key is not None:
+            os.environ[KEY_VARIABLE] = place.signing_key
+        # A worker that reloads starts itself again, as it was called.
+        sys.argv = ["holdfast", *arguments]
+        main(arguments)
+
+
+def takes_app(arguments: list[str]) -> bool:
+    """Whether these are of a command that wants an application."""
+    return any(arguments[: len(command)] == command for command in TAKE_APP)
+
+
+def with_app(arguments: list[str], app: str) -> list[str]:
+    """The arguments with the application where the command looks for it."""
+    if not takes_app(arguments):
+        return arguments
+    if arguments[0] == "worker":
+        return [*arguments[:2], app, *arguments[2:]]
+    return [*arguments, "--app", app]
+
+
+def _said(backend: str) -> list[tuple[str, str]]:
+    """The settings among the OPTIONS, as variables have them: for commands that know nothing of Django."""
+    options: dict[str, Any] = backend_of(backend).options
+    said = [(name.replace("_", "-"), value) for name, value in options.items()]
+    return [
+        (name, ",".join(value) if isinstance(value, list | tuple) else str(value))  # pyright: ignore[reportUnknownArgumentType]
+        for name, value in said
+        if name in KEYS and not isinstance(value, dict)
+    ]
+
+
+def _path() -> str:
+    """Where the processes of the jobs find the project: beside `manage.py`, wherever it was called."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join([str(Path(sys.path[0]).resolve()), *(place for place in given if place)])

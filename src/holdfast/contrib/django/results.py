@@ -1,0 +1,180 @@
+"""A job as Django sees it: a `TaskResult`, of what the engine keeps or of a run."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from django.conf import settings
+from django.utils import timezone
+from msgspec import Struct
+
+from holdfast import errors
+from holdfast.contrib.django.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
+from holdfast.handlers import JobContext
+from holdfast.queues.contract import Engine
+from holdfast.values import AttemptRecord, JobHistory, JobState, JobView, Outcome, RunningJob
+
+META: Final = "django"
+_RAN: Final = (Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMEOUT, Outcome.CRASHED)
+_STATUS: Final = {
+    JobState.PROCESSING: TaskResultStatus.RUNNING,
+    JobState.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    JobState.DEAD: TaskResultStatus.FAILED,
+    JobState.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """The payload of a task: its arguments, as Django normalized them."""
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class Enqueued(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What travels with a task beside its arguments, in `meta`: what Django wants to know and a job does not say."""
+
+    at: datetime
+    max_retries: int
+    priority: int = 0
+    run_after: datetime | None = None
+    options: dict[str, Any] = {}
+    """Those of the task itself, where it has some."""
+
+
+def enqueued_of(meta: Mapping[str, Any]) -> Enqueued | None:
+    """What was sent along; None, if somebody else has enqueued the job."""
+    try:
+        return msgspec.convert(meta.get(META), Enqueued)
+    except msgspec.ValidationError:
+        return None
+
+
+def local(instant: datetime | None) -> datetime | None:
+    """An instant as Django's settings want it: aware, or without a zone and in the time of the project."""
+    if instant is None or settings.USE_TZ:
+        return instant
+    return timezone.make_naive(instant)
+
+
+def as_enqueued(task: "Task[..., Any]", alias: str, queue: str, enqueued: Enqueued | None) -> "Task[..., Any]":
+    """The task as it was when it was enqueued; as it is declared, where the backend no longer allows that."""
+    changes: dict[str, Any] = {"backend": alias, "queue_name": queue}
+    if enqueued is not None:
+        changes |= {"priority": enqueued.priority, "run_after": local(enqueued.run_after), **enqueued.options}
+    try:
+        return replace(task, **changes)
+    except (InvalidTask, TypeError):  # a task of another backend's class has not the options of ours
+        return task
+
+
+def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "TaskResult[Any]":
+    """The result of a run that begins now. Earlier runs are counted in it, but not told: `refresh()` asks for them."""
+    call: Call = context.payload
+    enqueued = enqueued_of(context.meta)
+    now = timezone.now()
+    return TaskResult(
+        task=as_enqueued(task, alias, context.queue, enqueued),
+        id=context.id,
+        status=TaskResultStatus.RUNNING,
+        enqueued_at=None if enqueued is None else local(enqueued.at),
+        started_at=now,
+        last_attempted_at=now,
+        finished_at=None,
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=alias,
+        errors=[],
+        worker_ids=[*(_run(number) for number in range(1, context.attempt)), f"{socket.gethostname()}:{os.getpid()}"],
+    )
+
+
+def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engine: Engine) -> "TaskResult[Any]":
+    """The result of a job, as the engine tells it."""
+    job = history.job
+    call = _call_of(job)
+    enqueued = enqueued_of(msgspec.json.decode(job.meta, type=dict[str, Any]))
+    runs = [past.record for past in history.attempts if past.record.outcome in _RAN]
+    worker_ids = [_run(number) for number in range(1, len(runs) + 1)]
+    started = [run.started_at for run in runs]
+    if job.state is JobState.PROCESSING:
+        worker_id, running = _running(job.id, engine)
+        worker_ids.append(worker_id or _run(len(runs) + 1))
+        started += [running.started_at] if running is not None else []
+    result: TaskResult[Any] = TaskResult(
+        task=as_enqueued(task, alias, job.queue, enqueued),
+        id=job.id,
+        status=_STATUS.get(job.state, TaskResultStatus.READY),
+        enqueued_at=local(job.accepted_at if enqueued is None else enqueued.at),
+        started_at=local(started[0]) if started else None,
+        last_attempted_at=local(started[-1]) if started else None,
+        finished_at=local(job.finished_at),
+        args=call.args,
+        kwargs=call.kwargs,
+        backend=alias,
+        errors=_errors(job, runs),
+        worker_ids=worker_ids,
+    )
+    if job.state is JobState.COMPLETED and runs and runs[-1].result is not None:
+        object.__setattr__(result, "_return_value", msgspec.json.decode(runs[-1].result))
+    return result
+
+
+def _call_of(job: JobView) -> Call:
+    """The arguments; none, if somebody else has enqueued the job with a payload that is no call."""
+    try:
+        return msgspec.json.decode(job.payload, type=Call)
+    except msgspec.ValidationError:
+        return Call()
+
+
+def _run(number: int) -> str:
+    # Which worker made an attempt is not kept; Django counts the attempts by these.
+    return f"attempt-{number}"
+
+
+def _running(job_id: str, engine: Engine) -> tuple[str | None, RunningJob | None]:
+    """The worker that says it runs the job, and since when; it may not have said so yet."""
+    for worker in engine.workers():
+        for job in worker.report.jobs:
+            if job.id == job_id:
+                return worker.report.id, job
+    return None, None
+
+
+def _errors(job: JobView, runs: list[AttemptRecord]) -> list[TaskError]:
+    told = [
+        TaskError(exception_class_path=_class_path(run), traceback=run.error.traceback or run.error.line)
+        for run in runs
+        if run.error is not None
+    ]
+    if job.state is JobState.CANCELLED:
+        reason = f"cancelled: {job.cancel_reason}" if job.cancel_reason else "cancelled"
+        told.append(TaskError(exception_class_path="holdfast.errors.JobCancelled", traceback=reason))
+    elif job.state is JobState.DEAD and not (job.dead_reason is not None and job.dead_reason.follows_a_run):
+        reason = f"dead ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
+        told.append(TaskError(exception_class_path="holdfast.errors.JobFailed", traceback=reason))
+    return told
+
+
+def _class_path(run: AttemptRecord) -> str:
+    """Where Django can import the class of the error from; for what is ours alone, what it comes to."""
+    kind = "" if run.error is None else run.error.type
+    home, _, name = kind.rpartition(".")
+    if run.outcome is Outcome.TIMEOUT:
+        return "builtins.TimeoutError"
+    if home == "holdfast":
+        if name == "ResultNotJson":
+            return "builtins.TypeError"
+        return f"holdfast.errors.{name if hasattr(errors, name) else 'JobFailed'}"
+    return kind if home else f"builtins.{kind}"
+
+
+def utc(instant: datetime) -> datetime:
+    """An instant for a job: one without a zone is meant in the time of the project."""
+    aware = instant if timezone.is_aware(instant) else timezone.make_aware(instant)
+    return aware.astimezone(UTC)
