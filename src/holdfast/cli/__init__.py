@@ -141,6 +141,8 @@ def _with_globals(command: click.Command) -> click.Command:
     if isinstance(copied, click.Group):
         copied.commands = {name: _with_globals(inner) for name, inner in copied.commands.items()}
         return copied
+    # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
+    vars(copied)["_help_option"] = None
     taken = {word for param in command.params for word in param.opts}
     flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
     copied.params = [*command.params, *flags, _color_option(hidden=True)]

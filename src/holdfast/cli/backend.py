@@ -8,7 +8,7 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
-from holdfast.cli.output import plain, print_json
+from holdfast.cli.output import plain, print_json, spelled
 from holdfast.cli.style import GOOD, print_table
 from holdfast.errors import BackendError
 from holdfast.queues.capabilities import MEANINGS, answers
@@ -98,11 +98,11 @@ def _print_lines(location: str, name: str, said: EngineInfo | None, capabilities
         ]
     for label, value in facts:
         if value:
-            click.echo(f"{label:<10} {plain(value)}")
+            click.echo(f"{label:<10} {plain(spelled(value))}")
     click.echo()
     print_table(
         ("CAPABILITY", "", "MEANING"),
-        [(name, answer, MEANINGS[name]) for name, answer in answers(capabilities).items()],
+        [(name, spelled(answer), spelled(MEANINGS[name])) for name, answer in answers(capabilities).items()],
         (None, {"yes": GOOD}),
     )
 

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED, USAGE
 from holdfast.cli.options import json_option, jsonl_option, one_form, url_option
-from holdfast.cli.output import glyph, plain, print_json, print_jsonl, say
+from holdfast.cli.output import glyph, plain, print_json, print_jsonl, say, spelled
 from holdfast.cli.selecting import dry_run_option
 from holdfast.cli.style import BAD, DOUBTFUL, paint, print_table
 from holdfast.config import (
@@ -278,7 +278,7 @@ def _in_force(key: Key, found: Found) -> str:
 
 def _print_all(reading: Reading, *, show_origin: bool) -> None:
     rows = [
-        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else key.meaning)
+        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else spelled(key.meaning))
         for name, key in KEYS.items()
     ]
     print_table(("KEY", "VALUE", "ORIGIN" if show_origin else "MEANING"), rows)

@@ -18,6 +18,7 @@ from holdfast.values import AttemptView, JobHistory, JobView
 F = TypeVar("F", bound=Callable[..., Any])
 
 UTC_KEY: Final = "holdfast.utc"
+_IN_ASCII: Final = {"…": "...", "–": "-", "±": "+-", "µ": "u"}
 _SET_BY_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
@@ -42,6 +43,11 @@ def is_plain_locale(environment: Mapping[str, str]) -> bool:
     if chosen in _SET_BY_PYTHON or not chosen:
         chosen = environment.get("LANG", "") if not environment.get("LC_ALL") else chosen
     return chosen in ("C", "POSIX")
+
+
+def spelled(text: str) -> str:
+    """Words of ours in signs the terminal can show."""
+    return "".join(sign if sign not in _IN_ASCII else glyph(sign, _IN_ASCII[sign]) for sign in text)
 
 
 def nothing() -> str:
