@@ -16,12 +16,13 @@ import sys
 import termios
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast import Holdfast
+from holdfast.cli.output import is_plain_locale
 from holdfast.cli.schemas import DOCUMENTS, document
 from holdfast.values import DeadReason, Outcome, RunningJob
 
@@ -281,13 +282,10 @@ def test_as_json_it_prints_what_its_schema_says(desk: Desk, leaf: str) -> None:
     assert answer.code == (0 if leaf == "top" else case.code)
     assert ESCAPE not in answer.out
     if case.prints.startswith(LINES):
-        printed = [json.loads(line) for line in answer.out.splitlines()]
+        documents = [json.loads(line) for line in answer.out.splitlines()]
     else:
         [line] = answer.out.splitlines()
-        printed = json.loads(line)
-    is_many = case.prints.startswith((LIST, LINES))
-    assert isinstance(printed, list) == is_many
-    documents = printed if is_many else [printed]
+        documents = many(json.loads(line), is_many=case.prints.startswith(LIST))
     assert documents
     for each in documents:
         if not case.prints and "schema" not in each:
@@ -295,11 +293,17 @@ def test_as_json_it_prints_what_its_schema_says(desk: Desk, leaf: str) -> None:
         assert_published(desk, each, case.prints.removeprefix(LIST).removeprefix(LINES))
 
 
+def many(printed: Any, *, is_many: bool) -> list[dict[str, Any]]:
+    """The documents of an array, or the only one."""
+    assert isinstance(printed, list) == is_many
+    return list(printed) if is_many else [printed]
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_its_other_documents_are_what_their_schemas_say(desk: Desk, name: str) -> None:
     answer = desk.piped(*OTHERS[name].split(), "--json")
     printed = json.loads(answer.out or answer.err)
-    for each in printed if isinstance(printed, list) else [printed]:
+    for each in many(printed, is_many=name.endswith("rehearsal/1")):
         assert_published(desk, each, name)
 
 
@@ -308,31 +312,37 @@ def assert_published(desk: Desk, printed: dict[str, Any], name: str) -> None:
     assert printed["schema"] == (name or printed["schema"])
     schema = desk.terminal("schema", printed["schema"]).json
     Draft202012Validator.check_schema(schema)
-    validator = Draft202012Validator(_closed(schema))
+    validator: Any = Draft202012Validator(closed(schema))
     assert list(validator.iter_errors(printed)) == []
     assert not validator.is_valid({**printed, "surprise": 1})
     assert not validator.is_valid({**printed, "schema": "holdfast.other/1"})
-    for moment in _moments(printed):
+    for moment in moments(printed):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", moment)
 
 
-def _closed(schema: Any) -> Any:
+def closed(schema: Any) -> Any:
     """The schema, which lets members be added, as one that lets none: what is printed now is to be described now."""
-    if isinstance(schema, list):
-        return [_closed(each) for each in schema]  # pyright: ignore[reportUnknownVariableType]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _closed(each) for name, each in schema.items()}  # pyright: ignore[reportUnknownVariableType]
-    return {**closed, "additionalProperties": False} if "properties" in closed else closed
+    match schema:
+        case list():
+            return [closed(each) for each in cast("list[Any]", schema)]
+        case dict():
+            inner = {name: closed(each) for name, each in cast("dict[str, Any]", schema).items()}
+            return {**inner, "additionalProperties": False} if "properties" in inner else inner
+        case _:
+            return schema
 
 
-def _moments(value: Any) -> list[str]:
-    if isinstance(value, list):
-        return [moment for each in value for moment in _moments(each)]  # pyright: ignore[reportUnknownVariableType]
-    if not isinstance(value, dict):
-        return []
-    here = [each for name, each in value.items() if str(name).endswith(("_at", "_until", "since")) and each]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    return [*here, *(moment for each in value.values() for moment in _moments(each))]  # pyright: ignore[reportUnknownVariableType]
+def moments(value: Any) -> list[str]:
+    """All instants within a document."""
+    match value:
+        case list():
+            return [moment for each in cast("list[Any]", value) for moment in moments(each)]
+        case dict():
+            members = cast("dict[str, Any]", value)
+            here = [each for name, each in members.items() if name.endswith(("_at", "_until", "since")) and each]
+            return [*here, *(moment for each in members.values() for moment in moments(each))]
+        case _:
+            return []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -348,9 +358,8 @@ LISTS = [
 @pytest.mark.parametrize("leaf", LISTS)
 def test_a_list_is_an_array_or_a_document_on_each_line(desk: Desk, leaf: str) -> None:
     words = CASES[leaf].words.split()
-    whole = desk.piped(*words, "--json").json
+    whole = many(desk.piped(*words, "--json").json, is_many=True)
     lines = desk.piped(*words, "--jsonl").out.splitlines()
-    assert isinstance(whole, list)
     assert [json.loads(line)["schema"] for line in lines] == [each["schema"] for each in whole]
     assert desk.piped(*words, "--json", "--jsonl").code == 2
 
@@ -393,6 +402,77 @@ def test_top_fills_the_terminal_until_it_is_left(desk: Desk) -> None:
     screen.wait_for("mail")
     os.write(screen.descriptor, b"q")
     assert screen.ended() == 0
+
+
+@pytest.mark.parametrize("leaf", ["status", "list", "dlq list", "queue list", "worker list", "health"])
+def test_it_is_looked_at_again_and_again(desk: Desk, leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, pauses = CASES[leaf], list[float]()
+
+    def interrupted(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) % 2 == 0:
+            raise KeyboardInterrupt  # as Ctrl-C does while it waits
+
+    monkeypatch.setattr("holdfast.cli.watching.time.sleep", interrupted)
+    answer = desk.piped(*case.words.split(), "--watch=5s", "--json")
+    first, second = (many(json.loads(line), is_many=case.prints.startswith(LIST)) for line in answer.out.splitlines())
+    assert [each["schema"] for each in first] == [each["schema"] for each in second]
+    assert_published(desk, second[0], case.prints.removeprefix(LIST))
+    code, shown = desk.seen(*case.words.split(), "--watch", columns=40)
+    assert code == 130
+    # The second look is drawn over the first, whose lines are one row each.
+    [before, after] = re.split(r"\x1b\[\d+F\x1b\[J", shown)
+    [number] = re.findall(r"\x1b\[(\d+)F", shown)
+    assert len(after.splitlines()) == int(number) <= len(before.splitlines())
+    assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) <= 40 for row in after.splitlines())
+    assert pauses == [5.0, 5.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("option", "first"),
+    [
+        ("-o wide", "ID     STATE    JOB"),
+        ("-o csv", "id,state,job,queue,try,age,error"),
+        ("--csv", "id,state,job,queue,try,age,error"),
+        ("-o ids", "cmd1"),
+        ("-q", "cmd1"),
+        ("-o json", '[{"schema": "holdfast.job/1", "id": "cmd1"'),
+        ("-o jsonl", '{"schema": "holdfast.job/1", "id": "cmd1"'),
+        ("--json --fields id,state", '[{"id": "cmd1", "state": "pending"}, {"id": "job1"'),
+        ("--fields id,finished-at", "ID     FINISHED AT"),
+    ],
+)
+def test_a_list_of_jobs_has_many_forms(desk: Desk, option: str, first: str) -> None:
+    assert desk.piped("list", *option.split()).out.startswith(first)
+    _, shown = desk.seen("list", *option.split(), columns=20)
+    if "wide" in option:
+        assert "no such order" in shown
+
+
+def test_two_forms_exclude_each_other(desk: Desk) -> None:
+    refused = desk.piped("list", "-o", "json", "--csv")
+    assert (refused.code, refused.error["hint"]) == (2, "see  holdfast list --help")
+    assert desk.piped("list", "--watch", "--csv").code == 2
+    assert desk.piped("health", "--watch", "--nagios").code == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_plain"),
+    [
+        ({}, False),
+        ({"LANG": "C"}, True),
+        ({"LANG": "POSIX"}, True),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
+        ({"LANG": "C", "LC_CTYPE": "en_US.UTF-8"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, False),
+        ({"LANG": "C.UTF-8"}, False),
+        ({"LANG": "C", "PYTHONIOENCODING": "utf-8"}, False),
+        ({"LANG": "C", "PYTHONUTF8": "1"}, False),
+    ],
+)
+def test_which_locale_is_plain(environment: dict[str, str], is_plain: bool) -> None:
+    assert is_plain_locale(environment) is is_plain
 
 
 # Danger

@@ -38,7 +38,7 @@ COMMANDS: Final = {
     "generate": ("holdfast.cli.generate:generate", "Write what runs workers: systemd, Docker, Compose."),
     "completion": ("holdfast.cli.completion:completion", "Let the shell complete commands and names."),
     "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schema of what a command prints."),
-    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, exit-codes, environment …"),
+    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, search, exit-codes, output and more."),
     "version": ("holdfast.cli.version:version", "Show the version."),
 }
 

@@ -39,9 +39,8 @@ def is_plain_locale(environment: Mapping[str, str]) -> bool:
     """
     if environment.get("PYTHONIOENCODING") or environment.get("PYTHONUTF8") == "1":
         return False
-    chosen = environment.get("LC_ALL") or environment.get("LC_CTYPE", "")
-    if chosen in _SET_BY_PYTHON or not chosen:
-        chosen = environment.get("LANG", "") if not environment.get("LC_ALL") else chosen
+    kind = environment.get("LC_CTYPE", "")
+    chosen = environment.get("LC_ALL") or ("" if kind in _SET_BY_PYTHON else kind) or environment.get("LANG")
     return chosen in ("C", "POSIX")
 
 

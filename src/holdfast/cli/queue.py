@@ -257,7 +257,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 @work_options
 @click.pass_context
 def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
-    """Work these queues until told to stop, like  holdfast worker start --queue.
+    """Work these queues, or `default`, until told to stop, like  holdfast worker start --queue.
 
     \b
     Examples:
