@@ -164,7 +164,8 @@ def test_asking_makes_nothing_and_says_whether_the_schema_is_current(
         told = answer.json
         names = {"sqlite": "SQLite ", "postgresql": "PostgreSQL ", "mysql": "MariaDB ", "redis": ("Redis ", "Valkey ")}
         assert told["server"].startswith(names[engine])
-        return told["schema"]["version"], told["schema"]["known"], told["schema"]["state"]
+        found = told["database_schema"]
+        return found["version"], found["known"], found["state"]
 
     version, newest, state = schema()
     assert (version, state) == (0, "missing")

@@ -39,9 +39,11 @@ class Answer(NamedTuple):
     def error(self) -> dict[str, str]:
         """The error of a command that was to speak JSON: one document on stderr, and nothing on stdout."""
         assert self.out == ""
-        document: dict[str, dict[str, str]] = json.loads(self.err)
-        assert list(document) == ["error"]
-        return document["error"]
+        document: dict[str, Any] = json.loads(self.err)
+        assert list(document) == ["schema", "error"]
+        assert document["schema"] == "holdfast.error/1"
+        error: dict[str, str] = document["error"]
+        return error
 
 
 class _Keyboard(io.TextIOWrapper):
@@ -83,12 +85,18 @@ class Terminal:
         piped = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8")
         self._monkeypatch.setattr(sys, "stdin", keyboard or piped)
         self._capsys.readouterr()
-        with _undone(self.project), pytest.raises(SystemExit) as ended:
-            main(list(words))
+        with undone(self.project):
+            code = self.call(*words)
         out, err = self._capsys.readouterr()
+        return Answer(code, out, err)
+
+    def call(self, *words: str) -> int:
+        """Run a command in this process with stdin, stdout and stderr as they are, and return its exit code."""
+        with pytest.raises(SystemExit) as ended:
+            main(list(words))
         code = ended.value.code
         assert isinstance(code, int)
-        return Answer(code, out, err)
+        return code
 
     def start(self, *words: str, program: tuple[str, ...] = (), **environment: str) -> "subprocess.Popen[str]":
         """Start the program itself; what it prints can be read while it runs."""
@@ -209,7 +217,7 @@ def ended(process: "subprocess.Popen[str]", stdin: str = "") -> Answer:
 
 
 @contextmanager
-def _undone(project: Path) -> Generator[None]:
+def undone(project: Path) -> Generator[None]:
     """Take back what a program may do to its process, because it ends: signal handlers, import paths, modules."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     path = list(sys.path)

@@ -66,7 +66,7 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
 def test_as_json_every_capability_is_there(terminal: Terminal) -> None:
     document = terminal("backend", "info", "--json").json
     assert document["capabilities"] == msgspec.structs.asdict(SqliteBackend.capabilities)
-    assert document["schema"] == {"version": 0, "known": 2, "state": "missing"}
+    assert document["database_schema"] == {"version": 0, "known": 2, "state": "missing"}
 
 
 def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
@@ -87,7 +87,7 @@ def test_the_database_of_another_program_is_only_looked_at(terminal: Terminal, j
         database.execute("CREATE TABLE orders (id INTEGER)")
     before = everything_in(terminal.project)
     answer = terminal("backend", "info", f"sqlite:///{path}", "--json")
-    assert answer.json["schema"]["state"] == "missing"
+    assert answer.json["database_schema"]["state"] == "missing"
     assert everything_in(terminal.project) == before
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_is_no_database_is_refused(terminal: Terminal) -> None:
 def test_an_engine_of_one_process_has_no_schema_and_keeps_nothing(terminal: Terminal, name: str) -> None:
     document = terminal("backend", "info", f"{name}://", "--json").json
     assert document["engine"] == name
-    assert document["schema"] is None
+    assert document["database_schema"] is None
     assert document["survives"] == "nothing: a job ends with its process"
     assert "schema" not in terminal("backend", "info", f"{name}://").out.partition("CAPABILITY")[0]
 

@@ -60,7 +60,7 @@ def test_what_has_ended_cannot_be_cancelled(terminal: Terminal, engine: Engine, 
 
 def test_an_unknown_job_is_not_found(terminal: Terminal) -> None:
     answer = terminal("cancel", "nothing")
-    assert (answer.code, answer.out, answer.err) == (3, "", "✗ nothing is not known here\n")
+    assert (answer.code, answer.out, answer.err) == (3, "", "✗ nothing is not known here; see  holdfast list\n")
 
 
 def test_each_of_several_has_its_line_and_the_worst_its_exit_code(terminal: Terminal, engine: Engine) -> None:
@@ -71,9 +71,9 @@ def test_each_of_several_has_its_line_and_the_worst_its_exit_code(terminal: Term
     assert (answer.code, answer.out) == (3, "✓ waiting was cancelled before; nothing was changed\n")
     documents = terminal("cancel", "done", "unknown", "waiting", "--json").json
     assert documents == [
-        {"id": "done", "answer": "too-late", "state": "completed"},
-        {"id": "unknown", "answer": "unknown", "state": None},
-        {"id": "waiting", "answer": "too-late", "state": "cancelled"},
+        {"schema": "holdfast.job.cancel/1", "id": "done", "answer": "too-late", "state": "completed"},
+        {"schema": "holdfast.job.cancel/1", "id": "unknown", "answer": "unknown", "state": None},
+        {"schema": "holdfast.job.cancel/1", "id": "waiting", "answer": "too-late", "state": "cancelled"},
     ]
 
 

@@ -4,16 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import COMMANDS, failing
-from holdfast.cli.schemas import DOCUMENTS, document
-from holdfast.cli.topics import EXIT_CODES, STATES, TOPICS
+from holdfast.cli.schemas import DOCUMENTS
+from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
+from holdfast.search import parse
+from holdfast.search.parsing import ALIASES, FIELDS
 from holdfast.values import JobState
 
 from .registry import report
@@ -148,57 +149,6 @@ def test_the_shell_is_the_users_own_unless_said(terminal: Terminal, monkeypatch:
 
 # schema
 
-PRINTED = {
-    "holdfast.doctor/1": ["doctor"],
-    "holdfast.files/1": ["generate", "compose"],
-    "holdfast.health/1": ["health", "--full"],
-    "holdfast.help/1": ["help", "states"],
-    "holdfast.status/1": ["status"],
-    "holdfast.worker/1": ["worker", "show", "a"],
-}
-
-
-def fits(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
-    """Whether a value is what a schema says, as far as ours say anything."""
-    if "$ref" in schema:
-        return fits(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-    if "anyOf" in schema:
-        return any(fits(value, each, root) for each in schema["anyOf"])
-    if "enum" in schema:
-        return value in schema["enum"]
-    match schema.get("type"):
-        case "object":
-            members = schema.get("properties", {})
-            rest = schema.get("additionalProperties", False)
-            known = all(fits(each, members.get(name, rest) or {"enum": []}, root) for name, each in value.items())
-            return known and set(schema.get("required", ())) <= value.keys()
-        case "array":
-            return all(fits(value[at], schema["items"], root) for at in range(len(value)))
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "null":
-            return value is None
-        case other:
-            raise AssertionError(f"{other!r} is not checked here")
-
-
-@pytest.mark.parametrize("name", PRINTED)
-def test_a_document_is_what_its_schema_says(shop: Terminal, name: str) -> None:
-    schema = shop("schema", name).json
-    assert schema["$id"] == name
-    printed = shop(*PRINTED[name], "--json").json
-    assert printed["schema"] == name
-    assert fits(printed, schema, schema)
-    assert msgspec.convert(printed, document(name)[1], strict=True) is not None
-    assert not fits({**printed, "schema": 7}, schema, schema)
-    assert not fits({**printed, "surprise": 1}, schema, schema)
-
 
 def test_a_schema_is_found_without_its_version(terminal: Terminal) -> None:
     assert terminal("schema", "health").json == terminal("schema", "holdfast.health/1").json
@@ -221,13 +171,25 @@ def test_every_topic_explains_itself(terminal: Terminal) -> None:
         answer = terminal("help", topic)
         assert (answer.code, answer.err) == (0, "")
         assert len(answer.out.splitlines()) > 3
-    assert {"states", "search", "exit-codes", "environment", "durations"} <= set(TOPICS)
+    assert {"states", "search", "exit-codes", "environment", "durations", "output"} <= set(TOPICS)
 
 
 def test_the_topics_leave_nothing_out() -> None:
     assert list(STATES) == list(JobState)
+    assert list(TERMS) == list(FIELDS)
     codes = {value for name, value in vars(failing).items() if name.isupper() and type(value) is int}
     assert {int(code) for code in EXIT_CODES} == {0, *codes}
+
+
+def test_the_search_that_help_explains_is_the_one_that_is_understood(terminal: Terminal) -> None:
+    text = terminal("help", "search").out
+    for field, (example, meaning) in TERMS.items():
+        assert f"{example} " in text
+        assert meaning in text
+        [term] = parse(example, now=datetime.now(UTC)).terms
+        assert str(term).split(":")[0].split(".")[0] == field
+    for alias in ALIASES:
+        assert f"{alias} for " in " ".join(text.split())
 
 
 def test_the_environment_names_every_setting(terminal: Terminal) -> None:

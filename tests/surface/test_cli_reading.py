@@ -130,7 +130,7 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_cursor(shop: Terminal, monkeypat
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--state", "broken"], "'broken' is no state; choose from blocked, scheduled, pending"),
+        (["--state", "broken"], "'broken' is no state; did you mean 'blocked'? known are blocked, scheduled, pending"),
         (["--limit", "0"], "--limit"),
         (["--limit", "10001"], "--limit"),
         (["--limit", "many"], "--limit"),
@@ -191,7 +191,7 @@ def test_as_json_one_job_is_what_the_list_says_and_its_history(shop: Terminal) -
     for listed in shop("list", "--json").json:
         shown = shop("show", listed["id"], "--json").json
         history, why = shown.pop("history"), shown.pop("why")
-        assert shown == listed
+        assert shown == {**listed, "schema": "holdfast.job.shown/1"}
         assert (why == []) == (listed["state"] == "completed")
         assert len(history) == listed["deliveries"]
     attempts = shop.job("bad")["history"]

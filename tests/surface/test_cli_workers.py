@@ -94,7 +94,7 @@ def test_as_json_every_member_is_there(terminal: Terminal, engine: Engine) -> No
     engine.beat(report(ONE, running=1, jobs=(running("job1"),)))
     engine.order_stop(ONE, StopOrder.NOW)
     [document] = terminal("worker", "list", "--json").json
-    assert set(document) == {*WorkerReport.__struct_fields__, "state", "heard_at", "order"}
+    assert set(document) == {*WorkerReport.__struct_fields__, "schema", "state", "heard_at", "order"}
     assert (document["id"], document["state"], document["order"]) == (ONE, "live", "now")
     assert document["jobs"][0]["id"] == "job1"
 
@@ -225,7 +225,8 @@ def test_waiting_ends_when_the_worker_is_lost(terminal: Terminal, engine: Engine
     until(lambda: engine.order_of(ONE))
     lose(engine, ONE)
     answer = ended(process)
-    assert (answer.code, answer.json) == (0, [{"id": ONE, "order": "drain", "state": "lost"}])
+    [document] = answer.json
+    assert (answer.code, document["id"], document["order"], document["state"]) == (0, ONE, "drain", "lost")
 
 
 def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, engine: Engine) -> None:
@@ -237,7 +238,8 @@ def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, engine:
     assert first.endswith(" ago it was running 1 job")
     assert job == "  job1 add on mail for 5 m"
     answer = terminal("worker", "stop", "--wait", "10ms", "--json")
-    assert (answer.code, answer.json) == (6, [{"id": ONE, "order": "drain", "state": "draining"}])
+    [document] = answer.json
+    assert (answer.code, document["id"], document["order"], document["state"]) == (6, ONE, "drain", "draining")
 
 
 def test_on_a_terminal_waiting_can_be_seen(terminal: Terminal, engine: Engine) -> None:

@@ -2,8 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -37,9 +38,12 @@ COMMANDS: Final = {
     "generate": ("holdfast.cli.generate:generate", "Write what runs workers: systemd, Docker, Compose."),
     "completion": ("holdfast.cli.completion:completion", "Let the shell complete commands and names."),
     "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schema of what a command prints."),
-    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, exit-codes, environment …"),
+    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, search, exit-codes, output and more."),
     "version": ("holdfast.cli.version:version", "Show the version."),
 }
+
+# Options before the command are noted below this name, for the command that they concern.
+GLOBALS: Final = "holdfast.global"
 
 # A shell that wants to complete a command line sets it.
 COMPLETING: Final = "_HOLDFAST_COMPLETE"
@@ -74,9 +78,10 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            hint = f" Did you mean '{near[0]}'?" if near else " holdfast --help lists them."
             ctx.fail(f"No such command '{args[0]}'.{hint}")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else _with_globals(command), rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
         from click.shell_completion import CompletionItem
@@ -90,18 +95,78 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, message="holdfast %(version)s")
-@click.option(
-    "--color",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    help="Colour: where a terminal is, unless NO_COLOR or FORCE_COLOR says otherwise; always; never.",
+def _color_option(*, hidden: bool = False) -> click.Option:
+    return click.Option(
+        ["--color"],
+        type=click.Choice(["auto", "always", "never"]),
+        hidden=hidden,
+        expose_value=False,
+        callback=_note_color,
+        help="Colour: where a terminal is, unless NO_COLOR or FORCE_COLOR says otherwise; always; never.",
+    )
+
+
+def _note_color(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None or ctx.parent is None:
+        ctx.color = wants_color(value or "auto", os.environ)
+
+
+def _global_option(name: str, words: str, *, hidden: bool = False) -> click.Option:
+    """A flag that may stand before the command as well as behind it."""
+    return click.Option(
+        [words], is_flag=True, hidden=hidden, expose_value=False, callback=_note_flag(name), help=_FLAGS[words][1]
+    )
+
+
+def _note_flag(name: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def note(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+        ctx.meta[name] = given or ctx.meta.get(name, False)
+
+    return note
+
+
+# Where each is noted, and what it means.
+_FLAGS: Final = {
+    "--json": (f"{GLOBALS}.as_json", "Print JSON."),
+    "--utc": ("holdfast.utc", "Show times in UTC, not in local time."),
+    "--no-input": ("holdfast.no_input", "Never ask; refuse what would have to be asked."),
+}
+
+
+def _with_globals(command: click.Command) -> click.Command:
+    """A copy of the command that accepts, unseen, the global options which it does not have itself."""
+    from copy import copy
+
+    copied = copy(command)
+    if isinstance(copied, click.Group):
+        copied.commands = {name: _with_globals(inner) for name, inner in copied.commands.items()}
+        return copied
+    # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
+    vars(copied)["_help_option"] = None
+    taken = {word for param in command.params for word in param.opts}
+    flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
+    copied.params = [*command.params, *flags, _color_option(hidden=True)]
+    return copied
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(["--url"], metavar="URL", help="Where the jobs are, instead of the configured place."),
+        *(_global_option(name, words) for words, (name, _) in _FLAGS.items()),
+        _color_option(),
+    ],
 )
+@click.version_option(__version__, message="holdfast %(version)s")
 @click.pass_context
-def cli(ctx: click.Context, color: str) -> None:
-    """Holdfast keeps background jobs until they are done."""
-    ctx.color = wants_color(color, os.environ)
+def cli(ctx: click.Context, url: str | None) -> None:
+    """Holdfast keeps background jobs until they are done.
+
+    Options that stand here are understood behind the command, too.
+    """
+    ctx.meta[f"{GLOBALS}.url"] = url
 
 
 def wants_color(choice: str, environment: Mapping[str, str]) -> bool | None:
@@ -135,5 +200,11 @@ def _run(arguments: list[str]) -> int:
         from holdfast.cli.failing import report
 
         ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return report(problem, as_json="--json" in ours or "--jsonl" in ours)
+        return report(problem, as_json=_speaks_json(ours))
     return answer if isinstance(answer, int) else 0
+
+
+def _speaks_json(words: list[str]) -> bool:
+    forms = [after for word, after in pairwise(words) if word in ("-o", "--output")]
+    forms += [word.removeprefix("--output=").removeprefix("-o") for word in words if word.startswith("-")]
+    return "--json" in words or "--jsonl" in words or "json" in forms or "jsonl" in forms

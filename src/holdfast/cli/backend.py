@@ -1,13 +1,15 @@
 """`holdfast backend info`: what an engine is and can do."""
 
-from typing import Any
+from collections.abc import Mapping
 
 import click
-import msgspec
+from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.cli.options import json_option, onlooker
-from holdfast.cli.output import plain, print_json, print_table
+from holdfast.cli.documents import Document
+from holdfast.cli.options import json_option, onlooker, url_option
+from holdfast.cli.output import plain, print_json, spelled
+from holdfast.cli.style import GOOD, print_table
 from holdfast.errors import BackendError
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities, EngineInfo
@@ -20,9 +22,10 @@ def backend() -> None:
 
 
 @backend.command()
-@click.argument("url", required=False)
+@click.argument("place", metavar="[URL]", required=False)
+@url_option
 @json_option
-def info(url: str | None, as_json: bool) -> None:
+def info(place: str | None, url: str | None, as_json: bool) -> None:
     """Show what the engine of a URL is and can do, and what a job survives there.
 
     Nothing is made by asking: no file, no schema, no key. Without a URL it is the configured place.
@@ -32,7 +35,9 @@ def info(url: str | None, as_json: bool) -> None:
       holdfast backend info
       holdfast backend info redis://127.0.0.1:6379/0
     """
-    hf = Holdfast.at(url)
+    if place is not None and url is not None and place != url:
+        raise click.UsageError("name the URL once: as an argument, or with --url")
+    hf = Holdfast.at(place or url)
     engine, _ = onlooker(hf).open(hf.url)
     with engine:
         try:
@@ -45,18 +50,39 @@ def info(url: str | None, as_json: bool) -> None:
         raise problem
 
 
+class SchemaVersion(Struct, frozen=True, kw_only=True):
+    """Which version of the tables there is, and which this program knows."""
+
+    version: int
+    known: int | None
+    state: str
+
+
+class EngineDocument(Document, frozen=True, kw_only=True, tag="holdfast.backend/1"):
+    """What `backend info --json` prints; what could not be asked is null."""
+
+    location: str
+    engine: str
+    server: str | None
+    names: str | None
+    database_schema: SchemaVersion | None
+    settings: Mapping[str, str]
+    survives: str | None
+    capabilities: Capabilities
+
+
 def _print_document(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
     print_json(
-        {
-            "location": location,
-            "engine": name,
-            "server": None if said is None else said.server,
-            "names": None if said is None else said.names or None,
-            "schema": None if said is None else _schema_document(said),
-            "settings": {} if said is None else dict(said.settings),
-            "survives": None if said is None else said.survives,
-            "capabilities": msgspec.structs.asdict(capabilities),
-        }
+        EngineDocument(
+            location=location,
+            engine=name,
+            server=None if said is None else said.server,
+            names=None if said is None else said.names or None,
+            database_schema=None if said is None else _schema_document(said),
+            settings={} if said is None else dict(said.settings),
+            survives=None if said is None else said.survives,
+            capabilities=capabilities,
+        )
     )
 
 
@@ -72,21 +98,23 @@ def _print_lines(location: str, name: str, said: EngineInfo | None, capabilities
         ]
     for label, value in facts:
         if value:
-            click.echo(f"{label:<10} {plain(value)}")
+            click.echo(f"{label:<10} {plain(spelled(value))}")
     click.echo()
     print_table(
         ("CAPABILITY", "", "MEANING"),
-        [(name, answer, MEANINGS[name]) for name, answer in answers(capabilities).items()],
+        [(name, spelled(answer), spelled(MEANINGS[name])) for name, answer in answers(capabilities).items()],
+        (None, {"yes": GOOD}),
     )
 
 
-def _schema_document(said: EngineInfo) -> dict[str, Any] | None:
+def _schema_document(said: EngineInfo) -> SchemaVersion | None:
     if said.schema is None:
         return None
-    return {"version": said.schema, "known": said.known_schema, "state": _state(said)}
+    return SchemaVersion(version=said.schema, known=said.known_schema, state=schema_state(said))
 
 
-def _state(said: EngineInfo) -> str:
+def schema_state(said: EngineInfo) -> str:
+    """Whether the tables are missing, older, current, or newer than this program."""
     schema, known = said.schema or 0, said.known_schema or 0
     if not schema:
         return "missing"
@@ -96,7 +124,7 @@ def _state(said: EngineInfo) -> str:
 def _schema(said: EngineInfo) -> str:
     if said.schema is None:
         return ""
-    match _state(said):
+    match schema_state(said):
         case "missing":
             return "none yet; it is made when it is first needed, or by  holdfast migrate"
         case "older":

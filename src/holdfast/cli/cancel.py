@@ -1,9 +1,10 @@
 """`holdfast cancel`: end jobs that shall not run, or not run on."""
 
-from typing import Any, Final
+from typing import Final
 
 import click
 
+from holdfast.cli.documents import CancelDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say, say_where, span
@@ -121,8 +122,8 @@ def _sentence(answer: CancelAnswer, state: JobState | None, code: int, stopped_w
         case CancelAnswer.TOO_LATE:
             return "was cancelled before; nothing was changed" if not code else f"is {ended}; nothing was changed"
         case CancelAnswer.UNKNOWN:
-            return "is not known here"
+            return "is not known here; see  holdfast list"
 
 
-def _document(job_id: str, answer: CancelAnswer, state: JobState | None) -> dict[str, Any]:
-    return {"id": job_id, "answer": answer, "state": state}
+def _document(job_id: str, answer: CancelAnswer, state: JobState | None) -> CancelDocument:
+    return CancelDocument(id=job_id, answer=answer, state=state)

@@ -7,8 +7,10 @@ from typing import Final
 import click
 
 from holdfast.cli.completing import PROGRAMS, SHELLS, completer
+from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option
 from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.selecting import dry_run_option
 
 _BLOCK_BEGINS: Final = "# >>> holdfast completion >>>"
 _BLOCK_ENDS: Final = "# <<< holdfast completion <<<"
@@ -21,6 +23,21 @@ def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str
         said = f"the shell here is {shell!r}" if shell else "$SHELL does not say which shell you use"
         raise click.BadParameter(f"{said}; name one of {', '.join(SHELLS)}", ctx, param)
     return shell
+
+
+class ScriptDocument(Document, frozen=True, kw_only=True, tag="holdfast.completion/1"):
+    """What `completion show --json` prints."""
+
+    shell: str
+    script: str
+
+
+class InstalledDocument(Document, frozen=True, kw_only=True, tag="holdfast.completion.install/1"):
+    """What `completion install --json` prints: the files that were written, or with `--dry-run` would be."""
+
+    shell: str
+    files: tuple[str, ...]
+    written: bool
 
 
 _argument = click.argument("shell", required=False, type=click.Choice(SHELLS), callback=_shell)
@@ -44,7 +61,7 @@ def show(ctx: click.Context, shell: str, as_json: bool) -> None:
     """
     script = _script(ctx, shell)
     if as_json:
-        print_json({"shell": shell, "script": script})
+        print_json(ScriptDocument(shell=shell, script=script))
     else:
         click.echo(script)
 
@@ -52,8 +69,9 @@ def show(ctx: click.Context, shell: str, as_json: bool) -> None:
 @completion.command()
 @_argument
 @click.pass_context
+@dry_run_option
 @json_option
-def install(ctx: click.Context, shell: str, as_json: bool) -> None:
+def install(ctx: click.Context, shell: str, dry_run: bool, as_json: bool) -> None:
     """Install it for SHELL (bash, zsh or fish; your own if not said), for shells started from now on.
 
     The script goes where the shell looks for completions, into your home; zsh, which looks nowhere there, is told in
@@ -63,12 +81,18 @@ def install(ctx: click.Context, shell: str, as_json: bool) -> None:
     Examples:
       holdfast completion install
     """
-    written = [str(path) for path in _install(ctx, shell)]
+    texts = _texts(ctx, shell)
+    for path, text in texts.items() if not dry_run else ():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     if as_json:
-        print_json({"shell": shell, "files": written})
+        print_json(InstalledDocument(shell=shell, files=tuple(map(str, texts)), written=not dry_run))
         return
-    for path in written:
-        click.echo(f"{glyph('✓', '*')} {path}")
+    for path in texts:
+        click.echo(f"would write {path}" if dry_run else f"{glyph('✓', '*')} {path}")
+    if dry_run:
+        say("nothing was written: --dry-run")
+        return
     say(f"start a new {shell}, and press Tab")
 
 
@@ -78,38 +102,33 @@ def _script(ctx: click.Context, shell: str) -> str:
     return "\n".join(completer(shell, root, program).source().strip() for program in PROGRAMS)
 
 
-def _install(ctx: click.Context, shell: str) -> list[Path]:
+def _texts(ctx: click.Context, shell: str) -> dict[Path, str]:
+    """What has to be in which files."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     root = ctx.find_root().command
+    scripts = {name: f"{completer(shell, root, name).source().strip()}\n" for name in PROGRAMS}
     match shell:
         case "bash":
             # bash-completion loads the file that has the command's name.
             home = data / "bash-completion" / "completions"
-            return [_written(home / name, completer(shell, root, name).source()) for name in PROGRAMS]
+            return {home / name: script for name, script in scripts.items()}
         case "fish":
             home = settings / "fish" / "completions"
-            return [_written(home / f"{name}.fish", completer(shell, root, name).source()) for name in PROGRAMS]
+            return {home / f"{name}.fish": script for name, script in scripts.items()}
         case _:
-            script = _written(data / "holdfast" / "completion.zsh", _script(ctx, shell))
+            script = data / "holdfast" / "completion.zsh"
             startup = Path(os.environ.get("ZDOTDIR") or Path.home()) / ".zshrc"
-            return [script, _with_block(startup, f'[ -r "{script}" ] && source "{script}"')]
+            line = f'[ -r "{script}" ] && source "{script}"'
+            return {script: f"{_script(ctx, shell)}\n", startup: _with_block(startup, line)}
 
 
-def _written(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text.strip() + "\n", encoding="utf-8")
-    return path
-
-
-def _with_block(path: Path, line: str) -> Path:
-    """The file with our lines in it, once; all else in it stays."""
+def _with_block(path: Path, line: str) -> str:
+    """What is in the file, with our lines in it once."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     before, begins, rest = text.partition(_BLOCK_BEGINS)
     after = rest.partition(_BLOCK_ENDS)[2] if begins else ""
     if not begins and before and not before.endswith("\n"):
         before += "\n"
     # Completions of zsh work only behind compinit.
-    ours = f"{_BLOCK_BEGINS}\nautoload -Uz compinit && compinit\n{line}\n{_BLOCK_ENDS}{after or chr(10)}"
-    path.write_text(before + ours, encoding="utf-8")
-    return path
+    return f"{before}{_BLOCK_BEGINS}\nautoload -Uz compinit && compinit\n{line}\n{_BLOCK_ENDS}{after or chr(10)}"

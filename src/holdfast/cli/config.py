@@ -1,14 +1,19 @@
 """`holdfast config`: read, change and check settings."""
 
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from msgspec import Struct
 
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED, USAGE
-from holdfast.cli.options import json_option, url_option
-from holdfast.cli.output import glyph, plain, print_json, print_table, say
+from holdfast.cli.options import json_option, jsonl_option, one_form, url_option
+from holdfast.cli.output import glyph, plain, print_json, print_jsonl, say, spelled
+from holdfast.cli.selecting import dry_run_option
+from holdfast.cli.style import BAD, DOUBTFUL, paint, print_table
 from holdfast.config import (
     KEYS,
     Applies,
@@ -27,8 +32,8 @@ from holdfast.config import (
 from holdfast.config.checking import check_settings, others_can_read, remedy
 
 
-class SettingDocument(Struct, frozen=True, kw_only=True):
-    """One setting as it is in force, with all that the table says of it."""
+class SettingDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.setting/1"):
+    """One setting as it is in force, with all that the table says of it; what `config list` and `get` print."""
 
     key: str
     value: Any
@@ -43,18 +48,18 @@ class SettingDocument(Struct, frozen=True, kw_only=True):
     meaning: str
 
 
-class SettingsDocument(Struct, frozen=True, kw_only=True):
-    """What `config list --json` prints."""
+class SetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.set/1"):
+    """What `config set --json` prints: the value, and the file it was written to unless it was only tried."""
 
-    schema: str = "holdfast.config.list/1"
+    key: str
+    value: Any
+    written: bool
     file: str
-    items: tuple[SettingDocument, ...]
 
 
-class UnsetDocument(Struct, frozen=True, kw_only=True):
-    """What `config unset --json` prints: whether it was there, and what is in force now."""
+class UnsetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.unset/1"):
+    """What `config unset --json` prints: whether it was taken out, and what is in force now."""
 
-    schema: str = "holdfast.config.unset/1"
     key: str
     removed: bool
     value: Any
@@ -62,19 +67,17 @@ class UnsetDocument(Struct, frozen=True, kw_only=True):
     file: str
 
 
-class PathDocument(Struct, frozen=True, kw_only=True):
+class PathDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.path/1"):
     """What `config path --json` prints."""
 
-    schema: str = "holdfast.config.path/1"
     file: str
     exists: bool
     project: str | None
 
 
-class CheckDocument(Struct, frozen=True, kw_only=True):
+class CheckDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.check/1"):
     """What `config check --json` prints: `ok` unless there is an error, or with `--strict` a warning."""
 
-    schema: str = "holdfast.config.check/1"
     ok: bool
     file: str
     problems: tuple[Problem, ...]
@@ -104,33 +107,36 @@ def get_setting(key: str | None, as_json: bool) -> None:
     reading = _sound_reading()
     if key is not None:
         found = key_named(key)
-        value = _shown(reading, found)
         if as_json:
-            print_json({"key": found.name, "value": value})
+            print_json(_document(reading, found))
         else:
-            click.echo(_text(value))
+            click.echo(_text(_shown(reading, found)))
     elif as_json:
-        print_json({name: _shown(reading, each) for name, each in KEYS.items()})
+        print_json([_document(reading, each) for each in KEYS.values()])
     else:
         _print_all(reading, show_origin=False)
 
 
 @config.command("list")
 @click.option("--show-origin", is_flag=True, help="Show where each value comes from, instead of what it means.")
+@jsonl_option
 @url_option
 @json_option
-def list_settings(show_origin: bool, url: str | None, as_json: bool) -> None:
+def list_settings(show_origin: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
     """Show all settings as they are in force here.
 
     \b
     Examples:
       holdfast config list --show-origin
-      holdfast config list --json | jq -r '.items[] | select(.origin.place != "default") | .key'
+      holdfast config list --json | jq -r '.[] | select(.origin.place != "default") | .key'
     """
+    one_form({"--json": as_json, "--jsonl": as_jsonl})
     reading = _sound_reading(url)
+    documents = [_document(reading, key) for key in KEYS.values()]
     if as_json:
-        items = tuple(_document(reading, key) for key in KEYS.values())
-        print_json(SettingsDocument(file=str(reading.project.config_file), items=items))
+        print_json(documents)
+    elif as_jsonl:
+        print_jsonl(documents)
     else:
         _print_all(reading, show_origin=show_origin)
 
@@ -138,8 +144,9 @@ def list_settings(show_origin: bool, url: str | None, as_json: bool) -> None:
 @config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is a value, and out of range
 @click.argument("key", shell_complete=_names)
 @click.argument("value", shell_complete=_values)
+@dry_run_option
 @json_option
-def set_setting(key: str, value: str, as_json: bool) -> None:
+def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
     """Write one setting to the configuration file; comments in it are kept.
 
     \b
@@ -148,19 +155,33 @@ def set_setting(key: str, value: str, as_json: bool) -> None:
       holdfast config set allowed-commands sleep,echo
     """
     file, found = find_project().config_file, key_named(key)
-    written = found.shown(write_setting(file, key, value))
+    written = found.shown(_tried(file, key, value) if dry_run else write_setting(file, key, value))
     if as_json:
-        print_json({"key": found.name, "value": written, "file": str(file)})
+        print_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
+    elif dry_run:
+        click.echo(f"would set {found.name} = {_text(written)}")
+        say(f"nothing was written to {file}: --dry-run")
     else:
         click.echo(f"{glyph('✓', '*')} {found.name} = {_text(written)}")
         say(f"  written to {file}; it counts for whatever starts from now on")
-    _say_what_else(found, Origin(place=Place.FILE, name=str(file)))
+    if not dry_run:
+        _say_what_else(found, Origin(place=Place.FILE, name=str(file)))
+
+
+def _tried(file: Path, key: str, value: str) -> Any:
+    """What would be written: into a copy of the file, so that every refusal is met."""
+    with TemporaryDirectory() as directory:
+        copy = Path(directory) / file.name
+        if file.is_file():
+            copyfile(file, copy)
+        return write_setting(copy, key, value)
 
 
 @config.command("unset")
 @click.argument("key", shell_complete=_names)
+@dry_run_option
 @json_option
-def unset(key: str, as_json: bool) -> None:
+def unset(key: str, dry_run: bool, as_json: bool) -> None:
     """Take one setting out of the configuration file; comments of others are kept.
 
     \b
@@ -168,7 +189,8 @@ def unset(key: str, as_json: bool) -> None:
       holdfast config unset max-retries
     """
     file, found = find_project().config_file, key_named(key)
-    removed = unset_setting(file, key)
+    is_there = dry_run and _reading().of(found).origin.place is Place.FILE
+    removed = not dry_run and unset_setting(file, key)
     reading = _reading()
     now = reading.of(found)
     if as_json:
@@ -177,6 +199,9 @@ def unset(key: str, as_json: bool) -> None:
                 key=found.name, removed=removed, value=found.shown(now.value), origin=now.origin, file=str(file)
             )
         )
+    elif is_there:
+        click.echo(f"would unset {found.name} in {file}")
+        say("nothing was changed: --dry-run")
     elif removed:
         click.echo(f"{glyph('✓', '*')} {found.name} is unset")
         say(f"  taken out of {file}; in force now: {_in_force(found, now)}")
@@ -253,7 +278,7 @@ def _in_force(key: Key, found: Found) -> str:
 
 def _print_all(reading: Reading, *, show_origin: bool) -> None:
     rows = [
-        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else key.meaning)
+        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else spelled(key.meaning))
         for name, key in KEYS.items()
     ]
     print_table(("KEY", "VALUE", "ORIGIN" if show_origin else "MEANING"), rows)
@@ -279,7 +304,7 @@ def _document(reading: Reading, key: Key) -> SettingDocument:
 
 def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int, warnings: int) -> None:
     for problem in problems:
-        sign = glyph("⚠", "!") if problem.warning else glyph("✗", "x")
+        sign = paint(glyph("⚠", "!"), DOUBTFUL) if problem.warning else paint(glyph("✗", "x"), BAD)
         click.echo(f"{sign} {plain(problem.message)}")
     file = reading.project.config_file
     where = str(file) if file.is_file() else f"no file ({file} does not exist)"

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import click
 
+from holdfast.cli.documents import DeleteDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
@@ -39,7 +40,7 @@ def delete(
         answers = discard_all(engine, jobs, FINAL_STATES, f"delete {counted(len(jobs.ids), 'job')} for good", yes=yes)
         states = {job_id: _state(engine, job_id) for job_id, done in answers.items() if not done}
     if as_json:
-        print_json([{"id": job_id, "deleted": done} for job_id, done in answers.items()])
+        print_json([DeleteDocument(id=job_id, deleted=done) for job_id, done in answers.items()])
     elif not answers:
         say("no job that could be deleted is meant")
     else:
@@ -70,6 +71,6 @@ def _say_answers(answers: Mapping[str, bool], states: Mapping[str, JobState | No
         if done:
             click.echo(f"{glyph('✓', '*')} {job_id} deleted")
         elif state is None:
-            say(f"{glyph('✗', 'x')} {job_id} is not known here")
+            say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
         else:
             say(f"{glyph('✗', 'x')} {job_id} is {state}, not over: end it first with  holdfast cancel {job_id}")

@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from holdfast.cli.delete import discard_all
+from holdfast.cli.documents import DiscardDocument
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.jobs import Shape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option
@@ -39,9 +40,9 @@ def dlq() -> None:
 @dlq.command("list")
 @filter_options
 @shape_options
-def list_dead(url: str | None, **said: Any) -> None:
+def list_dead(url: str | None, **said: Any) -> int:
     """Show dead letters, the last ones first."""
-    print_list(url, taken(Filters, {**said, "states": ((JobState.DEAD,),)}), taken(Shape, said))
+    return print_list(url, taken(Filters, {**said, "states": ((JobState.DEAD,),)}), taken(Shape, said))
 
 
 @dlq.command()
@@ -122,7 +123,7 @@ def discard(
         question = f"discard {counted(len(jobs.ids), 'dead letter')} for good"
         answers = discard_all(engine, jobs, (JobState.DEAD,), question, yes=yes)
     if as_json:
-        print_json([{"id": job_id, "discarded": answer} for job_id, answer in answers.items()])
+        print_json([DiscardDocument(id=job_id, discarded=answer) for job_id, answer in answers.items()])
     elif not answers:
         say(NONE)
     else:
@@ -130,7 +131,7 @@ def discard(
             if done:
                 click.echo(f"{glyph('✓', '*')} {job_id} discarded")
             else:
-                say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded")
+                say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded: see  holdfast show {job_id}")
     return 0 if all(answers.values()) else NOT_FOUND
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import click
-from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Finding, Level, error, note
@@ -28,6 +27,7 @@ from holdfast.cli.diagnosis.store import (
     schema_findings,
     worker_findings,
 )
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, json_option, onlooker, url_option
 from holdfast.cli.output import glyph, plain, print_json
@@ -47,10 +47,9 @@ MARKS: Final = {
 WIDEST: Final = 110
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
     """What `doctor --json` prints: `ok` unless there is an error, and everything that was looked at."""
 
-    schema: str = "holdfast.doctor/1"
     ok: bool
     location: str
     findings: tuple[Finding, ...]

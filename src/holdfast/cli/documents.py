@@ -1,6 +1,7 @@
 """The JSON documents of commands about jobs and queues, as types: what is published as their schemas.
 
-Lists print an array of them, or one on each line. Members may be added; none is taken away or changes its meaning.
+Each carries the name of its schema in `schema`. Lists print an array of them, or one on each line. Members may be
+added; none is taken away or changes its meaning.
 """
 
 from datetime import datetime
@@ -11,11 +12,11 @@ from msgspec import Struct
 from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
 
 
-class _Document(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Every member is always there."""
+class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
+    """What a command prints with `--json`: its tag is the name of its schema, and every member is always there."""
 
 
-class ProgressDocument(_Document, frozen=True, kw_only=True):
+class ProgressDocument(Struct, frozen=True, kw_only=True):
     """How far a running job says it is."""
 
     done: float
@@ -24,7 +25,7 @@ class ProgressDocument(_Document, frozen=True, kw_only=True):
     at: datetime | None
 
 
-class JobDocument(_Document, frozen=True, kw_only=True):
+class JobDocument(Document, frozen=True, kw_only=True, tag="holdfast.job/1"):
     """One job, as `list` shows it."""
 
     id: str
@@ -55,7 +56,7 @@ class JobDocument(_Document, frozen=True, kw_only=True):
     fence: bool
 
 
-class AttemptDocument(_Document, frozen=True, kw_only=True):
+class AttemptDocument(Struct, frozen=True, kw_only=True):
     """One attempt of a job."""
 
     delivery: int
@@ -69,19 +70,19 @@ class AttemptDocument(_Document, frozen=True, kw_only=True):
     note: str
 
 
-class HistoryDocument(JobDocument, frozen=True, kw_only=True):
+class HistoryDocument(JobDocument, frozen=True, kw_only=True, tag="holdfast.job.history/1"):
     """One job with its attempts, oldest first, as `run`, `wait` and `enqueue --wait` show it."""
 
     history: tuple[AttemptDocument, ...]
 
 
-class ShownDocument(HistoryDocument, frozen=True, kw_only=True):
+class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):
     """One job with its attempts and why it is where it is, as `show` shows it."""
 
     why: tuple[str, ...]
 
 
-class EnqueuedDocument(_Document, frozen=True, kw_only=True):
+class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):
     """One job, as `enqueue` was asked for it: its id, and whether it was added or had been there already.
 
     With `--dry-run` nothing was added, and an id that would be made is not known yet.
@@ -97,7 +98,7 @@ class EnqueuedDocument(_Document, frozen=True, kw_only=True):
     dry_run: bool
 
 
-class PlannedDocument(EnqueuedDocument, frozen=True, kw_only=True):
+class PlannedDocument(EnqueuedDocument, frozen=True, kw_only=True, tag="holdfast.job.plan/1"):
     """One job, as `enqueue --dry-run` would add it, with what the settings would fill in."""
 
     name: str | None
@@ -112,14 +113,14 @@ class PlannedDocument(EnqueuedDocument, frozen=True, kw_only=True):
     fence: bool
 
 
-class CountDocument(_Document, frozen=True, kw_only=True):
+class CountDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.count/1"):
     """How many jobs there are; not exact, if the search was given up before all were looked at."""
 
     count: int
     is_exact: bool
 
 
-class LogDocument(_Document, frozen=True, kw_only=True):
+class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1"):
     """What one attempt has printed."""
 
     attempt: int
@@ -130,7 +131,7 @@ class LogDocument(_Document, frozen=True, kw_only=True):
     output: str
 
 
-class RehearsalDocument(_Document, frozen=True, kw_only=True):
+class RehearsalDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.rehearsal/1"):
     """What `--dry-run` would have done to a job; a job without a state is not known."""
 
     id: str
@@ -138,7 +139,7 @@ class RehearsalDocument(_Document, frozen=True, kw_only=True):
     would: str
 
 
-class CancelDocument(_Document, frozen=True, kw_only=True):
+class CancelDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.cancel/1"):
     """What a request to cancel did, and where the job is now."""
 
     id: str
@@ -146,35 +147,35 @@ class CancelDocument(_Document, frozen=True, kw_only=True):
     state: JobState | None
 
 
-class RetryDocument(_Document, frozen=True, kw_only=True):
+class RetryDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.retry/1"):
     """What a request to retry did."""
 
     id: str
     answer: ReplayAnswer
 
 
-class DeleteDocument(_Document, frozen=True, kw_only=True):
+class DeleteDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.delete/1"):
     """Whether a job was deleted."""
 
     id: str
     deleted: bool
 
 
-class DiscardDocument(_Document, frozen=True, kw_only=True):
+class DiscardDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.discard/1"):
     """Whether a dead letter was discarded."""
 
     id: str
     discarded: bool
 
 
-class PauseDocument(_Document, frozen=True, kw_only=True):
+class PauseDocument(Struct, frozen=True, kw_only=True):
     """Why a queue is paused, and since when."""
 
     reason: str
     since: datetime
 
 
-class QueueDocument(_Document, frozen=True, kw_only=True):
+class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1"):
     """One queue: jobs by state, its pause, the workers that take from it."""
 
     queue: str
@@ -183,7 +184,7 @@ class QueueDocument(_Document, frozen=True, kw_only=True):
     workers: tuple[str, ...]
 
 
-class PausedDocument(_Document, frozen=True, kw_only=True):
+class PausedDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.pause/1"):
     """Whether a queue was paused."""
 
     queue: str
@@ -191,22 +192,36 @@ class PausedDocument(_Document, frozen=True, kw_only=True):
     reason: str
 
 
-class ResumedDocument(_Document, frozen=True, kw_only=True):
+class ResumedDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.resume/1"):
     """Whether a queue was resumed."""
 
     queue: str
     resumed: bool
 
 
-class ReapDocument(_Document, frozen=True, kw_only=True):
+class ReapDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.reap/1"):
     """How many leases had ended, and how many jobs were taken back."""
 
     reaped: int
     expired: int
 
 
-class PurgeDocument(_Document, frozen=True, kw_only=True):
+class PurgeDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.purge/1"):
     """How many jobs were meant, and how many were purged."""
 
     purged: int
     meant: int
+
+
+class ErrorText(Struct, frozen=True, kw_only=True):
+    """What went wrong; `hint` is what to do next, where that is not part of the message."""
+
+    code: str
+    message: str
+    hint: str | None
+
+
+class ErrorDocument(Document, frozen=True, kw_only=True, tag="holdfast.error/1"):
+    """What a command that was to speak JSON says on stderr when it fails."""
+
+    error: ErrorText

@@ -17,6 +17,7 @@ from holdfast.errors import (
     HandlerForbidden,
     HoldfastError,
     IdConflict,
+    NotSupported,
     SchemaTooNew,
     UnknownJob,
 )
@@ -29,6 +30,7 @@ UNREACHABLE: Final = 5
 TIME_IS_UP: Final = 6
 JOB_FAILED: Final = 7
 INTERRUPTED: Final = 130
+UTF8: Final = "write it in UTF-8"
 
 
 def report(problem: Exception, *, as_json: bool) -> int:
@@ -43,7 +45,7 @@ def report(problem: Exception, *, as_json: bool) -> int:
             return problem.exit_code
         case click.ClickException():
             if as_json:
-                print_error(_name(problem), problem.format_message())
+                print_error(_name(problem), problem.format_message(), hint(problem))
             else:
                 problem.show()
             return problem.exit_code
@@ -52,18 +54,34 @@ def report(problem: Exception, *, as_json: bool) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         case UnicodeEncodeError():
-            print_error(_name(problem), "an argument holds bytes that are no text in UTF-8", as_json=as_json)
+            print_error(_name(problem), "an argument holds bytes that are no text in UTF-8", UTF8, as_json=as_json)
             return USAGE
         case HoldfastError():
-            print_error(_name(problem), str(problem), as_json=as_json)
+            print_error(_name(problem), str(problem), hint(problem), as_json=as_json)
             return exit_code(problem)
         case OSError():
             what = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
-            print_error(_name(problem), what, as_json=as_json)
+            print_error(_name(problem), what, hint(problem), as_json=as_json)
             return UNREACHABLE
         case _:
             logging.getLogger("holdfast.cli").debug("unexpected", exc_info=problem)
             raise problem
+
+
+def hint(problem: Exception) -> str | None:
+    """What to do next, where the message itself does not say it."""
+    match problem:
+        case click.UsageError():
+            # To people, Click says the same above the error.
+            return None if problem.ctx is None else f"see  {problem.ctx.command_path} --help"
+        case UnknownJob():
+            return "see which there are:  holdfast list"
+        case NotSupported():
+            return "see what this engine can do:  holdfast backend info"
+        case BackendUnavailable() | OSError():
+            return "look for what is wrong:  holdfast doctor"
+        case _:
+            return None
 
 
 def exit_code(problem: HoldfastError) -> int:

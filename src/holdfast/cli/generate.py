@@ -14,6 +14,7 @@ import click
 from msgspec import Struct
 
 from holdfast.app import Holdfast
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
 from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues
 from holdfast.cli.output import glyph, print_json, say
@@ -42,10 +43,9 @@ class File(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Files(Struct, frozen=True, kw_only=True):
+class Files(Document, frozen=True, kw_only=True, tag="holdfast.files/1"):
     """What `generate --json` prints."""
 
-    schema: str = "holdfast.files/1"
     files: tuple[File, ...]
 
 

@@ -11,11 +11,13 @@ from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.cli.diagnosis.store import PAGE, worked_queues
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
-from holdfast.cli.options import Span, existing, json_option, onlooker
+from holdfast.cli.options import Span, existing, given_or_global, json_option, onlooker
 from holdfast.cli.output import glyph, print_json, span
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
+from holdfast.cli.watching import watch, watch_option
 from holdfast.errors import HoldfastError
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import engine_of, sqlite_path
@@ -38,10 +40,9 @@ class Check(Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Health(Struct, frozen=True, kw_only=True):
+class Health(Document, frozen=True, kw_only=True, tag="holdfast.health/1"):
     """What `health --json` prints."""
 
-    schema: str = "holdfast.health/1"
     ok: bool
     question: str
     location: str
@@ -63,9 +64,14 @@ Checks: TypeAlias = Iterator[Check]
     help="With --full: how long a due job may wait, 60 s if not said.",
 )
 @click.option("--nagios", is_flag=True, help="One line and the exit codes of a Nagios plugin: 0, 2, 3.")
-@click.option("--url", metavar="URL", help="A worker's probes, http://HOST:PORT; or where the jobs are.")
+@watch_option
+@click.option(
+    "--url", metavar="URL", callback=given_or_global, help="A worker's probes, http://HOST:PORT; or where the jobs are."
+)
 @json_option
-def health(question: str | None, max_wait: float, nagios: bool, url: str | None, as_json: bool) -> int:
+def health(
+    question: str | None, max_wait: float, nagios: bool, watch_s: float | None, url: str | None, as_json: bool
+) -> int:
     """Say whether all is well; exit with 1 if not.
 
     Asked at a worker's --probe-port, --live is whether its loop turns, without the database being asked: an outage of
@@ -80,6 +86,10 @@ def health(question: str | None, max_wait: float, nagios: bool, url: str | None,
     if nagios and as_json:
         raise click.UsageError("--nagios is a format of its own; leave out --json")
     question = question or READY
+    if watch_s is not None:
+        if nagios:
+            raise click.UsageError("--nagios is one line for a monitor, which comes back by itself; leave out --watch")
+        return _watch(watch_s, question, max_wait, url, as_json=as_json)
     try:
         location, checks = _answered(question, max_wait, url)
     except HoldfastError as problem:
@@ -87,15 +97,28 @@ def health(question: str | None, max_wait: float, nagios: bool, url: str | None,
             raise
         click.echo(f"HOLDFAST UNKNOWN - {_line(str(problem))}")
         return NAGIOS_UNKNOWN
-    is_ok = all(check.ok for check in checks)
+    seen = _health(question, location, checks)
     if nagios:
         _print_nagios(checks)
-        return NAGIOS_OK if is_ok else NAGIOS_CRITICAL
+        return NAGIOS_OK if seen.ok else NAGIOS_CRITICAL
     if as_json:
-        print_json(Health(ok=is_ok, question=question, location=location, checks=tuple(checks)))
+        print_json(seen)
     else:
-        _print(checks)
-    return 0 if is_ok else FAILED
+        for line in _lines(checks):
+            click.echo(line)
+    return 0 if seen.ok else FAILED
+
+
+def _health(question: str, location: str, checks: Sequence[Check]) -> Health:
+    is_ok = all(check.ok for check in checks)
+    return Health(ok=is_ok, question=question, location=location, checks=tuple(checks))
+
+
+def _watch(pause_s: float, question: str, max_wait_s: float, url: str | None, *, as_json: bool) -> int:
+    def look() -> Health:
+        return _health(question, *_answered(question, max_wait_s, url))
+
+    return watch(pause_s, look, lambda seen: _lines(seen.checks), as_json=as_json)
 
 
 def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, list[Check]]:
@@ -230,14 +253,14 @@ def _late(engine: Engine, queue: str, max_wait_s: float) -> str | None:
     return None
 
 
-def _print(checks: Sequence[Check]) -> None:
-    width = columns()
+def _lines(checks: Sequence[Check]) -> list[str]:
+    width, lines = columns(), list[str]()
     for check in checks:
         good, ascii_only, colour = ("✓", "*", GOOD) if check.ok else ("✗", "x", BAD)
         line = shortened(f"{check.name:<10} {_line(check.message)}", None if width is None else width - 2)
-        click.echo(f"{paint(glyph(good, ascii_only), colour)} {paint(line, None)}")
+        lines.append(f"{paint(glyph(good, ascii_only), colour)} {paint(line, None)}")
     wrong = sum(not check.ok for check in checks)
-    click.echo("healthy" if not wrong else f"unhealthy: {wrong} of {len(checks)}")
+    return [*lines, "healthy" if not wrong else f"unhealthy: {wrong} of {len(checks)}"]
 
 
 def _print_nagios(checks: Sequence[Check]) -> None:

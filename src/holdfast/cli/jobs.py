@@ -2,33 +2,35 @@
 
 import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option
 from holdfast.cli.output import (
     age,
+    glyph,
     history_document,
     instant,
     job_document,
     plain,
     print_json,
     print_jsonl,
-    print_table,
     say,
     say_where,
     span,
     utc_option,
 )
 from holdfast.cli.progress import words
-from holdfast.cli.selecting import Filters, filter_options, state_option
+from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
+from holdfast.cli.style import BAD, COLOURS, Tint, paint, painted_table
+from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
 from holdfast.queues.contract import Engine
@@ -46,6 +48,9 @@ SHORT: Final[dict[str, Callable[[JobView], object]]] = {
     "error": lambda job: _shortened(job.cancel_reason if job.state is JobState.CANCELLED else job.last_error),
 }
 USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
+# With -o wide, where nothing is cut.
+MORE: Final = (*USUAL[:-1], "priority", "accepted_at", "due_at", "finished_at", "tags", "error")
+TINTS: Final[dict[str, Tint]] = {"state": COLOURS, "error": BAD, "last_error": BAD}
 COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *JobView.__struct_fields__)))
 
 
@@ -60,8 +65,7 @@ class Columns(click.ParamType[tuple[str, ...]]):
         names = tuple(name.strip().lower().replace("-", "_") for name in str(value).split(","))
         for name in names:
             if name not in COLUMNS:
-                near = get_close_matches(name, COLUMNS, n=1)
-                hint = f"did you mean '{near[0]}'? " if near else ""
+                hint = f"{near} " if (near := did_you_mean(name, COLUMNS)) else ""
                 self.fail(f"{name!r} is no column; {hint}known are {', '.join(COLUMNS)}", param, ctx)
         return names
 
@@ -78,6 +82,20 @@ class Shape(Struct, frozen=True, kw_only=True):
     as_csv: bool
     as_jsonl: bool
     as_json: bool
+    output: str | None
+    watch_s: float | None
+
+    def form(self) -> str:
+        """As what it is to be printed: the one form that was said."""
+        flags = {"--json": self.as_json, "--jsonl": self.as_jsonl, "--csv": self.as_csv, "--quiet": self.quiet}
+        one_form({**flags, f"-o {self.output}": self.output is not None})
+        form = self.output or next((name.removeprefix("--") for name, given in flags.items() if given), TABLE)
+        if self.watch_s is not None and (self.count or form not in (TABLE, "wide", "json", "jsonl")):
+            raise click.UsageError("--watch shows a table, or with --json a line for each look; leave out the rest")
+        return "quiet" if form == "ids" else form
+
+
+TABLE: Final = "table"
 
 
 def shape_options(command: F) -> F:
@@ -102,8 +120,16 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--count", is_flag=True, help="Print only how many there are."),
     click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line."),
+    click.option(
+        "--output",
+        "-o",
+        type=click.Choice(("wide", "json", "jsonl", "csv", "ids")),
+        metavar="FORM",
+        help="A form: wide (more columns, none cut), json, jsonl, csv, ids.",
+    ),
     click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
-    click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line."),
+    jsonl_option,
+    watch_option,
     utc_option,
     url_option,
     json_option,
@@ -114,7 +140,7 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
 @state_option
 @filter_options
 @shape_options
-def list_jobs(url: str | None, **said: Any) -> None:
+def list_jobs(url: str | None, **said: Any) -> int:
     """Show jobs, newest first.
 
     \b
@@ -124,7 +150,7 @@ def list_jobs(url: str | None, **said: Any) -> None:
       holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
       holdfast list -q --where 'tag:import -state:completed' | holdfast cancel - --yes
     """
-    print_list(url, taken(Filters, said), taken(Shape, said))
+    return print_list(url, taken(Filters, said), taken(Shape, said))
 
 
 T = TypeVar("T", bound=Struct)
@@ -135,21 +161,24 @@ def taken(kind: type[T], said: dict[str, Any]) -> T:
     return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
 
 
-def print_list(url: str | None, filters: Filters, shape: Shape) -> None:
+def print_list(url: str | None, filters: Filters, shape: Shape) -> int:
     """The jobs that were asked for, in the shape that was asked for."""
-    forms = {"--json": shape.as_json, "--jsonl": shape.as_jsonl, "--csv": shape.as_csv, "--quiet": shape.quiet}
-    chosen = [name for name, given in forms.items() if given]
-    if len(chosen) > 1:
-        raise click.UsageError(f"{' and '.join(chosen)} exclude each other")
-    made = filters.plan()
+    form = shape.form()
     with existing(url) as hf:
-        if not shape.quiet:
+        engine = hf.backend()
+        if form != "quiet":
             say_where(hf.location)
+        if shape.watch_s is not None:
+            return _watch(engine, filters, shape, form)
+        made = filters.plan()
         if shape.count:
-            _print_count(hf.backend(), made, shape)
-            return
-        finding = _find(hf.backend(), made, shape)
-    _print_finding(finding, shape)
+            _print_count(engine, made, shape, as_json=form in ("json", "jsonl"))
+            return 0
+        finding = _find(engine, made, shape)
+        _print_finding(finding, shape, form)
+        if not finding.jobs and form == TABLE:
+            say("no jobs")
+            say_if_unknown(engine, filters.queue)
     if finding.is_cut:
         say(
             f"looked at {finding.looked_at:,} jobs; there may be more among older ones:  --after {finding.next}  "
@@ -157,6 +186,22 @@ def print_list(url: str | None, filters: Filters, shape: Shape) -> None:
         )
     elif finding.next is not None:
         say(f"more:  --after {finding.next}")
+    return 0
+
+
+def _watch(engine: Engine, filters: Filters, shape: Shape, form: str) -> int:
+    as_json = form in ("json", "jsonl")
+
+    def look() -> Sequence[JobView] | list[dict[str, Any]]:
+        # A search says what it means by the time of the look: an age grows.
+        jobs = _find(engine, filters.plan(), shape).jobs
+        return [_members(job, shape.columns) for job in jobs] if as_json else jobs
+
+    def lines(jobs: Any) -> list[str]:
+        return _table(jobs, shape, form) if jobs else ["no jobs"]
+
+    assert shape.watch_s is not None  # noqa: S101 - for the type checker
+    return watch(shape.watch_s, look, lines, as_json=as_json)
 
 
 def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
@@ -166,13 +211,13 @@ def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
     except (ValueError, OverflowError):
         if shape.after is None:
             raise
-        raise ConfigError(f"{shape.after!r} is no cursor: pass what the page before printed") from None
+        raise ConfigError(f"{shape.after!r} is no cursor: pass what the page before printed behind  more:") from None
 
 
-def _print_count(engine: Engine, made: Plan, shape: Shape) -> None:
+def _print_count(engine: Engine, made: Plan, shape: Shape, *, as_json: bool) -> None:
     number, looked_at = _count(engine, made, shape.look_at)
-    if shape.as_json or shape.as_jsonl:
-        print_json({"count": number, "is_exact": looked_at is None})
+    if as_json:
+        print_json(CountDocument(count=number, is_exact=looked_at is None))
     else:
         click.echo(number)
     if looked_at is not None:
@@ -192,22 +237,27 @@ def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
     return len(finding.jobs), finding.looked_at if finding.is_cut else None
 
 
-def _print_finding(finding: Finding, shape: Shape) -> None:
-    if shape.quiet:
-        for job in finding.jobs:
-            click.echo(plain(job.id))
-    elif shape.as_json:
-        print_json([_members(job, shape.columns) for job in finding.jobs])
-    elif shape.as_jsonl:
-        print_jsonl(_members(job, shape.columns) for job in finding.jobs)
-    elif shape.as_csv:
-        _print_csv(finding, shape.columns or USUAL)
-    elif finding.jobs:
-        columns = shape.columns or USUAL
-        rows = [[_cell(job, column, shape.columns) for column in columns] for job in finding.jobs]
-        print_table([column.replace("_", " ").upper() for column in columns], rows)
-    else:
-        say("no jobs")
+def _print_finding(finding: Finding, shape: Shape, form: str) -> None:
+    match form:
+        case "quiet":
+            for job in finding.jobs:
+                click.echo(plain(job.id))
+        case "json":
+            print_json([_members(job, shape.columns) for job in finding.jobs])
+        case "jsonl":
+            print_jsonl(_members(job, shape.columns) for job in finding.jobs)
+        case "csv":
+            _print_csv(finding, shape.columns or USUAL)
+        case _:
+            for line in _table(finding.jobs, shape, form) if finding.jobs else []:
+                click.echo(line)
+
+
+def _table(jobs: Sequence[JobView], shape: Shape, form: str) -> list[str]:
+    columns = shape.columns or (MORE if form == "wide" else USUAL)
+    rows = [[_cell(job, column, shape.columns) for column in columns] for job in jobs]
+    tints = [TINTS.get(column) for column in columns]
+    return painted_table([name.replace("_", " ").upper() for name in columns], rows, tints, is_wide=form == "wide")
 
 
 def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
@@ -260,7 +310,7 @@ def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
 
 
 def _shortened(text: str | None) -> str:
-    return f"{text[:77]}…" if text and len(text) > 78 else text or ""
+    return f"{text[:77]}{glyph('…', '~')}" if text and len(text) > 78 else text or ""
 
 
 @click.command()
@@ -284,7 +334,8 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
         raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
     reasons = why(history, engine.pauses(), engine.workers(), datetime.now(UTC))
     if as_json:
-        print_json({**history_document(history), "why": reasons})
+        tag = ShownDocument.__struct_config__.tag
+        print_json({**history_document(history), "schema": tag, "why": reasons})
     else:
         _print_history(history, reasons)
 
@@ -297,7 +348,8 @@ class NotDead(click.ClickException):
 
 def _print_history(history: JobHistory, reasons: list[str]) -> None:
     for name, value in _facts(history.job, reasons):
-        click.echo(f"{name:<12} {plain(value)}")
+        colour = COLOURS.get(history.job.state) if name == "state" else BAD if name == "last error" else None
+        click.echo(f"{name:<12} {paint(str(value), colour)}")
     for number, attempt in enumerate(history.attempts, start=1):
         _print_attempt(number, attempt)
 

@@ -1,12 +1,12 @@
 """`holdfast logs`: what a job has printed, attempt by attempt."""
 
 import sys
-from typing import Any
 
 import click
 
+from holdfast.cli.documents import LogDocument
 from holdfast.cli.failing import FAILED, NOT_FOUND
-from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.options import existing, json_option, jsonl_option, url_option
 from holdfast.cli.output import instant, plain, print_json, print_jsonl, say, say_where, span, utc_option
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
@@ -25,7 +25,7 @@ class NoSuchAttempt(click.ClickException):
 @click.argument("job_id", metavar="ID")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
 @click.option("--attempt", "number", type=click.IntRange(min=1), metavar="N", help="Only of this attempt, from 1 on.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line.")
+@jsonl_option
 @utc_option
 @url_option
 @json_option
@@ -72,7 +72,10 @@ def _chosen(history: JobHistory, number: int | None) -> list[tuple[int, AttemptV
         return attempts
     if number > len(attempts):
         made = f"{len(attempts)} attempt{'' if len(attempts) == 1 else 's'}"
-        raise NoSuchAttempt(f"job '{history.job.id}' has made {made} so far, so there is no attempt {number}")
+        raise NoSuchAttempt(
+            f"job '{history.job.id}' has made {made} so far, so there is no attempt {number}: name another, or wait "
+            "for it with  --follow"
+        )
     return [attempts[number - 1]]
 
 
@@ -114,13 +117,13 @@ def print_attempt(number: int, attempt: AttemptView, *, as_jsonl: bool) -> None:
         sys.stdout.flush()
 
 
-def _document(number: int, attempt: AttemptView) -> dict[str, Any]:
+def _document(number: int, attempt: AttemptView) -> LogDocument:
     record = attempt.record
-    return {
-        "attempt": number,
-        "delivery": attempt.delivery,
-        "outcome": record.outcome,
-        "started_at": record.started_at,
-        "ended_at": record.ended_at,
-        "output": record.output,
-    }
+    return LogDocument(
+        attempt=number,
+        delivery=attempt.delivery,
+        outcome=record.outcome,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        output=record.output,
+    )

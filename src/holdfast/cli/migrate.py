@@ -3,35 +3,46 @@
 from typing import Literal, TypeAlias
 
 import click
-from msgspec import Struct
 
 from holdfast.app import Holdfast
 from holdfast.backends import DEFAULT
+from holdfast.cli.backend import schema_state
+from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.selecting import dry_run_option
+from holdfast.queues.backends.migrations import Migration
 from holdfast.queues.opening import engine_of
 
 SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
 
 
-class MigrateDocument(Struct, frozen=True, kw_only=True):
+class MigrateDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate/1"):
     """What `migrate --json` prints: what became of the schema, and its version before and now.
 
-    0 is no schema yet, and null that the engine has none.
+    With `--dry-run` it is how the schema was found. 0 is no schema yet, and null that the engine has none.
     """
 
     location: str
-    database_schema: Literal["current"]
+    database_schema: str
     change: SchemaChange
     before: int | None
     version: int | None
 
 
+class SqlDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate.sql/1"):
+    """What `migrate --sql --json` prints: every step, oldest first."""
+
+    location: str
+    migrations: tuple[Migration, ...]
+
+
 @click.command()
 @click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that makes the schema, and execute nothing.")
+@dry_run_option
 @url_option
 @json_option
-def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
+def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Create the schema or bring it up to date; safe to run from many places at once.
 
     The engines do this by themselves, except in an SQLite database that other programs use.
@@ -44,6 +55,9 @@ def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
     hf = Holdfast.at(url)
     if as_sql:
         _print_sql(hf, as_json=as_json)
+        return
+    if dry_run:
+        _print_rehearsal(hf, as_json=as_json)
         return
     before = _version(hf)
     with hf:
@@ -80,10 +94,36 @@ def _sentence(document: MigrateDocument) -> str:
             return "it needs no schema" if document.version is None else f"schema {document.version} was there already"
 
 
+def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
+    engine, _ = onlooker(hf).open(hf.url)
+    with engine:
+        said = engine.describe()
+    found = "none" if said.schema is None else schema_state(said)
+    if as_json:
+        print_json(
+            MigrateDocument(
+                location=hf.location, database_schema=found, change="none", before=said.schema, version=said.schema
+            )
+        )
+        return
+    match found:
+        case "missing":
+            click.echo(f"would create schema {said.known_schema} in {hf.location}")
+        case "older":
+            click.echo(f"would bring {hf.location} from schema {said.schema} to {said.known_schema}")
+        case "newer":
+            click.echo(f"{hf.location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
+        case "current":
+            click.echo(f"{hf.location} is up to date; nothing would be changed")
+        case _:
+            click.echo(f"{hf.location} needs no schema; nothing would be changed")
+    say("nothing was changed: --dry-run")
+
+
 def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
     migrations = onlooker(hf).migrations(hf.url)
     if as_json:
-        print_json({"location": hf.location, "migrations": migrations})
+        print_json(SqlDocument(location=hf.location, migrations=tuple(migrations)))
         return
     engine = engine_of(hf.url)
     how = "to be run until it succeeds" if engine == "mysql" else "to be run once, in one transaction"

@@ -1,13 +1,15 @@
 """Options and arguments that several commands share, and opening the application they name."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import click
 
 from holdfast.app import Holdfast
+from holdfast.cli import GLOBALS
 from holdfast.config import parse_span
 from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
@@ -23,11 +25,32 @@ _size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
 
 
 def url_option(command: F) -> F:
-    return click.option("--url", metavar="URL", help="Where the jobs are, instead of the configured place.")(command)
+    return click.option(
+        "--url",
+        metavar="URL",
+        callback=given_or_global,
+        help="Where the jobs are, instead of the configured place.",
+    )(command)
 
 
 def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, callback=given_or_global, help="Print JSON.")(command)
+
+
+def jsonl_option(command: F) -> F:
+    return click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line.")(command)
+
+
+def one_form(said: Mapping[str, bool]) -> None:
+    """Refuse more than one form of output, by the names of their options."""
+    chosen = [name for name, given in said.items() if given]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} exclude each other; choose one")
+
+
+def given_or_global(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """What was given behind the command, else what was given before it."""
+    return value or ctx.meta.get(f"{GLOBALS}.{param.name}", value)
 
 
 class Span(click.ParamType[float]):
@@ -93,7 +116,7 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
         for part in str(value).split(","):
             name, colon, weight = part.strip().partition(":")
             if name in weights:
-                self.fail(f"{value!r} names the queue '{name}' twice", param, ctx)
+                self.fail(f"{value!r} names the queue '{name}' twice; name it once", param, ctx)
             if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
                 self.fail(f"{part!r}: a weight is a whole number from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
             try:
@@ -109,7 +132,7 @@ def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[
     for weights in given:
         for name, weight in weights.items():
             if name in merged:
-                raise click.BadParameter(f"the queue '{name}' is named twice", ctx, param)
+                raise click.BadParameter(f"the queue '{name}' is named twice; name it once", ctx, param)
             merged[name] = weight
     return merged or {DEFAULT_QUEUE: 1}
 
@@ -140,7 +163,16 @@ class States(click.ParamType[tuple[JobState, ...]]):
         try:
             return tuple(JobState(name.strip().lower()) for name in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no state; choose from {', '.join(JobState)}", param, ctx)
+            known = ", ".join(JobState)
+            hints = [near for name in str(value).split(",") if (near := did_you_mean(name.strip().lower(), JobState))]
+            self.fail(f"{value!r} is no state; {' '.join([*hints, 'known are'])} {known}", param, ctx)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suggestion for a word that is not known, if one is like it."""
+    words = [str(each) for each in known]
+    near = [] if word in words else get_close_matches(word, words, n=1)
+    return f"did you mean '{near[0]}'?" if near else ""
 
 
 def onlooker(hf: Holdfast) -> BackendFactory:
@@ -152,5 +184,7 @@ def existing(url: str | None) -> Holdfast:
     """The application to look at. A file named by mistake is an error here, not a new and empty database."""
     hf = Holdfast.at(url)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
-        raise ConfigError(f"there is no database at {sqlite_path(url)}")
+        raise ConfigError(
+            f"there is no database at {sqlite_path(url)}: name another --url, or make it with  holdfast migrate"
+        )
     return hf

@@ -1,8 +1,9 @@
 """What the command line prints: tables and sentences for people, JSON for programs, nothing a terminal would obey."""
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -10,22 +11,47 @@ from typing import Any, Final, TypeVar
 import click
 import msgspec
 
+from holdfast.cli.documents import ErrorDocument, ErrorText, HistoryDocument, JobDocument
 from holdfast.plaintext import plain as plain
 from holdfast.values import AttemptView, JobHistory, JobView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UTC: Final = "holdfast.utc"
+UTC_KEY: Final = "holdfast.utc"
+_IN_ASCII: Final = {"…": "...", "–": "-", "±": "+-", "µ": "u"}
+_SET_BY_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def glyph(good: str, ascii_only: str) -> str:
-    """A sign the terminal's encoding can show."""
+    """A sign the terminal can show, as far as its encoding and the locale tell."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     try:
         good.encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return ascii_only
-    return good
+    return ascii_only if is_plain_locale(os.environ) else good
+
+
+def is_plain_locale(environment: Mapping[str, str]) -> bool:
+    """Whether somebody has asked for a locale without signs beyond ASCII.
+
+    Python itself writes UTF-8 there (PEP 538 and 540), and sets LC_CTYPE to say so: that is not what was asked for.
+    """
+    if environment.get("PYTHONIOENCODING") or environment.get("PYTHONUTF8") == "1":
+        return False
+    kind = environment.get("LC_CTYPE", "")
+    chosen = environment.get("LC_ALL") or ("" if kind in _SET_BY_PYTHON else kind) or environment.get("LANG")
+    return chosen in ("C", "POSIX")
+
+
+def spelled(text: str) -> str:
+    """Words of ours in signs the terminal can show."""
+    return "".join(sign if sign not in _IN_ASCII else glyph(sign, _IN_ASCII[sign]) for sign in text)
+
+
+def nothing() -> str:
+    """What a cell with nothing in it shows."""
+    return glyph("–", "-")
 
 
 def say(sentence: str) -> None:
@@ -60,36 +86,29 @@ def utc_option(command: F) -> F:
 
 
 def _note_utc(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    ctx.meta[_UTC] = given
+    ctx.meta[UTC_KEY] = given or ctx.meta.get(UTC_KEY, False)
 
 
-def print_error(code: str, message: str, *, as_json: bool = True) -> None:
-    """An error on stderr: a sentence, or a document."""
+def print_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
+    """An error on stderr: a document, or a sentence and, below it, what to do next."""
     if as_json:
-        click.echo(json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False), err=True)
-    else:
-        click.echo(f"holdfast: {plain(message)}", err=True)
+        document = ErrorDocument(error=ErrorText(code=code, message=message, hint=hint))
+        click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False), err=True)
+        return
+    click.echo(f"holdfast: {plain(message)}", err=True)
+    if hint is not None:
+        print_hint(hint)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their content."""
-    for line in table_lines(headings, rows):
-        click.echo(line)
-
-
-def table_lines(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """The heading and a line for each row."""
-    lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
-    widths = [max(len(heading), *(len(line[at]) for line in lines), 0) for at, heading in enumerate(headings)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in [list(headings), *lines]
-    ]
+def print_hint(hint: str) -> None:
+    """What to do next, below an error."""
+    click.echo(f"  {plain(hint)}", err=True)
 
 
 def job_document(job: JobView) -> dict[str, Any]:
     """A job as JSON shows it: every member always there, payload and meta as values."""
-    document: dict[str, Any] = {name: getattr(job, name) for name in job.__struct_fields__}
+    document: dict[str, Any] = {"schema": JobDocument.__struct_config__.tag}
+    document |= {name: getattr(job, name) for name in job.__struct_fields__}
     document["payload"] = _value(job.payload)
     document["meta"] = _value(job.meta)
     document["progress"] = None if job.progress is None else msgspec.structs.asdict(job.progress)
@@ -98,7 +117,8 @@ def job_document(job: JobView) -> dict[str, Any]:
 
 def history_document(history: JobHistory) -> dict[str, Any]:
     """A job as JSON shows it, with its `history`: one document for each attempt, oldest first."""
-    return {**job_document(history.job), "history": [_attempt_document(past) for past in history.attempts]}
+    attempts = [_attempt_document(past) for past in history.attempts]
+    return {**job_document(history.job), "schema": HistoryDocument.__struct_config__.tag, "history": attempts}
 
 
 def _attempt_document(attempt: AttemptView) -> dict[str, Any]:
@@ -128,9 +148,9 @@ def _value(json_text: msgspec.Raw) -> Any:
 def instant(moment: datetime | None) -> str:
     """A moment in local time with its offset, or in UTC if that was asked for."""
     if moment is None:
-        return "–"
+        return nothing()
     context = click.get_current_context(silent=True)
-    if context is not None and context.meta.get(_UTC):
+    if context is not None and context.meta.get(UTC_KEY):
         return moment.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
     # At the ends of the calendar there may be no such local time.
     with suppress(OverflowError, ValueError):

@@ -6,12 +6,51 @@ from typing import Any, Final
 
 import click
 
+from holdfast.cli.documents import (
+    PausedDocument,
+    PauseDocument,
+    PurgeDocument,
+    QueueDocument,
+    ReapDocument,
+    ResumedDocument,
+)
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import Span, States, WeightedQueues, existing, json_option, merged_queues, url_option
-from holdfast.cli.output import glyph, instant, print_json, print_jsonl, print_table, say, say_where, span, utc_option
+from holdfast.cli.options import (
+    Span,
+    States,
+    WeightedQueues,
+    did_you_mean,
+    existing,
+    json_option,
+    jsonl_option,
+    merged_queues,
+    one_form,
+    url_option,
+)
+from holdfast.cli.output import (
+    glyph,
+    instant,
+    nothing,
+    plain,
+    print_json,
+    print_jsonl,
+    say,
+    say_where,
+    span,
+    utc_option,
+)
 from holdfast.cli.private_queue import SHOWN, is_private
-from holdfast.cli.selecting import change_options, confirm, counted, dry_run_option
+from holdfast.cli.selecting import (
+    change_options,
+    confirm,
+    confirm_severe,
+    counted,
+    dry_run_option,
+    say_if_unknown,
+)
 from holdfast.cli.start_options import work_options
+from holdfast.cli.style import COLOURS, DOUBTFUL, Tint, paint, painted_table
+from holdfast.cli.watching import watch, watch_option
 from holdfast.clock import to_us
 from holdfast.definition.definition import check_queue
 from holdfast.queues.contract import Engine
@@ -20,6 +59,7 @@ from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm,
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
 
 EVERYTHING: Final = "all"
+NO_QUEUES: Final = "no queues yet; they come with their first job"
 
 
 class NoSuchQueue(click.ClickException):
@@ -37,8 +77,12 @@ class FinalStates(States):
         states = super().convert(value, param, ctx)
         for state in states:
             if state not in FINAL_STATES:
+                waits = ", which wait for their retry" if state is JobState.FAILED else ""
                 self.fail(
-                    f"only completed, dead and cancelled jobs can be purged, not {state}: cancel them", param, ctx
+                    f"only completed, dead and cancelled jobs can be purged, not {state} ones{waits}: "
+                    "end them first with  holdfast cancel --where",
+                    param,
+                    ctx,
                 )
         return states
 
@@ -50,14 +94,18 @@ def queue() -> None:
 
 @queue.command("list")
 @click.option("--quiet", "-q", is_flag=True, help="Print only names, one on each line.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line.")
+@jsonl_option
+@watch_option
 @url_option
 @json_option
-def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
+def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool) -> int:
     """Show the queues: those with jobs, those that are paused, those that workers take from."""
+    one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as hf:
         if not quiet:
             say_where(hf.location)
+        if watch_s is not None:
+            return watch(watch_s, lambda: _documents(hf.backend()), _table, as_json=as_json or as_jsonl)
         documents = _documents(hf.backend())
     if as_json:
         print_json(documents)
@@ -65,15 +113,33 @@ def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> 
         print_jsonl(documents)
     elif quiet:
         for document in documents:
-            click.echo(document["queue"])
+            click.echo(plain(document.queue))
     elif documents:
-        columns = ("QUEUE", "WAITING", "RUNNING", "FAILED", "COMPLETED", "DEAD", "CANCELLED", "WORKERS", "PAUSED")
-        print_table(columns, [_row(document) for document in documents])
+        for line in _table(documents):
+            click.echo(line)
     else:
-        say("no queues yet; they come with their first job")
+        say(NO_QUEUES)
+    return 0
 
 
-def _documents(engine: Engine) -> list[dict[str, Any]]:
+def _table(documents: Sequence[QueueDocument]) -> list[str]:
+    if not documents:
+        return [NO_QUEUES]
+    shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
+    headings = ("QUEUE", "WAITING", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
+    colours: list[Tint] = [None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
+    return painted_table(headings, [_row(document, shown) for document in documents], colours)
+
+
+def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
+    states = document.states
+    waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
+    paused = nothing() if document.paused is None else document.paused.reason or "yes"
+    numbers = [number or nothing() for number in (waiting, *(states[state] for state in shown), len(document.workers))]
+    return [document.queue, *numbers, paused]
+
+
+def _documents(engine: Engine) -> list[QueueDocument]:
     counts, pauses, workers = engine.counts(), {pause.queue: pause for pause in engine.pauses()}, engine.workers()
     folded: dict[str, dict[JobState, int]] = {}
     for name, numbers in counts.items():
@@ -88,26 +154,18 @@ def _documents(engine: Engine) -> list[dict[str, Any]]:
 
 def _document(
     name: str, numbers: dict[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
-) -> dict[str, Any]:
-    return {
-        "queue": name,
-        "states": {state: numbers.get(state, 0) for state in JobState},
-        "paused": None if pause is None else {"reason": pause.reason, "since": pause.since},
-        "workers": [view.report.id for view in workers if view.state is WorkerState.LIVE and name in _queues(view)],
-    }
+) -> QueueDocument:
+    live = (view for view in workers if view.state is WorkerState.LIVE)
+    return QueueDocument(
+        queue=name,
+        states={state: numbers.get(state, 0) for state in JobState},
+        paused=None if pause is None else PauseDocument(reason=pause.reason, since=pause.since),
+        workers=tuple(view.report.id for view in live if name in _queues(view)),
+    )
 
 
 def _queues(view: WorkerView) -> Iterable[str]:
     return [name.partition(":")[0] for name in view.report.queues]
-
-
-def _row(document: dict[str, Any]) -> list[object]:
-    states: dict[JobState, int] = document["states"]
-    waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
-    shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
-    paused = "–" if document["paused"] is None else document["paused"]["reason"] or "yes"
-    numbers = [number or "–" for number in (waiting, *(states[state] for state in shown), len(document["workers"]))]
-    return [document["queue"], *numbers, paused]
 
 
 @queue.command()
@@ -120,25 +178,27 @@ def show(name: str, url: str | None, as_json: bool) -> None:
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
-        known = {document["queue"]: document for document in _documents(engine)}
+        known = {document.queue: document for document in _documents(engine)}
         workers = {view.report.id: view for view in engine.workers()}
     if name not in known:
-        raise NoSuchQueue(f"nothing is known of a queue '{name}'; known are {', '.join(known) or 'none'}")
+        hint = did_you_mean(name, known)
+        names = f"known are {', '.join(known)}" if known else "none is known yet, they come with their first job"
+        raise NoSuchQueue(f"nothing is known of a queue '{name}'; {f'{hint} ' if hint else ''}{names}")
     document = known[name]
     if as_json:
         print_json(document)
         return
-    click.echo(f"{'queue':<12} {name}")
-    if document["paused"] is not None:
-        reason = document["paused"]["reason"]
-        click.echo(f"{'paused':<12} since {instant(document['paused']['since'])}{f': {reason}' if reason else ''}")
-    for state, number in document["states"].items():
+    click.echo(f"{'queue':<12} {plain(name)}")
+    if (paused := document.paused) is not None:
+        reason = f": {paused.reason}" if paused.reason else ""
+        click.echo(f"{'paused':<12} {paint(f'since {instant(paused.since)}{reason}', DOUBTFUL)}")
+    for state, number in document.states.items():
         if number:
-            click.echo(f"{state:<12} {number:,}")
-    for worker_id in document["workers"]:
+            click.echo(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
+    for worker_id in document.workers:
         report = workers[worker_id].report
-        click.echo(f"{'worker':<12} {worker_id} on {report.host}, pid {report.pid}")
-    if not document["workers"]:
+        click.echo(f"{'worker':<12} {plain(f'{worker_id} on {report.host}, pid {report.pid}')}")
+    if not document.workers:
         say(f"no worker takes jobs of this queue; start one:  holdfast worker start --queue {name}")
 
 
@@ -153,11 +213,13 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url) as hf:
         say_where(hf.location)
+        if not as_json:
+            say_if_unknown(hf.backend(), *chosen)
         if not dry_run:
             for name in chosen:
                 hf.backend().pause(name, reason)
     if as_json:
-        print_json([{"queue": name, "paused": not dry_run, "reason": reason} for name in chosen])
+        print_json([PausedDocument(queue=name, paused=not dry_run, reason=reason) for name in chosen])
         return
     for name in chosen:
         click.echo(f"would pause {name}" if dry_run else f"{glyph('✓', '*')} {name} is paused")
@@ -178,23 +240,24 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
         paused = {pause.queue for pause in hf.backend().pauses()}
         answers = {name: name in paused if dry_run else hf.backend().resume(name) for name in chosen}
     if as_json:
-        print_json([{"queue": name, "resumed": was_paused and not dry_run} for name, was_paused in answers.items()])
+        print_json([ResumedDocument(queue=name, resumed=was and not dry_run) for name, was in answers.items()])
         return
     for name, was_paused in answers.items():
         if was_paused:
             click.echo(f"would resume {name}" if dry_run else f"{glyph('✓', '*')} {name} is worked again")
         else:
-            say(f"{name} is not paused")
+            hint = did_you_mean(name, paused)
+            say(f"{name} is not paused; {hint or 'see  holdfast queue list'}")
 
 
 @queue.command()
-@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True, type=WeightedQueues(), callback=merged_queues)
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=WeightedQueues(), callback=merged_queues)
 @click.option("--app", metavar="MODULE:NAME", help="Your application; without one, only command jobs are run.")
-@click.option("--once", is_flag=True, help="Work one job, if one is due, and stop.")
+@click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Work one job, if one is due, and stop.")
 @work_options
 @click.pass_context
 def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
-    """Work these queues until told to stop, like  holdfast worker start --queue.
+    """Work these queues, or `default`, until told to stop, like  holdfast worker start --queue.
 
     \b
     Examples:
@@ -220,7 +283,7 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
         engine = hf.backend()
         number = _expired(engine, name) if dry_run else engine.reap_expired(None if name is None else check_queue(name))
     if as_json:
-        print_json({"reaped": 0 if dry_run else number, "expired": number})
+        print_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
     elif dry_run:
         click.echo(f"would take back {counted(number, 'job')}")
     else:
@@ -235,7 +298,9 @@ def _expired(engine: Engine, name: str | None) -> int:
 
 @queue.command()
 @click.argument("name", metavar="[QUEUE]", required=False)
+@click.option("--queue", "named", metavar="NAME", help="The same as QUEUE.")
 @click.option("--all", "everything", is_flag=True, help="Of every queue.")
+@click.option("--confirm", "said", metavar="all", help="With --all, instead of typing it when asked.")
 @click.option(
     "--state",
     "--status",
@@ -252,7 +317,9 @@ def _expired(engine: Engine, name: str | None) -> int:
 @json_option
 def purge(
     name: str | None,
+    named: str | None,
     everything: bool,
+    said: str | None,
     states: tuple[JobState, ...],
     age_s: float | None,
     yes: bool,
@@ -265,10 +332,13 @@ def purge(
     \b
     Examples:
       holdfast queue purge mail --before 7d --dry-run
-      holdfast queue purge --all --state completed,cancelled --yes
+      holdfast queue purge --all --state completed,cancelled --confirm=all
     """
-    if (name is None) is not everything:
+    if len({word for word in (name, named) if word is not None}) + everything != 1:
         raise click.UsageError("name the queue, or say --all")
+    name = name or named
+    if said is not None and not everything:
+        raise click.UsageError("--confirm belongs to --all; of one queue say --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
     with existing(url) as hf:
         say_where(hf.location)
@@ -276,13 +346,16 @@ def purge(
         meant = _finished(engine, name, states, age_s)
         what = f"{counted(meant, f'{chr(44).join(states)} job')} of {place}"
         if meant and not dry_run:
-            confirm(f"purge {what} for good", yes=yes)
+            if everything:
+                confirm_severe(f"purge {what} for good", EVERYTHING, said=said)
+            else:
+                confirm(f"purge {what} for good", yes=yes)
             older_than = None if age_s is None else timedelta(seconds=age_s)
             number = engine.purge(states, queue=name, older_than=older_than)
         else:
             number = 0
     if as_json:
-        print_json({"purged": number, "meant": meant})
+        print_json(PurgeDocument(purged=number, meant=meant))
     elif dry_run:
         click.echo(f"would purge {what}")
     elif meant:

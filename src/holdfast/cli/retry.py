@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from holdfast.cli.documents import RetryDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
@@ -67,7 +68,7 @@ def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, 
         return 0 if print_rehearsal(engine, jobs, "retry", as_json=as_json) else NOT_FOUND
     answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in jobs.ids}
     if as_json:
-        print_json([{"id": job_id, "answer": answer} for job_id, answer in answers.items()])
+        print_json([RetryDocument(id=job_id, answer=answer) for job_id, answer in answers.items()])
     elif not answers:
         say(none)
     else:
@@ -91,5 +92,6 @@ def _say_replay(job_id: str, answer: ReplayAnswer) -> None:
             say(f"{glyph('✗', 'x')} {job_id} has expired; to run it all the same add  --ignore-expiry")
         case ReplayAnswer.NOT_FINAL:
             say(f"{glyph('✗', 'x')} {job_id} is neither dead nor cancelled; nothing was changed")
+            say(f"  look at it:  holdfast show {job_id}")
         case ReplayAnswer.UNKNOWN:
-            say(f"{glyph('✗', 'x')} {job_id} is not known here")
+            say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")

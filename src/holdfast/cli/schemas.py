@@ -10,18 +10,25 @@ from typing import Any, Final
 import click
 import msgspec
 
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import json_option
-from holdfast.cli.output import print_json, print_table
+from holdfast.cli.options import did_you_mean, json_option, jsonl_option, one_form
+from holdfast.cli.output import print_json, print_jsonl
+from holdfast.cli.style import print_table
 from holdfast.config.schema import settings_schema
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
+    "holdfast.backend/1": ("holdfast.cli.backend:EngineDocument", "backend info"),
+    "holdfast.completion/1": ("holdfast.cli.completion:ScriptDocument", "completion show"),
+    "holdfast.completion.install/1": ("holdfast.cli.completion:InstalledDocument", "completion install"),
     "holdfast.config.check/1": ("holdfast.cli.config:CheckDocument", "config check"),
-    "holdfast.config.list/1": ("holdfast.cli.config:SettingsDocument", "config list"),
     "holdfast.config.path/1": ("holdfast.cli.config:PathDocument", "config path"),
+    "holdfast.config.set/1": ("holdfast.cli.config:SetDocument", "config set"),
+    "holdfast.config.setting/1": ("holdfast.cli.config:SettingDocument", "config get, config list"),
     "holdfast.config.unset/1": ("holdfast.cli.config:UnsetDocument", "config unset"),
     "holdfast.doctor/1": ("holdfast.cli.doctor:Diagnosis", "doctor"),
+    "holdfast.error/1": ("holdfast.cli.documents:ErrorDocument", "every command that fails, on stderr"),
     "holdfast.files/1": ("holdfast.cli.generate:Files", "generate systemd, docker, compose"),
     "holdfast.health/1": ("holdfast.cli.health:Health", "health"),
     "holdfast.help/1": ("holdfast.cli.topics:Topic", "help"),
@@ -38,17 +45,29 @@ DOCUMENTS: Final = {
     "holdfast.job.retry/1": ("holdfast.cli.documents:RetryDocument", "retry, dlq retry"),
     "holdfast.job.shown/1": ("holdfast.cli.documents:ShownDocument", "show, dlq show"),
     "holdfast.migrate/1": ("holdfast.cli.migrate:MigrateDocument", "migrate"),
+    "holdfast.migrate.sql/1": ("holdfast.cli.migrate:SqlDocument", "migrate --sql"),
     "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),
     "holdfast.queue.pause/1": ("holdfast.cli.documents:PausedDocument", "queue pause"),
     "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
     "holdfast.queue.reap/1": ("holdfast.cli.documents:ReapDocument", "queue reap"),
     "holdfast.queue.resume/1": ("holdfast.cli.documents:ResumedDocument", "queue resume"),
+    "holdfast.schema/1": ("holdfast.cli.schemas:NameDocument", "schema"),
     "holdfast.status/1": ("holdfast.cli.status:Status", "status, top"),
-    "holdfast.worker/1": ("holdfast.cli.workers:WorkerDocument", "worker show"),
+    "holdfast.version/1": ("holdfast.cli.version:VersionDocument", "version"),
+    "holdfast.worker/1": ("holdfast.cli.workers:WorkerDocument", "worker list, worker show"),
+    "holdfast.worker.result/1": ("holdfast.cli.worker:ResultDocument", "worker start, queue work: one for each run"),
+    "holdfast.worker.stop/1": ("holdfast.cli.workers:StopDocument", "worker stop"),
 }
 # The schema of the configuration file is no document's: it is made from the table of settings.
 CONFIGURATION: Final = "config"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+class NameDocument(Document, frozen=True, kw_only=True, tag="holdfast.schema/1"):
+    """A schema there is: its name, and which commands print such documents."""
+
+    name: str
+    commands: str
 
 
 class UnknownSchema(click.ClickException):
@@ -59,8 +78,9 @@ class UnknownSchema(click.ClickException):
 
 @click.command()
 @click.argument("name", required=False)
+@jsonl_option
 @json_option
-def schema(name: str | None, as_json: bool) -> None:
+def schema(name: str | None, as_jsonl: bool, as_json: bool) -> None:
     """Print the JSON Schema of what a command prints with --json; without a NAME, which there are.
 
     `config` is that of the configuration file, for editors.
@@ -71,14 +91,18 @@ def schema(name: str | None, as_json: bool) -> None:
       holdfast schema holdfast.health/1
       holdfast schema config > holdfast.schema.json
     """
+    one_form({"--json": as_json, "--jsonl": as_jsonl})
+    names = [NameDocument(name=each, commands=commands) for each, (_, commands) in DOCUMENTS.items()]
     if name == CONFIGURATION:
         print_json(settings_schema(), is_for_files=True)
     elif name is not None:
         print_json(schema_of(name))
     elif as_json:
-        print_json([{"name": each, "commands": commands} for each, (_, commands) in DOCUMENTS.items()])
+        print_json(names)
+    elif as_jsonl:
+        print_jsonl(names)
     else:
-        print_table(("NAME", "PRINTED BY"), [(each, commands) for each, (_, commands) in DOCUMENTS.items()])
+        print_table(("NAME", "PRINTED BY"), [(each.name, each.commands) for each in names])
 
 
 def document(name: str) -> tuple[str, Any]:
@@ -86,10 +110,7 @@ def document(name: str) -> tuple[str, Any]:
     full = name if name.startswith("holdfast.") else f"holdfast.{name}"
     whole = max((each for each in DOCUMENTS if each.partition("/")[0] == full), default=full)
     if whole not in DOCUMENTS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, (CONFIGURATION,)) or get_close_matches(whole, DOCUMENTS, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else "see  holdfast schema"
+        hint = did_you_mean(name, (CONFIGURATION,)) or did_you_mean(whole, DOCUMENTS) or "see  holdfast schema"
         raise UnknownSchema(f"there is no schema '{name}'; {hint}")
     module, _, attribute = DOCUMENTS[whole][0].partition(":")
     return whole, getattr(import_module(module), attribute)

@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from holdfast.cli.options import States
+from holdfast.cli.documents import RehearsalDocument
+from holdfast.cli.options import States, did_you_mean
 from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
 from holdfast.queues.contract import Engine
 from holdfast.search import Plan, Search, parse, plan, walk
@@ -24,7 +26,7 @@ from holdfast.values import JobState, JobView
 F = TypeVar("F", bound=Callable[..., Any])
 
 STDIN: Final = "-"
-_NO_INPUT: Final = "holdfast.no_input"
+NO_INPUT: Final = "holdfast.no_input"
 
 
 class Moment(click.ParamType[tuple[int, int]]):
@@ -138,7 +140,7 @@ def change_options(command: F) -> F:
 
 
 def _note_no_input(ctx: click.Context, param: click.Parameter, given: bool) -> None:
-    ctx.meta[_NO_INPUT] = given
+    ctx.meta[NO_INPUT] = given or ctx.meta.get(NO_INPUT, False)
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
@@ -183,9 +185,12 @@ def _id_in(line: str, number: int) -> str:
         document: Any = json.loads(line)
         job_id: Any = document["id"]
     except (ValueError, KeyError) as problem:
-        raise ConfigError(f"line {number} of stdin is no JSON document with an id: {problem}") from None
+        raise ConfigError(
+            f"line {number} of stdin is no JSON document with an id ({problem}): "
+            "pass ids, or what  holdfast list --jsonl  prints"
+        ) from None
     if not isinstance(job_id, str):
-        raise ConfigError(f"line {number} of stdin: an id is text, not {job_id!r}")
+        raise ConfigError(f"line {number} of stdin: an id is text, not {job_id!r}: put it in quotes")
     return job_id
 
 
@@ -193,10 +198,37 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask before many are destroyed; nobody to ask is no answer."""
     if yes:
         return
-    context = click.get_current_context(silent=True)
-    if not sys.stdin.isatty() or (context is not None and context.meta.get(_NO_INPUT)):
+    if not _can_ask():
         raise click.UsageError(f"this would {question}: say --yes, or look first with --dry-run")
     click.confirm(f"{question[:1].upper()}{question[1:]}?", abort=True, err=True)
+
+
+def confirm_severe(question: str, word: str, *, said: str | None) -> None:
+    """Have the word typed before everything there is is destroyed; a quick yes is not enough."""
+    if said is None and _can_ask():
+        asked = f"{question[:1].upper()}{question[1:]}? Type '{word}' to go on"
+        said = str(click.prompt(asked, default="", show_default=False, err=True)).strip()
+        if said != word:
+            raise click.Abort
+    if said is None:
+        raise click.UsageError(f"this would {question}: say --confirm={word}, or look first with --dry-run")
+    if said != word:
+        raise click.UsageError(f"this would {question}: --confirm={said} is not --confirm={word}; nothing was done")
+
+
+def _can_ask() -> bool:
+    context = click.get_current_context(silent=True)
+    return sys.stdin.isatty() and not (context is not None and context.meta.get(NO_INPUT))
+
+
+def say_if_unknown(engine: Engine, *queues: str | None) -> None:
+    """Tell whoever may have mistyped a queue which one it could have been."""
+    known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
+    known |= {name.partition(":")[0] for view in engine.workers() for name in view.report.queues}
+    for queue in queues:
+        if queue is not None and queue not in known and "*" not in queue:
+            hint = did_you_mean(queue, (name for name in known if not is_private(name)))
+            say(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
 
 
 def counted(number: int, what: str) -> str:
@@ -209,12 +241,15 @@ def print_rehearsal(engine: Engine, jobs: Chosen, verb: str, *, as_json: bool) -
     views = {job_id: jobs.found.get(job_id) or _view(engine, job_id) for job_id in jobs.ids}
     if as_json:
         print_json(
-            [{"id": job_id, "state": job.state if job else None, "would": verb} for job_id, job in views.items()]
+            [
+                RehearsalDocument(id=job_id, state=job.state if job else None, would=verb)
+                for job_id, job in views.items()
+            ]
         )
     else:
         for job_id, job in views.items():
             if job is None:
-                say(f"{glyph('✗', 'x')} {job_id} is not known here")
+                say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
             else:
                 click.echo(f"would {verb} {job_id} ({job.state} on {job.queue})")
         say(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")

@@ -107,7 +107,12 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--allow", multiple=True, metavar="PROGRAM", help="A program that command jobs may run; repeatable."),
     click.option("--burst", is_flag=True, help="Stop when nothing is due."),
     click.option(
-        "--max-jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N jobs; 0 = never."
+        "--max-jobs",
+        "--max",
+        type=click.IntRange(min=0),
+        default=0,
+        metavar="N",
+        help="Stop after N jobs; 0 = never.",
     ),
     click.option(
         "--max-jobs-per-child",

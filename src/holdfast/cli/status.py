@@ -1,26 +1,20 @@
 """`holdfast status`: how many jobs are where."""
 
-import os
-import sys
-import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
 
 import click
-import msgspec
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.cli.failing import INTERRUPTED
-from holdfast.cli.options import Span, existing, json_option, url_option
-from holdfast.cli.output import glyph, plain, print_json, say
+from holdfast.cli.documents import Document
+from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.output import glyph, nothing, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
+from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, columns, painted_table, shortened
+from holdfast.cli.watching import watch, watch_option
 from holdfast.values import JobState, WorkerState
-
-WATCH_EVERY: Final = "2"
-LEAST_PAUSE_S: Final = 0.01
 
 
 class Workers(Struct, frozen=True, kw_only=True):
@@ -33,10 +27,9 @@ class Workers(Struct, frozen=True, kw_only=True):
     slots: int = 0
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class Status(Document, frozen=True, kw_only=True, tag="holdfast.status/1"):
     """What `status --json` prints: jobs by state, in all and by queue; a queue also says whether it is `paused`."""
 
-    schema: str = "holdfast.status/1"
     location: str
     totals: Mapping[str, int]
     queues: Mapping[str, Mapping[str, int | bool]]
@@ -45,15 +38,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
 @click.command()
 @click.option("--queue", "-q", metavar="NAME", help="Only this queue.")
-@click.option(
-    "--watch",
-    "watch_s",
-    type=Span(),
-    is_flag=False,
-    flag_value=WATCH_EVERY,
-    metavar="[SPAN]",
-    help="Look again and again, every 2 s if not said.",
-)
+@watch_option
 @url_option
 @json_option
 def status(queue: str | None, watch_s: float | None, url: str | None, as_json: bool) -> int:
@@ -68,14 +53,16 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
     """
     with existing(url) as hf:
         if watch_s is not None:
-            return _watch(hf, queue, max(watch_s, LEAST_PAUSE_S), as_json=as_json)
+            return watch(watch_s, lambda: look(hf, queue), lines, as_json=as_json)
         seen = look(hf, queue)
+        if not seen.queues and not as_json:
+            say_if_unknown(hf.backend(), queue)
     if as_json:
         print_json(seen)
         return 0
     for line in lines(seen):
         click.echo(line)
-    if not seen.queues:
+    if not seen.queues and queue is None:
         say("no jobs yet; add one:  holdfast enqueue -- COMMAND")
     return 0
 
@@ -101,7 +88,7 @@ def lines(seen: Status) -> list[str]:
     shown = [plain(seen.location)]  # whole: it is to be copied
     if seen.queues:
         rows = [
-            (f"{name} (paused)" if states["paused"] else name, *(states[state] or "–" for state in JobState))
+            (f"{name} (paused)" if states["paused"] else name, *(states[state] or nothing() for state in JobState))
             for name, states in seen.queues.items()
         ]
         colours = (None, *(COLOURS.get(state) for state in JobState))
@@ -131,37 +118,6 @@ def _workers(hf: Holdfast) -> Workers:
         running=sum(report.running for report in there),
         slots=sum(report.slots for report in there),
     )
-
-
-def _watch(hf: Holdfast, queue: str | None, pause_s: float, *, as_json: bool) -> int:
-    """Look until somebody presses Ctrl-C, which is the way to end it."""
-    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not as_json
-    drawn = 0
-    try:
-        while True:
-            seen = look(hf, queue)
-            if as_json:
-                _print_line(seen)
-            else:
-                place, *rest = lines(seen)
-                # A line that the terminal breaks would count as two when it is drawn over.
-                shown = [shortened(place, columns()), *rest][: _rows() if is_screen else None]
-                # Back to the first of our lines and over them: what was on the screen before stays.
-                click.echo(f"\x1b[{drawn}F\x1b[J" if is_screen and drawn else "", nl=False, color=True)
-                click.echo("\n".join(shown))
-                drawn = len(shown)
-            time.sleep(pause_s)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-
-
-def _print_line(document: object) -> None:
-    """A document in one line, also on a terminal: a stream of them is for programs."""
-    click.echo(msgspec.json.encode(document).decode())
-
-
-def _rows() -> int:
-    return max(2, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
 
 
 def _folded(counts: dict[str, dict[JobState, int]]) -> dict[str, Counter[JobState]]:

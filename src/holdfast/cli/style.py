@@ -5,14 +5,14 @@ Whoever prints paints; `click.echo` takes the colour away again where it is not 
 """
 
 import os
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 import click
 
-from holdfast.cli.output import glyph, plain
+from holdfast.cli.output import glyph, nothing, plain
 from holdfast.cli.progress import cells, cut
 from holdfast.values import JobState
 
@@ -20,7 +20,11 @@ GOOD: Final = "green"
 DOUBTFUL: Final = "yellow"
 BAD: Final = "red"
 FAINT: Final = "bright_black"
-COLOURS: Final = {JobState.PROCESSING: "cyan", JobState.FAILED: DOUBTFUL, JobState.DEAD: BAD}
+USUAL_COLUMNS: Final = 80
+WIDEST_TEXT: Final = 110
+# The colour of a column, or of what its cells may say.
+Tint: TypeAlias = str | Mapping[str, str] | None
+COLOURS: Final[Mapping[str, str]] = {JobState.PROCESSING: "cyan", JobState.FAILED: DOUBTFUL, JobState.DEAD: BAD}
 
 
 def paint(text: str, colour: str | None) -> str:
@@ -33,7 +37,11 @@ def columns() -> int | None:
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
         return int(given)
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(sys.stdout.fileno()).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS
 
 
 def shortened(line: str, width: int | None) -> str:
@@ -42,10 +50,11 @@ def shortened(line: str, width: int | None) -> str:
 
 
 def painted_table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Sequence[str | None] = ()
+    headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Sequence[Tint] = (), *, is_wide: bool = False
 ) -> list[str]:
-    """A table no wider than the terminal, each column in its colour; a cell with nothing in it stays faint."""
-    width = columns()
+    """A table no wider than the terminal, unless it is to be; a cell with nothing in it stays faint."""
+    width = None if is_wide else columns()
+    empty = nothing()
     lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(cells(heading), *(cells(line[at]) for line in lines), 0) for at, heading in enumerate(headings)]
     tints = [*colours, *[None] * (len(headings) - len(colours))]
@@ -54,14 +63,31 @@ def painted_table(
         left = width
         parts: list[str] = []
         for cell, room, tint in zip(line, widths, tints, strict=True):
-            padded = cell + " " * (room - cells(cell)) + "  "
-            shown = padded if left is None else shortened(padded, left)
+            shown = shortened(cell, left)
+            padding = room + 2 - cells(shown)
+            shown += " " * (padding if left is None else min(padding, left - cells(shown)))
             left = None if left is None else left - cells(shown)
-            parts.append(paint(shown, FAINT if number == 0 or cell == "–" else tint))
+            colour = tint.get(cell) if isinstance(tint, Mapping) else tint
+            parts.append(paint(shown, FAINT if number == 0 or cell == empty else colour))
             if left == 0:
                 break
         drawn.append(_trimmed("".join(parts)))
     return drawn
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Sequence[Tint] = (), *, is_wide: bool = False
+) -> None:
+    """Print such a table."""
+    for line in painted_table(headings, rows, colours, is_wide=is_wide):
+        click.echo(line)
+
+
+def definitions(rows: Iterable[tuple[str, str]]) -> str:
+    """Words with what they mean beside them, wrapped where the terminal ends."""
+    formatter = click.HelpFormatter(width=min(columns() or WIDEST_TEXT, WIDEST_TEXT))
+    formatter.write_dl(list(rows))
+    return formatter.getvalue().rstrip("\n")
 
 
 def _trimmed(line: str) -> str:

@@ -1,15 +1,15 @@
 """`holdfast help`: what is not about one command, as topics; of a command, its own help."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Final
 
 import click
-from msgspec import Struct
 
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import json_option
-from holdfast.cli.output import print_json, table_lines
+from holdfast.cli.options import did_you_mean, json_option
+from holdfast.cli.output import print_json
+from holdfast.cli.style import WIDEST_TEXT, columns, definitions
 from holdfast.values import JobState
 
 STATES: Final = {
@@ -35,35 +35,34 @@ EXIT_CODES: Final = {
     "130": "interrupted",
 }
 
-SEARCH: Final = """\
-A search is a list of conditions, all of which have to hold:
+# One example of each field of a search, and what it asks for; `help search` shows them in the order of the grammar.
+TERMS: Final = {
+    "state": ("state:failed,dead", "one of these states"),
+    "id": ("id:import-*", "the id; * stands for anything"),
+    "queue": ("queue:mail", "the queue"),
+    "job": ("job:send_*", "the handler"),
+    "name": ('name:"nightly report"', "the name; in quotes * is only a star"),
+    "tag": ("tag:vip", "one of its tags"),
+    "trace": ("trace:4bf92f35*", "the trace id"),
+    "error": ("error:Timeout", "the last error has this in it, in whatever case"),
+    "reason": ("reason:crash-loop", "why a letter is dead; in quotes, a part of why a job was cancelled"),
+    "attempts": ("attempts:>2", "failed runs; also <, >=, <=, 2..4"),
+    "crashes": ("crashes:>0", "runs that ended without a verdict"),
+    "deliveries": ("deliveries:1", "how often a worker took it"),
+    "priority": ("priority:7..9", "0 to 9"),
+    "age": ("age:>1h", "accepted longer ago than that"),
+    "accepted": ("accepted:today", "when it was accepted: a day, a time, or a span that is over"),
+    "due": ("due:<+2h", "when it is due; +2h is in two hours"),
+    "finished": ("finished:2026-11-15", "when it ended"),
+    "expires": ("expires:<now", "until when it may start"),
+    "args": ("args.user.id:42", 'a value of the arguments; 42 is a number or a text, "42" only a text'),
+    "meta": ("meta.tenant:acme", "a value of the meta data"),
+}
 
-  holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
 
-  state:dead,failed     one of these states
-  queue:mail            the queue
-  job:send_*            the handler; * stands for anything
-  -tag:test             not that tag: a dash before a condition turns it round
-  args.user.id:42       a value within the payload; 42 is a number, "42" is text
-  error:Timeout         the last error has this in it
-  attempts:>2           more failed runs than that; also <, >=, <=
-  age:>1h               accepted longer ago than that
-
-`holdfast list --help` says which of them this version knows."""
-
-DURATIONS: Final = """\
-A time span is a number of seconds, or a number with a unit:
-
-  500ms   90s   15m   2h   3d   1w
-
-In JSON every span is a number of seconds, and every instant is RFC 3339 in UTC. What is printed for people is in
-local time, with its offset."""
-
-
-class Topic(Struct, frozen=True, kw_only=True):
+class Topic(Document, frozen=True, kw_only=True, tag="holdfast.help/1"):
     """What `help --json` prints."""
 
-    schema: str = "holdfast.help/1"
     topic: str
     text: str
 
@@ -95,8 +94,10 @@ def help_on(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
 
 
 def _overview() -> str:
-    rows = table_lines(("TOPIC", ""), [(name, meaning) for name, (meaning, _) in TOPICS.items()])
-    return "\n".join([*rows, "", "holdfast help TOPIC, or holdfast help COMMAND; holdfast --help lists the commands"])
+    return _page(
+        definitions((name, meaning) for name, (meaning, _) in TOPICS.items()),
+        _prose("holdfast help TOPIC, or holdfast help COMMAND; holdfast --help lists the commands"),
+    )
 
 
 def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
@@ -107,20 +108,81 @@ def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
         inner = command.get_command(context, word) if isinstance(command, click.Group) else None
         if inner is None:
             names = [*TOPICS, *(root.command.list_commands(root) if isinstance(root.command, click.Group) else [])]
-            near = get_close_matches(words[0], names, n=1) if command is root.command else []
-            hint = f"did you mean '{near[0]}'?" if near else f"topics: {', '.join(TOPICS)}"
+            near = did_you_mean(words[0], names) if command is root.command else ""
+            hint = near or f"topics: {', '.join(TOPICS)}"
             raise UnknownTopic(f"there is no help on '{' '.join(words)}'; {hint}")
         command, context = inner, click.Context(inner, info_name=word, parent=context)
     return command.get_help(context)
 
 
+def _page(*parts: str) -> str:
+    return "\n\n".join(parts)
+
+
+def _prose(text: str) -> str:
+    return click.wrap_text(text, width=min(columns() or WIDEST_TEXT, WIDEST_TEXT))
+
+
 def _states() -> str:
-    return "\n".join(["A job is", "", *table_lines(("STATE", ""), STATES.items())[1:]])
+    return _page("A job is", definitions((str(state), meaning) for state, meaning in STATES.items()))
 
 
 def _exit_codes() -> str:
-    rows = table_lines(("CODE", ""), EXIT_CODES.items())[1:]
-    return "\n".join(["A command exits with", "", *rows, "", "`holdfast run` exits with the code of its command."])
+    last = _prose("`holdfast run` exits with the code of its command.")
+    return _page("A command exits with", definitions(EXIT_CODES.items()), last)
+
+
+def _search() -> str:
+    # Imported here: no other topic needs the grammar.
+    from holdfast.search.parsing import ALIASES, FIELDS
+
+    also = ", ".join(f"{alias} for {field}" for alias, field in ALIASES.items())
+    return _page(
+        _prose("A search is a list of conditions, all of which have to hold:"),
+        "  holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'",
+        definitions(TERMS[field] for field in FIELDS),
+        _prose(
+            "A - or ! before a condition turns it round: -tag:test. Of several values, separated by commas, one has "
+            "to fit. A word that names no field is looked for in the id, the job, its name and its error. What holds "
+            "spaces, commas or colons is written in quotes."
+        ),
+        _prose(f"Also understood: {also}."),
+    )
+
+
+def _durations() -> str:
+    return _page(
+        _prose("A time span is a number of seconds, or a number with a unit:"),
+        "  500ms   90s   15m   2h   3d   1w",
+        _prose(
+            "In JSON every span is a number of seconds, and every instant is RFC 3339 in UTC. What is printed for "
+            "people is in local time, with its offset; with --utc in UTC."
+        ),
+    )
+
+
+def _output() -> str:
+    return _page(
+        _prose("Data goes to stdout, remarks and errors to stderr."),
+        definitions(
+            {
+                "--json": "one JSON document, of a list an array; its `schema` names what `holdfast schema` prints",
+                "--jsonl": "of a list, a document on each line",
+                "--fields a,b": "of jobs, only these members",
+                "-q": "of a list, only ids or names, one on each line: | holdfast cancel -",
+                "-o wide": "of jobs, more columns, none of them cut",
+                "--csv": "of jobs, for spreadsheets",
+                "--watch": "look again and again",
+                "--color": "auto, always, never; NO_COLOR, FORCE_COLOR and TERM=dumb are heard, too",
+                "--utc": "times in UTC",
+                "--no-input": "never ask; what would have to be asked is refused",
+            }.items()
+        ),
+        _prose(
+            "A table is no wider than the terminal, or than COLUMNS says; in a pipe nothing is cut. In a locale that "
+            "is not UTF-8 there are ASCII signs."
+        ),
+    )
 
 
 def _environment() -> str:
@@ -136,17 +198,21 @@ def _environment() -> str:
         "NO_COLOR": "no colour, if it is not empty",
         "FORCE_COLOR": "colour also where no terminal is",
         "COLUMNS": "how wide tables may be",
+        "LC_ALL, LC_CTYPE, LANG": "C or POSIX: ASCII signs only",
+        "TERM": "dumb: no colour, and nothing is drawn over",
         "XDG_STATE_HOME": "jobs outside of any project are below it",
         "XDG_CONFIG_HOME": "settings outside of any project are below it",
     }
-    lines = table_lines(("VARIABLE", ""), sorted(rows.items()))[1:]
-    return "\n".join(["A variable wins over the settings file, an option over both.", "", *lines])
+    return _page(
+        _prose("A variable wins over the settings file, an option over both."), definitions(sorted(rows.items()))
+    )
 
 
 TOPICS: Final[dict[str, tuple[str, Callable[[], str]]]] = {
     "states": ("what the states of a job mean", _states),
-    "search": ("how jobs are searched for", lambda: SEARCH),
+    "search": ("how jobs are searched for", _search),
     "exit-codes": ("what a command's exit code means", _exit_codes),
     "environment": ("which variables are read", _environment),
-    "durations": ("how times and spans are written", lambda: DURATIONS),
+    "durations": ("how times and spans are written", _durations),
+    "output": ("what is printed where, and in which form", _output),
 }

@@ -210,7 +210,15 @@ def _was_only_held(result: WorkerResult) -> bool:
 
 
 def _documents(results: Sequence[WorkerResult]) -> None:
-    _print("\n".join(msgspec.json.encode(result).decode() for result in results))
+    _print("\n".join(msgspec.json.encode(_document(result)).decode() for result in results))
+
+
+class ResultDocument(WorkerResult, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker.result/1"):
+    """What `worker start --json` prints on a line for each run: what happened to which job."""
+
+
+def _document(result: WorkerResult) -> ResultDocument:
+    return ResultDocument(**{name: getattr(result, name) for name in result.__struct_fields__})
 
 
 def _print(lines: str) -> None:

@@ -1,25 +1,42 @@
 """`holdfast worker list`, `show` and `stop`: the workers that have said they are there, on whichever host."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final, Literal
 
 import click
 import msgspec
 
+from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
-from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import age, glyph, instant, plain, print_json, say, say_where, span, table_lines
+from holdfast.cli.options import WithWait, existing, json_option, jsonl_option, one_form, url_option, wait_option
+from holdfast.cli.output import (
+    age,
+    glyph,
+    instant,
+    nothing,
+    plain,
+    print_json,
+    print_jsonl,
+    say,
+    say_where,
+    span,
+    utc_option,
+)
 from holdfast.cli.progress import StatusLine
+from holdfast.cli.selecting import dry_run_option
+from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, painted_table, shortened
 from holdfast.cli.waiting import looks
+from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.worker import worker
 from holdfast.queues.contract import Engine
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
 SHORTEST_ID: Final = 8
 COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
-LEFT: Final = "left"
+NOBODY: Final = "no workers; start one:  holdfast worker start"
+STATES: Final[Mapping[str, str]] = {WorkerState.LIVE: GOOD, WorkerState.DRAINING: DOUBTFUL, WorkerState.LOST: BAD}
 
 
 class NoSuchWorker(click.ClickException):
@@ -34,34 +51,69 @@ class WhichWorker(click.ClickException):
     exit_code = REFUSED
 
 
-@worker.command("list")
-@click.option("--jobs", "with_jobs", is_flag=True, help="Show what each is running.")
-@url_option
-@json_option
-def list_workers(with_jobs: bool, url: str | None, as_json: bool) -> None:
-    """Show the workers: live ones, draining ones, and lost ones last."""
-    with existing(url) as hf:
-        say_where(hf.location)
-        workers = sorted(hf.backend().workers(), key=_is_lost)
-    if as_json:
-        print_json([_document(view) for view in workers])
-    elif workers:
-        _print_workers(workers, with_jobs=with_jobs)
-    else:
-        say("no workers; start one:  holdfast worker start")
+class WorkerDocument(WorkerReport, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker/1"):
+    """What a worker last said of itself, when it was heard, and what is asked of it."""
 
-
-class WorkerDocument(WorkerReport, frozen=True, kw_only=True):
-    """What `worker show --json` prints: the worker's last report, when it was heard, and what is asked of it."""
-
-    schema: str = "holdfast.worker/1"
     state: WorkerState
     heard_at: datetime
     order: StopOrder | None
 
 
+class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.stop/1"):
+    """What was asked of a worker, and how it was seen last; `left`, if it is not there any more."""
+
+    id: str
+    order: StopOrder
+    state: Literal["live", "draining", "lost", "left"]
+
+
+@worker.command("list")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Show what each is running.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line.")
+@jsonl_option
+@watch_option
+@url_option
+@json_option
+def list_workers(
+    with_jobs: bool, quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool
+) -> int:
+    """Show the workers: live ones, draining ones, and lost ones last."""
+    one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
+    with existing(url) as hf:
+        if not quiet:
+            say_where(hf.location)
+        if watch_s is not None:
+            return _watch(hf.backend(), watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
+        workers = _known(hf.backend())
+    if as_json:
+        print_json([_document(view) for view in workers])
+    elif as_jsonl:
+        print_jsonl(_document(view) for view in workers)
+    elif quiet:
+        for view in workers:
+            click.echo(plain(view.report.id))
+    elif workers:
+        for line in _table(workers, with_jobs=with_jobs):
+            click.echo(line)
+        _say_lost(workers)
+    else:
+        say(NOBODY)
+    return 0
+
+
+def _known(engine: Engine) -> list[WorkerView]:
+    return sorted(engine.workers(), key=_is_lost)
+
+
+def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) -> int:
+    if as_json:
+        return watch(pause_s, lambda: [_document(view) for view in _known(engine)], lambda _: [], as_json=True)
+    return watch(pause_s, lambda: _known(engine), lambda seen: _table(seen, with_jobs=with_jobs) if seen else [NOBODY])
+
+
 @worker.command("show")
 @click.argument("worker_id", metavar="ID")
+@utc_option
 @url_option
 @json_option
 def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
@@ -76,14 +128,13 @@ def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
         known = hf.backend().workers()
     view = _named(worker_id, known)
     if as_json:
-        facts = msgspec.structs.asdict(view.report)
-        print_json(WorkerDocument(**facts, state=view.state, heard_at=view.heard_at, order=view.order))
+        print_json(_document(view))
         return
     for label, value in _facts(view):
-        click.echo(f"{label:<10} {plain(value)}")
-    _print_jobs(view)
-    if _is_lost(view):
-        say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+        click.echo(f"{label:<10} {paint(str(value), STATES.get(view.state) if label == 'state' else None)}")
+    for line in _job_lines(view):
+        click.echo(line)
+    _say_lost([view])
 
 
 def _facts(view: WorkerView) -> list[tuple[str, object]]:
@@ -109,10 +160,17 @@ def _facts(view: WorkerView) -> list[tuple[str, object]]:
 @click.option("--all", "everybody", is_flag=True, help="Every worker.")
 @click.option("--now", is_flag=True, help="Hand running jobs back at once.")
 @wait_option(alone="60", help="Wait that long until they have stopped, 60 s if not said.")
+@dry_run_option
 @url_option
 @json_option
 def stop(
-    worker_ids: tuple[str, ...], everybody: bool, now: bool, wait_s: float | None, url: str | None, as_json: bool
+    worker_ids: tuple[str, ...],
+    everybody: bool,
+    now: bool,
+    wait_s: float | None,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
 ) -> int:
     """Ask workers to stop, wherever they run. Running jobs finish first.
 
@@ -134,21 +192,26 @@ def stop(
         known = engine.workers()
         chosen = [_named(given, known) for given in worker_ids] if worker_ids else _unnamed(known, everybody=everybody)
         ends = [_End(name=_short(view, known), view=view) for view in dict.fromkeys(chosen)]
-        for end in ends:
+        for end in ends if not dry_run else []:
             end.is_known = engine.order_stop(end.view.report.id, order)
             if not as_json:
                 _say_order(end, order)
         asked = [end for end in ends if end.is_running]
-        if wait_s is not None:
+        if wait_s is not None and not dry_run:
             _wait(engine, asked, wait_s)
     if as_json:
-        print_json([{"id": end.view.report.id, "order": order, "state": end.state} for end in ends])
+        print_json([StopDocument(id=end.view.report.id, order=order, state=end.state) for end in ends])
     elif not ends:
         say("no workers; nothing to stop")
+    elif dry_run:
+        for end in ends:
+            click.echo(f"would stop {end.name} ({end.state}, {_counted(end.view.report.running, 'job')} running)")
+        say("nobody was asked: --dry-run")
     elif wait_s is not None:
         for end in asked:
             _say_end(end)
-    return TIME_IS_UP if wait_s is not None and any(end.is_running for end in asked) else 0
+    is_late = wait_s is not None and not dry_run and any(end.is_running for end in asked)
+    return TIME_IS_UP if is_late else 0
 
 
 @dataclass
@@ -160,8 +223,8 @@ class _End:
     is_known: bool = True
 
     @property
-    def state(self) -> str:
-        return self.view.state if self.is_known else LEFT
+    def state(self) -> Literal["live", "draining", "lost", "left"]:
+        return self.view.state.value if self.is_known else "left"
 
     @property
     def is_running(self) -> bool:
@@ -178,7 +241,8 @@ def _named(given: str, known: Sequence[WorkerView]) -> WorkerView:
         case []:
             raise NoSuchWorker(f"no worker '{plain(given)}' is known here; see  holdfast worker list")
         case several:
-            raise WhichWorker(f"'{plain(given)}' may be any of {len(several)} workers:\n{_candidates(several, known)}")
+            which = f"'{plain(given)}' may be any of {len(several)} workers; write more of it:"
+            raise WhichWorker(f"{which}\n{_candidates(several, known)}")
 
 
 def _unnamed(known: Sequence[WorkerView], *, everybody: bool) -> list[WorkerView]:
@@ -188,7 +252,7 @@ def _unnamed(known: Sequence[WorkerView], *, everybody: bool) -> list[WorkerView
     if running:
         raise WhichWorker(f"several workers are running; name some, or say --all:\n{_candidates(running, known)}")
     lost = "; lost ones have nothing to stop" if known else ""
-    raise NoSuchWorker(f"no worker is running{lost}")
+    raise NoSuchWorker(f"no worker is running{lost}; see  holdfast worker list")
 
 
 def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
@@ -242,22 +306,23 @@ def _counted(number: int, what: str, many: str = "") -> str:
     return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
-def _print_workers(workers: Sequence[WorkerView], *, with_jobs: bool) -> None:
-    heading, *lines = table_lines(COLUMNS, [_row(view, workers) for view in workers])
-    click.echo(heading)
+def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> list[str]:
+    heading, *lines = painted_table(COLUMNS, [_row(view, workers) for view in workers], (None, STATES))
+    shown = [heading]
     for view, line in zip(workers, lines, strict=True):
-        click.echo(line)
-        if with_jobs:
-            _print_jobs(view)
+        shown += [line, *(_job_lines(view) if with_jobs else [])]
+    return shown
+
+
+def _say_lost(workers: Sequence[WorkerView]) -> None:
     if any(_is_lost(view) for view in workers):
         say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
 
 
-def _print_jobs(view: WorkerView) -> None:
-    for job in view.report.jobs:
-        click.echo(f"  {glyph('└', '-')} {_job(job)}")
-    if more := view.report.running - len(view.report.jobs):
-        click.echo(f"  {glyph('└', '-')} and {more:,} more")
+def _job_lines(view: WorkerView) -> list[str]:
+    more = view.report.running - len(view.report.jobs)
+    said = [*map(_job, view.report.jobs), *([f"and {more:,} more"] if more else [])]
+    return [shortened(f"  {glyph('└', '-')} {line}", columns()) for line in said]
 
 
 def _job(job: RunningJob) -> str:
@@ -284,7 +349,7 @@ def _row(view: WorkerView, known: Sequence[WorkerView]) -> tuple[object, ...]:
 
 def _memory(size: int) -> str:
     if not size:
-        return "–"
+        return nothing()
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
@@ -308,11 +373,6 @@ def _is_lost(view: WorkerView) -> bool:
     return view.state is WorkerState.LOST
 
 
-def _document(view: WorkerView) -> dict[str, Any]:
-    """A worker as JSON shows it: every member always there."""
-    return {
-        **msgspec.structs.asdict(view.report),
-        "state": view.state,
-        "heard_at": view.heard_at,
-        "order": view.order,
-    }
+def _document(view: WorkerView) -> WorkerDocument:
+    facts = msgspec.structs.asdict(view.report)
+    return WorkerDocument(**facts, state=view.state, heard_at=view.heard_at, order=view.order)

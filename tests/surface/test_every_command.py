@@ -1,0 +1,638 @@
+"""Every command of the command line keeps the same contract, in a pipe and on a terminal: one table, one set of laws.
+
+The commands run in this process, on a real terminal where one is wanted; only `top`, which draws by itself, is started.
+"""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import struct
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from holdfast import Holdfast
+from holdfast.cli.output import is_plain_locale
+from holdfast.cli.schemas import DOCUMENTS, document
+from holdfast.values import DeadReason, Outcome, RunningJob
+
+from .registry import attempt, claim, lose, report
+from .terminal import Answer, Terminal, undone
+from .test_cli_program import LEAVES
+
+ESCAPE = "\x1b"
+LIST = "list of "
+LINES = "lines of "
+
+
+class Case(NamedTuple):
+    """One command as it is tried: what is typed, what it is to leave, and which of the laws concern it."""
+
+    words: str
+    # The document of --json: one, or behind LIST or LINES many; "" is any that is published.
+    prints: str
+    # What is on stdout, and what is on stderr; nothing else than "" is nothing.
+    out: str
+    err: str = ""
+    code: int = 0
+    is_table: bool = False
+    is_coloured: bool = False
+    # Starts processes, so it is not tried in every way.
+    is_slow: bool = False
+
+
+CASES = {
+    "run": Case("run -- true", "", "", "✓ true: completed", is_slow=True),
+    "worker start": Case(
+        "worker start --burst", LINES + "holdfast.worker.result/1", "[acked] command cmd1", "nothing lost", is_slow=True
+    ),
+    "worker list": Case(
+        "worker list --jobs",
+        LIST + "holdfast.worker/1",
+        "job7 add on mail",
+        "lost: not",
+        is_table=True,
+        is_coloured=True,
+    ),
+    "worker show": Case("worker show aa", "holdfast.worker/1", "pid 4121 on web-1", is_coloured=True),
+    "worker stop": Case("worker stop aa", LIST + "holdfast.worker.stop/1", "✓ aaaaaaaa asked to stop"),
+    "list": Case("list", LIST + "holdfast.job/1", "job1", is_table=True, is_coloured=True),
+    "show": Case("show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
+    "logs": Case("logs dead1", LIST + "holdfast.job.log/1", "", "#1 failed at"),
+    "wait": Case("wait dead1", "holdfast.job.history/1", "", "✗ dead1 is dead", code=7),
+    "cancel": Case("cancel job1", LIST + "holdfast.job.cancel/1", "✓ job1 cancelled"),
+    "retry": Case("retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
+    "delete": Case("delete dead1", LIST + "holdfast.job.delete/1", "✓ dead1 deleted"),
+    "status": Case("status", "holdfast.status/1", "mail", is_table=True, is_coloured=True),
+    "top": Case("top", "holdfast.status/1", "", "this needs a terminal", code=2),
+    "queue list": Case("queue list", LIST + "holdfast.queue/1", "mail", is_table=True, is_coloured=True),
+    "queue show": Case("queue show mail", "holdfast.queue/1", "worker       aaaa"),
+    "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail is paused", "go on:  holdfast"),
+    "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow is worked again"),
+    "queue work": Case(
+        "queue work --once", LINES + "holdfast.worker.result/1", "[acked] command cmd1", "nothing lost", is_slow=True
+    ),
+    "queue reap": Case("queue reap mail", "holdfast.queue.reap/1", "✓ 0 jobs taken back"),
+    "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "there are no dead jobs"),
+    "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
+    "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
+    "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
+    "dlq discard": Case("dlq discard --all --yes", LIST + "holdfast.job.discard/1", "✓ dead1 discarded"),
+    "config get": Case("config get lease", "holdfast.config.setting/1", "60"),
+    "config list": Case(
+        "config list", LIST + "holdfast.config.setting/1", "max-retries", "from ", is_table=True, is_coloured=True
+    ),
+    "config set": Case("config set lease 30", "holdfast.config.set/1", "✓ lease = 30", "written to"),
+    "config unset": Case("config unset timeout", "holdfast.config.unset/1", "• timeout was not set", "in force"),
+    "config path": Case("config path", "holdfast.config.path/1", "holdfast.toml"),
+    "config check": Case("config check", "holdfast.config.check/1", "✓ nothing is wrong", "read: "),
+    "backend info": Case("backend info", "holdfast.backend/1", "CAPABILITY", is_table=True, is_coloured=True),
+    "migrate": Case("migrate", "holdfast.migrate/1", "is up to date"),
+    "health": Case("health --full", "holdfast.health/1", "unhealthy", code=1, is_table=True, is_coloured=True),
+    "doctor": Case("doctor", "holdfast.doctor/1", "error", code=1, is_coloured=True),
+    "generate systemd": Case("generate systemd --user jobs", "holdfast.files/1", "[Service]", "then: "),
+    "generate docker": Case("generate docker", "holdfast.files/1", "FROM ", "then: "),
+    "generate compose": Case("generate compose", "holdfast.files/1", "services:", "then: "),
+    "completion show": Case("completion show bash", "holdfast.completion/1", "_HOLDFAST_COMPLETE"),
+    "completion install": Case(
+        "completion install fish", "holdfast.completion.install/1", "holdfast.fish", "start a new fish"
+    ),
+    "schema": Case("schema", LIST + "holdfast.schema/1", "PRINTED BY", is_table=True, is_coloured=True),
+    "help": Case("help states", "holdfast.help/1", "is due and waits for a worker", is_table=True),
+    "version": Case("version", "holdfast.version/1", "holdfast "),
+    "enqueue": Case(
+        """enqueue '{"id": "new1", "job": "add"}'""", "holdfast.job.enqueue/1", "✓ new1 queued on default", "kept in "
+    ),
+}
+# What does not concern every way of trying a command, but has a document of its own.
+OTHERS = {
+    "holdfast.job.count/1": "list --count",
+    "holdfast.job.plan/1": "enqueue --job add n=1 --dry-run",
+    "holdfast.job.rehearsal/1": "cancel job1 --dry-run",
+    "holdfast.migrate.sql/1": "migrate --sql",
+    "holdfast.error/1": "show nobody",
+}
+# What takes back nothing by itself, so it has to be tried before it is done.
+CHANGES = [
+    "worker stop aa",
+    "cancel job1",
+    "retry dead1",
+    "delete dead1",
+    "queue pause mail",
+    "queue resume slow",
+    "queue reap",
+    "queue purge mail --state all",
+    "queue purge --all --state all",
+    "dlq retry dead1",
+    "dlq discard --all",
+    "config set lease 30",
+    "config unset timeout",
+    "migrate",
+    "completion install fish",
+]
+# What would destroy more than was named: the question, with the exact number.
+SEVERE = {
+    "cancel --where state:pending": "this would cancel 2 jobs: say --yes",
+    "delete --where state:dead": "this would delete 1 job for good: say --yes",
+    "dlq discard --all": "this would discard 1 dead letter for good: say --yes",
+    "queue purge default --state dead": "this would purge 1 dead job of queue default for good: say --yes",
+    "queue purge --all --state dead": "this would purge 1 dead job of all queues for good: say --confirm=all",
+}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a dead job, two waiting ones of which one is a command, two workers, a paused queue."""
+    place = tmp_path_factory.mktemp("template")
+    (place / "holdfast.toml").write_text('allowed-commands = ["true"]\n')
+    with Holdfast(directory=place) as hf:
+        engine = hf.backend()
+        hf.define("add").id("dead1").max_retries(0).dispatch()
+        engine.abandon(claim(engine), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
+        hf.define("add").id("job1").queue("mail").dispatch()
+        hf.define("command", {"argv": ["true"]}).id("cmd1").dispatch()
+        running = RunningJob(id="job7", job="add", queue="mail", started_at=report("x").started_at)
+        engine.beat(report("a" * 32, queues=("mail:3",), jobs=(running,), running=1, done=1234))
+        lose(engine, "b" * 32)
+        engine.pause("slow", "vendor is down")
+    return place
+
+
+class Desk:
+    """A terminal whose project is as in the template before each command."""
+
+    def __init__(self, terminal: Terminal, template: Path) -> None:
+        self.terminal = terminal
+        self._template = template
+
+    def piped(self, *words: str, stdin: str = "") -> Answer:
+        """What the command leaves in pipes."""
+        self._restore()
+        return self.terminal(*words, stdin=stdin)
+
+    def seen(self, *words: str, columns: int = 80) -> tuple[int, str]:
+        """What the command shows on a terminal of that width, and its exit code; nobody is at the keyboard."""
+        self._restore()
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        shown = io.BytesIO()
+        reader = threading.Thread(target=_drain, args=(ours, shown))
+        reader.start()
+        kept = sys.stdin, sys.stdout, sys.stderr
+        try:
+            with (
+                undone(self.terminal.project),
+                open(theirs, "r+b", buffering=0) as both,
+                _Unattended(both, encoding="utf-8") as keyboard,
+            ):
+                screen = io.TextIOWrapper(io.BufferedWriter(both), encoding="utf-8", write_through=True)
+                sys.stdin, sys.stdout, sys.stderr = keyboard, screen, screen
+                code = self.terminal.call(*words)
+                screen.flush()
+        finally:
+            sys.stdin, sys.stdout, sys.stderr = kept
+            reader.join(30)
+            os.close(ours)
+        return code, shown.getvalue().decode(errors="replace").replace("\r\n", "\n")
+
+    def _restore(self) -> None:
+        for place in (self.terminal.project, self.terminal.home):
+            shutil.rmtree(place)
+        shutil.copytree(self._template, self.terminal.project)
+        self.terminal.home.mkdir()
+        os.chdir(self.terminal.project)
+
+
+class _Unattended(io.TextIOWrapper):
+    """A keyboard nobody sits at: whoever asks there would wait for ever."""
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        raise AssertionError("somebody was asked")
+
+    def read(self, size: int | None = -1, /) -> str:
+        raise AssertionError("somebody was asked")
+
+
+def _drain(descriptor: int, into: io.BytesIO) -> None:
+    while True:
+        try:
+            said = os.read(descriptor, 65536)
+        except OSError:  # so Linux says that nobody has the other end any more
+            return
+        if not said:
+            return
+        into.write(said)
+
+
+@pytest.fixture
+def desk(terminal: Terminal, template: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setenv("TERM", "xterm")
+    return Desk(terminal, template)
+
+
+def test_the_table_has_every_command() -> None:
+    assert sorted(CASES) == sorted(LEAVES)
+
+
+def test_every_document_is_printed_by_a_command_that_is_tried() -> None:
+    tried = {case.prints.removeprefix(LIST).removeprefix(LINES) for case in CASES.values()} | set(OTHERS)
+    assert set(DOCUMENTS) - tried == set()
+
+
+# In a pipe
+
+
+@pytest.mark.parametrize("leaf", CASES)
+def test_in_a_pipe_stdout_is_data_and_stderr_remarks(desk: Desk, leaf: str) -> None:
+    case = CASES[leaf]
+    answer = desk.piped(*shlex.split(case.words))
+    assert (answer.code, ESCAPE in answer.out + answer.err) == (case.code, False)
+    for said, expected in ((answer.out, case.out), (answer.err, case.err)):
+        assert expected in said
+        assert bool(said) == bool(expected)
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("leaf", [leaf for leaf, case in CASES.items() if not case.is_slow])
+def test_where_the_locale_is_plain_signs_are_ascii(desk: Desk, leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LANG", "C")
+    answer = desk.piped(*shlex.split(CASES[leaf].words))
+    assert (answer.code, answer.out.isascii(), answer.err.isascii()) == (CASES[leaf].code, True, True)
+
+
+# As JSON
+
+
+@pytest.mark.parametrize("leaf", CASES)
+def test_as_json_it_prints_what_its_schema_says(desk: Desk, leaf: str) -> None:
+    case = CASES[leaf]
+    words = shlex.split(case.words)
+    at = words.index("--") if "--" in words else len(words)
+    answer = desk.piped(*words[:at], "--json", *words[at:])
+    # What cannot be shown without a terminal can be told as JSON.
+    assert answer.code == (0 if leaf == "top" else case.code)
+    assert ESCAPE not in answer.out
+    if case.prints.startswith(LINES):
+        documents = [json.loads(line) for line in answer.out.splitlines()]
+    else:
+        [line] = answer.out.splitlines()
+        documents = many(json.loads(line), is_many=case.prints.startswith(LIST))
+    assert documents
+    for each in documents:
+        if not case.prints and "schema" not in each:
+            pytest.skip(f"the document of '{leaf}' is not published yet")
+        assert_published(desk, each, case.prints.removeprefix(LIST).removeprefix(LINES))
+
+
+def many(printed: Any, *, is_many: bool) -> list[dict[str, Any]]:
+    """The documents of an array, or the only one."""
+    assert isinstance(printed, list) == is_many
+    return list(printed) if is_many else [printed]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_its_other_documents_are_what_their_schemas_say(desk: Desk, name: str) -> None:
+    answer = desk.piped(*OTHERS[name].split(), "--json")
+    printed = json.loads(answer.out or answer.err)
+    for each in many(printed, is_many=name.endswith("rehearsal/1")):
+        assert_published(desk, each, name)
+
+
+def assert_published(desk: Desk, printed: dict[str, Any], name: str) -> None:
+    """It says which document it is, and is what the schema of that says, without anything else."""
+    assert printed["schema"] == (name or printed["schema"])
+    schema = desk.terminal("schema", printed["schema"]).json
+    Draft202012Validator.check_schema(schema)
+    validator: Any = Draft202012Validator(closed(schema))
+    assert list(validator.iter_errors(printed)) == []
+    assert not validator.is_valid({**printed, "surprise": 1})
+    assert not validator.is_valid({**printed, "schema": "holdfast.other/1"})
+    for moment in moments(printed):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", moment)
+
+
+def closed(schema: dict[str, Any]) -> Any:
+    """The schema, which lets members be added, as one that lets none: what is printed now is to be described now."""
+
+    def close(members: dict[str, Any]) -> dict[str, Any]:
+        return {**members, "additionalProperties": False} if "properties" in members else members
+
+    return json.loads(json.dumps(schema), object_hook=close)
+
+
+def moments(printed: dict[str, Any]) -> list[str]:
+    """All instants within a document."""
+    found: list[str] = []
+
+    def note(members: dict[str, Any]) -> None:
+        found.extend(each for name, each in members.items() if name.endswith(("_at", "_until", "since")) and each)
+
+    json.loads(json.dumps(printed), object_hook=note)
+    return found
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_schema_is_a_schema_and_its_document_carries_its_name(name: str) -> None:
+    assert document(name)[1].__struct_config__.tag == name
+
+
+LISTS = [
+    leaf for leaf, case in CASES.items() if case.prints.startswith(LIST) and (leaf.endswith("list") or leaf == "schema")
+]
+
+
+@pytest.mark.parametrize("leaf", LISTS)
+def test_a_list_is_an_array_or_a_document_on_each_line(desk: Desk, leaf: str) -> None:
+    words = CASES[leaf].words.split()
+    whole = many(desk.piped(*words, "--json").json, is_many=True)
+    lines = desk.piped(*words, "--jsonl").out.splitlines()
+    assert [json.loads(line)["schema"] for line in lines] == [each["schema"] for each in whole]
+    assert desk.piped(*words, "--json", "--jsonl").code == 2
+
+
+# On a terminal
+
+
+@pytest.mark.parametrize("leaf", [leaf for leaf in CASES if leaf != "top"])
+def test_on_a_terminal_lines_fit_and_colours_are_only_there(
+    desk: Desk, leaf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[leaf]
+    words = shlex.split(case.words)
+    remarks = set(desk.piped(*words).err.splitlines()) if case.is_table else set[str]()
+    for columns in (80,) if case.is_slow else (80, 40):
+        code, shown = desk.seen(*words, columns=columns)
+        assert (code, ESCAPE in shown) == (case.code, case.is_coloured)
+        if case.is_table:
+            rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in shown.splitlines()]
+            table = [row for row in rows if row not in remarks and str(desk.terminal.project) not in row]
+            heading = next((at for at, row in enumerate(table) if row.isupper()), 0)
+            assert max(map(len, table[heading:])) <= columns
+            assert len(table) > 1
+    if case.is_coloured:
+        assert ESCAPE not in desk.seen("--color", "never", *words)[1]
+        assert ESCAPE not in desk.seen(*words, "--color", "never")[1]
+        assert ESCAPE in desk.piped(*words, "--color=always").out
+        for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+            with monkeypatch.context() as environment:
+                environment.setenv(name, value)
+                assert ESCAPE not in desk.seen(*words)[1]
+        with monkeypatch.context() as environment:
+            environment.setenv("FORCE_COLOR", "1")
+            assert ESCAPE in desk.piped(*words).out
+
+
+def test_top_fills_the_terminal_until_it_is_left(desk: Desk) -> None:
+    desk.piped("version")
+    screen = desk.terminal.on_screen("top")
+    screen.wait_for("mail")
+    os.write(screen.descriptor, b"q")
+    assert screen.ended() == 0
+
+
+@pytest.mark.parametrize("leaf", ["status", "list", "dlq list", "queue list", "worker list", "health"])
+def test_it_is_looked_at_again_and_again(desk: Desk, leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, pauses = CASES[leaf], list[float]()
+
+    def interrupted(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) % 2 == 0:
+            raise KeyboardInterrupt  # as Ctrl-C does while it waits
+
+    monkeypatch.setattr("holdfast.cli.watching.time.sleep", interrupted)
+    answer = desk.piped(*case.words.split(), "--watch=5s", "--json")
+    first, second = (many(json.loads(line), is_many=case.prints.startswith(LIST)) for line in answer.out.splitlines())
+    assert [each["schema"] for each in first] == [each["schema"] for each in second]
+    assert_published(desk, second[0], case.prints.removeprefix(LIST))
+    code, shown = desk.seen(*case.words.split(), "--watch", columns=40)
+    assert code == 130
+    # The second look is drawn over the first, whose lines are one row each.
+    [before, after] = re.split(r"\x1b\[\d+F\x1b\[J", shown)
+    [number] = re.findall(r"\x1b\[(\d+)F", shown)
+    assert len(after.splitlines()) == int(number) <= len(before.splitlines())
+    assert all(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) <= 40 for row in after.splitlines())
+    assert pauses == [5.0, 5.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("option", "first"),
+    [
+        ("-o wide", "ID     STATE    JOB"),
+        ("-o csv", "id,state,job,queue,try,age,error"),
+        ("--csv", "id,state,job,queue,try,age,error"),
+        ("-o ids", "cmd1"),
+        ("-q", "cmd1"),
+        ("-o json", '[{"schema": "holdfast.job/1", "id": "cmd1"'),
+        ("-o jsonl", '{"schema": "holdfast.job/1", "id": "cmd1"'),
+        ("--json --fields id,state", '[{"id": "cmd1", "state": "pending"}, {"id": "job1"'),
+        ("--fields id,finished-at", "ID     FINISHED AT"),
+    ],
+)
+def test_a_list_of_jobs_has_many_forms(desk: Desk, option: str, first: str) -> None:
+    assert desk.piped("list", *option.split()).out.startswith(first)
+    _, shown = desk.seen("list", *option.split(), columns=20)
+    if "wide" in option:
+        assert "no such order" in shown
+
+
+def test_two_forms_exclude_each_other(desk: Desk) -> None:
+    refused = desk.piped("list", "-o", "json", "--csv")
+    assert (refused.code, refused.error["hint"]) == (2, "see  holdfast list --help")
+    assert desk.piped("list", "--watch", "--csv").code == 2
+    assert desk.piped("health", "--watch", "--nagios").code == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_plain"),
+    [
+        ({}, False),
+        ({"LANG": "C"}, True),
+        ({"LANG": "POSIX"}, True),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
+        ({"LANG": "C", "LC_CTYPE": "en_US.UTF-8"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "C"}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, False),
+        ({"LANG": "C.UTF-8"}, False),
+        ({"LANG": "C", "PYTHONIOENCODING": "utf-8"}, False),
+        ({"LANG": "C", "PYTHONUTF8": "1"}, False),
+    ],
+)
+def test_which_locale_is_plain(environment: dict[str, str], is_plain: bool) -> None:
+    assert is_plain_locale(environment) is is_plain
+
+
+# Danger
+
+
+@pytest.mark.parametrize("words", SEVERE)
+def test_nobody_is_asked_who_cannot_answer(desk: Desk, words: str) -> None:
+    question = SEVERE[words]
+    answer = desk.piped(*words.split())
+    assert (answer.code, answer.out, question in answer.err) == (2, "", True)
+    for asked in (["--no-input", *words.split()], [*words.split(), "--no-input"]):
+        code, shown = desk.seen(*asked, columns=200)
+        assert (code, question in " ".join(shown.split())) == (2, True)
+    sure = question.rpartition("say ")[2]
+    assert desk.piped(*words.split(), sure).code == 0
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_what_is_only_tried_changes_nothing(desk: Desk, words: str) -> None:
+    desk.piped("version")
+    before = everything(desk.terminal)
+    answer = desk.terminal(*words.split(), "--dry-run")
+    assert (answer.code, "✓" in answer.out) == (0, False)
+    assert everything(desk.terminal) == before
+
+
+def everything(terminal: Terminal) -> object:
+    looks = [terminal(*words.split(), "--json").json for words in ("list", "queue list", "worker list")]
+    files = sorted(str(path) for path in terminal.home.rglob("*") if path.is_file())
+    return looks, terminal.config.read_text(), files
+
+
+# Options that stand anywhere
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--json", "version"),
+        ("--json", "worker show aa"),
+        ("--json", "show nobody"),
+        ("--utc", "show dead1"),
+        ("--url=sqlite:///typo.db", "list"),
+        ("--url=sqlite:///typo.db", "queue list"),
+        ("--color=always", "dlq show dead1"),
+        ("--no-input", "dlq discard --all"),
+        ("--no-input", "version"),
+        ("--utc", "config path"),
+    ],
+)
+def test_an_option_of_all_commands_may_stand_before_or_behind(desk: Desk, option: str, words: str) -> None:
+    before, behind = desk.piped(option, *words.split()), desk.piped(*words.split(), option)
+    assert (before.code, before.err) == (behind.code, behind.err)
+    assert [*map(_still, before.out.split())] == [*map(_still, behind.out.split())]
+    assert before.code != 2 or option.startswith(("--url", "--no-input"))
+
+
+def _still(word: str) -> str:
+    """What the time between two looks changes is no difference."""
+    return "" if re.fullmatch(r"[\d.]+", word) or word in ("ms", "s") else word
+
+
+def test_help_is_short_to_ask_for(desk: Desk) -> None:
+    desk.piped("version")
+    for leaf in CASES:
+        answer = desk.terminal(*leaf.split(), "-h")
+        assert (answer.code, answer.out) == (0, desk.terminal(*leaf.split(), "--help").out)
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("lst", "Did you mean 'list'?"),
+        ("dlq lsit", "Did you mean 'list'?"),
+        ("worker strat", "Did you mean 'start'?"),
+        ("list --qeue mail", "Did you mean one of: '--queue'"),
+        ("list --state ded", "did you mean 'dead'?"),
+        ("list --fields idd", "did you mean 'id'?"),
+        ("list --where stat:dead", "did you mean 'state'?"),
+        ("list --queue mial", "did you mean 'mail'?"),
+        ("status --queue mial", "did you mean 'mail'?"),
+        ("queue show mial", "did you mean 'mail'?"),
+        ("queue pause mial", "did you mean 'mail'?"),
+        ("queue resume slwo", "did you mean 'slow'?"),
+        ("config get leese", "did you mean 'lease'?"),
+        ("schema helth", "did you mean 'holdfast.health/1'?"),
+        ("help stats", "did you mean 'status'?"),
+        ("show nobody", "see which there are:  holdfast list"),
+        ("wait nobody", "see which there are:  holdfast list"),
+        ("cancel nobody", "see  holdfast list"),
+        ("retry nobody", "see  holdfast list"),
+        ("delete nobody", "see  holdfast list"),
+        ("retry job1", "look at it:  holdfast show job1"),
+        ("dlq show job1", "look at it with  holdfast show job1"),
+        ("dlq discard job1", "see  holdfast show job1"),
+        ("worker show zz", "see  holdfast worker list"),
+        ("logs dead1 --attempt 7", "wait for it with  --follow"),
+        ("list --url sqlite:///typo.db", "make it with  holdfast migrate"),
+        ("list --url redis://127.0.0.1:1/0", "look for what is wrong:  holdfast doctor"),
+        ("list --after nonsense", "pass what the page before printed"),
+        ("list --json --csv", "choose one"),
+        ("queue purge mail --state failed", "end them first with  holdfast cancel"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_do_next(
+    desk: Desk, words: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "k" * 32 if "redis" in words else "")
+    answer = desk.piped(*words.split())
+    assert hint in answer.err + answer.out
+
+
+# Spellings of the reference
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("""enqueue '{"id": "job9", "command": "true"}'""", "✓ job9 queued on default"),
+        ("""enqueue '{"id": "job9", "command": "true", "max_retries": 2}'""", "✓ job9 queued on default"),
+        ("""enqueue '{"id": "job9", "command": "true", "maxRetries": 2}'""", "✓ job9 queued on default"),
+        ("worker stop", "✓ aaaaaaaa asked to stop"),
+        ("status", "mail"),
+        *((f"list --state {state}", "") for state in ("pending", "processing", "completed", "failed", "dead")),
+        *((f"list --state {state}", "") for state in ("scheduled", "cancelled", "Pending", "pending,dead")),
+        ("list --status pending", "job1"),
+        ("list --state pending --json", '"id": "job1"'),
+        ("list --where status:dead", "dead1"),
+        ("list --where task:add", "dead1"),
+        ("dlq list", "dead1"),
+        ("dlq retry dead1", "✓ dead1 waits again"),
+        ("config set max-retries 3", "✓ max-retries = 3"),
+        ("config set max_retries 3", "✓ max-retries = 3"),
+        ("config get max_retries", "3"),
+        ("queue reap mail", "✓ 0 jobs taken back"),
+        ("queue purge mail --status completed --before 7d --dry-run", "would purge 0 completed jobs of queue mail"),
+        ("queue purge --queue default --status dead --force", "✓ 1 job purged from queue default"),
+        ("queue purge --queue mail --status all --dry-run", "would purge 0 completed,dead,cancelled jobs"),
+        ("health --json", '"schema": "holdfast.health/1"'),
+    ],
+)
+def test_a_spelling_of_the_reference_is_understood(desk: Desk, words: str, said: str) -> None:
+    answer = desk.piped(*shlex.split(words))
+    assert answer.code in (0, 1 if words.startswith("health") else 0)
+    assert said in answer.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "worker start --count 3",
+        "queue work",
+        "queue work mail --once",
+        "queue work mail --oneTime",
+        "queue work mail -oneTime",
+        "queue work mail --max 1",
+    ],
+)
+def test_a_spelling_of_the_reference_for_working_is_understood(desk: Desk, words: str) -> None:
+    # Of another place, which is refused before a process is started: only that it is understood is of interest.
+    answer = desk.piped(*words.split(), "--url", "nothing")
+    assert "names no engine" in answer.err
