@@ -1,6 +1,5 @@
 """`Holdfast`: wires the layers together and decides nothing."""
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
@@ -21,7 +20,6 @@ from holdfast.definition.builder import BackoffLike, as_backoff
 from holdfast.definition.definition import span_s, unique
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-from holdfast.execution.runtime import JobRuntime, OnEnded
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import (
     COMMAND_KEY,
@@ -34,10 +32,9 @@ from holdfast.handlers import (
 from holdfast.handlers.dependencies import check_factory
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
-from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
-from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
+from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
 from holdfast.values import (
     DEFAULT_PRIORITY,
@@ -47,9 +44,10 @@ from holdfast.values import (
     Progress,
     WorkerResult,
 )
-from holdfast.worker import QueueWorker, WorkerLoop
 
 if TYPE_CHECKING:
+    from holdfast.execution.runtime import JobRuntime, OnEnded
+    from holdfast.worker import QueueWorker, WorkerLoop
     from holdfast.worker.executors.process import Program
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import Supervisor
@@ -207,10 +205,16 @@ class Holdfast:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer)
+        if engine_of(self.url) == "sync":
+            self._work_inline(engine, signer)
+        return engine, signer
+
+    def _work_inline(self, engine: Engine, signer: Signer) -> None:
+        from holdfast.queues.backends.sync import SyncBackend
+
         if isinstance(engine, SyncBackend):
             self._inline = self._worker(engine, signer)
             engine.attach(self._inline.process_once)
-        return engine, signer
 
     def _factory(self) -> BackendFactory:
         settings = self.settings
@@ -364,10 +368,14 @@ class Holdfast:
 
     async def enqueue_async(self, definition: JobDefinition, *, id: str | None = None) -> str:
         """Keep one job of this definition, while the event loop goes on."""
+        import asyncio  # here, and so not loaded by programs that have no event loop
+
         return await asyncio.to_thread(self.enqueue, definition, id=id)
 
     async def enqueue_many_async(self, definitions: Iterable[JobDefinition]) -> list[str]:
         """Keep one job of each definition, all or none, while the event loop goes on."""
+        import asyncio
+
         return await asyncio.to_thread(self.enqueue_many, list(definitions))
 
     def check(self, definition: JobDefinition) -> None:
@@ -396,7 +404,7 @@ class Holdfast:
         *,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-    ) -> QueueWorker:
+    ) -> "QueueWorker":
         """A worker in this process. `tee` sees a job's output while it runs, `on_progress` how far it says it is."""
         return self._worker(*self._open(), tee=tee, on_progress=on_progress)
 
@@ -407,7 +415,10 @@ class Holdfast:
         *,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-    ) -> QueueWorker:
+    ) -> "QueueWorker":
+        # Imported here, like all that runs jobs: producers, which are most programs, need none of it.
+        from holdfast.worker import QueueWorker
+
         return QueueWorker(
             engine,
             self.runtime(engine, tee=tee, on_progress=on_progress),
@@ -423,9 +434,11 @@ class Holdfast:
         *,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-        on_ended: OnEnded | None = None,
-    ) -> JobRuntime:
+        on_ended: "OnEnded | None" = None,
+    ) -> "JobRuntime":
         """What runs one attempt of a job of this application, in this process."""
+        from holdfast.execution.runtime import JobRuntime
+
         return JobRuntime(
             self.registry,
             clock=engine.clock,
@@ -445,7 +458,6 @@ class Holdfast:
         notifier: "Notifier | None" = None,
     ) -> "Supervisor":
         """A worker whose children run this program, which has to know the same handlers; `run()` it."""
-        # Imported here: producers, which are most programs, need none of it.
         from holdfast.worker.intake import Intake
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
@@ -482,14 +494,16 @@ class Holdfast:
 
     def loop(
         self,
-        worker: QueueWorker,
+        worker: "QueueWorker",
         queues: Sequence[str] = (DEFAULT_QUEUE,),
         *,
         burst: bool = False,
         max_jobs: int = 0,
         on_result: Callable[[WorkerResult], None] | None = None,
-    ) -> WorkerLoop:
+    ) -> "WorkerLoop":
         """Turn after turn of a worker, as the settings say; `run()` it."""
+        from holdfast.worker import WorkerLoop
+
         return WorkerLoop(
             worker,
             queues,

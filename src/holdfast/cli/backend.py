@@ -1,17 +1,18 @@
 """`holdfast backend info`: what an engine is and can do."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from holdfast.app import Holdfast
 from holdfast.cli.options import json_option, onlooker
 from holdfast.cli.output import plain, print_json, print_table
 from holdfast.errors import BackendError
-from holdfast.queues.capabilities import MEANINGS, answers
-from holdfast.queues.contract import Capabilities, EngineInfo
-from holdfast.queues.opening import engine_of
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Capabilities, EngineInfo
 
 
 @click.group()
@@ -32,6 +33,9 @@ def info(url: str | None, as_json: bool) -> None:
       holdfast backend info
       holdfast backend info redis://127.0.0.1:6379/0
     """
+    from holdfast.app import Holdfast
+    from holdfast.queues.opening import engine_of
+
     hf = Holdfast(url)
     engine, _ = onlooker(hf).open(hf.url)
     with engine:
@@ -61,6 +65,8 @@ def _print_document(location: str, name: str, said: EngineInfo | None, capabilit
 
 
 def _print_lines(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+    from holdfast.queues.capabilities import MEANINGS, answers
+
     facts = [("location", location), ("engine", name)]
     if said is not None:
         facts += [

@@ -1,8 +1,10 @@
 """What becomes of jobs: wait until they have ended, show how far they are meanwhile, and say how each ended."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -11,7 +13,6 @@ from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
-from holdfast.queues.contract import Engine
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -23,6 +24,9 @@ from holdfast.values import (
     Progress,
     WorkerState,
 )
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 AT_ONCE: Final = 1000
 MOST_SHOWN: Final = 20

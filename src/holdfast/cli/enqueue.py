@@ -1,22 +1,23 @@
 """`holdfast enqueue`: jobs from JSON, from a file, from lines on stdin, or from a command."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import click
 
-from holdfast.app import Holdfast
-from holdfast.cli.endings import await_job, await_jobs
 from holdfast.cli.options import Span, WithWait, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say
-from holdfast.cli.spec import read_spec
-from holdfast.codec import strict_json
-from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.values import Accepted, JobEnvelope
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.definition import JobDefinition
 
 MAX_INPUT_BYTES: Final = 4 * 1024**3
 
@@ -59,6 +60,9 @@ def enqueue(
       holdfast enqueue --queue nightly -- pg_dump shop
       holdfast enqueue --wait 5m '{"job": "resize", "payload": {"width": 640}}'
     """
+    from holdfast.app import Holdfast
+    from holdfast.cli.endings import await_job, await_jobs
+
     given = {
         "queue": queue,
         "id": job_id,
@@ -103,6 +107,8 @@ class _Described(NamedTuple):
 
 
 def _job(where: str, fields: Mapping[str, Any], options: Mapping[str, Any]) -> _Described:
+    from holdfast.cli.spec import read_spec
+
     with _named(where):
         spec = read_spec(fields, options)
         return _Described(where, spec.definition(), spec.id)
@@ -123,6 +129,8 @@ def _is_bulk(spec: tuple[str, ...]) -> bool:
 
 def _read(spec: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
     """The job descriptions, each with the place it came from, for messages."""
+    from holdfast.codec import strict_json
+
     if not spec:
         raise click.UsageError("say what to enqueue: a JSON object, @FILE, - for stdin, or a command after --")
     if len(spec) == 1 and spec[0] == "-":
@@ -146,6 +154,8 @@ def _read(spec: tuple[str, ...]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _split(text: bytes, what: str) -> list[tuple[str, Mapping[str, Any]]]:
     """JSON lines, or one JSON array or object over several lines."""
+    from holdfast.codec import strict_json
+
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
         raise DefinitionError("there is nothing to enqueue: the input is empty")

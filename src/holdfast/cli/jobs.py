@@ -1,11 +1,12 @@
 """`holdfast list` and `holdfast show`: jobs, and one job."""
 
+from __future__ import annotations
+
 import csv
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from difflib import get_close_matches
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -31,10 +32,11 @@ from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, state_option
 from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
-from holdfast.queues.contract import Engine
-from holdfast.search import Finding, Plan, scan
-from holdfast.search.scanning import LOOK_AT
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+    from holdfast.search import Finding, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +57,8 @@ class Columns(click.ParamType[tuple[str, ...]]):
     name = "columns"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        from difflib import get_close_matches
+
         if isinstance(value, tuple):
             return value  # pyright: ignore[reportUnknownVariableType]
         names = tuple(name.strip().lower().replace("-", "_") for name in str(value).split(","))
@@ -87,13 +91,20 @@ def shape_options(command: F) -> F:
     return command
 
 
+def _look_at() -> int:
+    """How many jobs a search looks at if nobody says; asked for only when a list is made."""
+    from holdfast.search.scanning import LOOK_AT
+
+    return LOOK_AT
+
+
 _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."),
     click.option("--after", metavar="CURSOR", help="Continue where the page before ended."),
     click.option(
         "--look-at",
         type=click.IntRange(min=0),
-        default=LOOK_AT,
+        default=_look_at,
         metavar="N",
         help="Give up a search after that many jobs; 0 = never.",
     ),
@@ -161,6 +172,8 @@ def print_list(url: str | None, filters: Filters, shape: Shape) -> None:
 
 def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
     """Jobs of a plan; a cursor that is none is the caller's mistake."""
+    from holdfast.search import scan
+
     try:
         return scan(engine, made, limit=shape.limit, after=shape.after, look_at=shape.look_at)
     except (ValueError, OverflowError):
@@ -181,6 +194,8 @@ def _print_count(engine: Engine, made: Plan, shape: Shape) -> None:
 
 def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
     """How many jobs a plan means, and how many were looked at if that was not all of them."""
+    from holdfast.search import scan
+
     where = made.where
     if where is None:
         return 0, None

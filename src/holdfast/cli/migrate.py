@@ -1,11 +1,16 @@
 """`holdfast migrate`: create the schema or bring it up to date; or print what would do so."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json
-from holdfast.queues.opening import engine_of
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 
 @click.command()
@@ -22,6 +27,8 @@ def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
       holdfast migrate
       holdfast migrate --sql --url postgresql://db/shop > holdfast.sql
     """
+    from holdfast.app import Holdfast
+
     hf = Holdfast(url)
     if as_sql:
         _print_sql(hf, as_json=as_json)
@@ -35,6 +42,8 @@ def migrate(as_sql: bool, url: str | None, as_json: bool) -> None:
 
 
 def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
+    from holdfast.queues.opening import engine_of
+
     migrations = onlooker(hf).migrations(hf.url)
     if as_json:
         print_json({"location": hf.location, "migrations": migrations})

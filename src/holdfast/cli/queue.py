@@ -1,8 +1,10 @@
 """`holdfast queue`: what is in queues, whether they are worked, and what operators do with them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,11 +15,11 @@ from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import change_options, confirm, counted, dry_run_option
 from holdfast.cli.start_options import work_options
 from holdfast.clock import to_us
-from holdfast.definition.definition import check_queue
-from holdfast.queues.contract import Engine
-from holdfast.search import Search, plan, walk
-from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, TextField, TextTerm
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+    from holdfast.search import Search
 
 EVERYTHING: Final = "all"
 
@@ -150,6 +152,8 @@ def show(name: str, url: str | None, as_json: bool) -> None:
 @json_option
 def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Let no worker take more jobs of a queue; what is running goes on."""
+    from holdfast.definition.definition import check_queue
+
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url) as hf:
         say_where(hf.location)
@@ -172,6 +176,8 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
 @json_option
 def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
     """Let workers take jobs of a paused queue again."""
+    from holdfast.definition.definition import check_queue
+
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url) as hf:
         say_where(hf.location)
@@ -201,7 +207,7 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
       holdfast queue work mail --app shop:hf
       holdfast queue work mail:3 default --allow sleep --burst
     """
-    from holdfast.cli.worker import start
+    from holdfast.cli.workers import start
 
     if once:
         said |= {"burst": True, "max_jobs": 1}
@@ -215,6 +221,8 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
 @json_option
 def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
+    from holdfast.definition.definition import check_queue
+
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
@@ -228,6 +236,8 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
 
 
 def _expired(engine: Engine, name: str | None) -> int:
+    from holdfast.search import plan, walk
+
     now = datetime.now(UTC)
     leased = _search((JobState.PROCESSING,), name)
     return sum(job.lease_until is not None and job.lease_until < now for job in walk(engine, plan(leased, now=now)))
@@ -267,6 +277,8 @@ def purge(
       holdfast queue purge mail --before 7d --dry-run
       holdfast queue purge --all --state completed,cancelled --yes
     """
+    from holdfast.definition.definition import check_queue
+
     if (name is None) is not everything:
         raise click.UsageError("name the queue, or say --all")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
@@ -294,6 +306,9 @@ def purge(
 
 def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:
     """How many jobs a purge would take, exactly."""
+    from holdfast.search import plan, walk
+    from holdfast.search.terms import Measure, Range, RangeTerm
+
     if age_s is None:
         return sum(numbers.get(state, 0) for numbers in engine.counts(name).values() for state in set(states))
     now = datetime.now(UTC)
@@ -303,6 +318,9 @@ def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], ag
 
 
 def _search(states: tuple[JobState, ...], name: str | None) -> Search:
+    from holdfast.search import Search
+    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
+
     search = Search((StateTerm(states=states),))
     if name is None:
         return search

@@ -13,7 +13,6 @@ import msgspec
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import json_option
 from holdfast.cli.output import print_json, print_table
-from holdfast.config.schema import settings_schema
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
@@ -68,6 +67,8 @@ def schema(name: str | None, as_json: bool) -> None:
       holdfast schema holdfast.health/1
       holdfast schema config > holdfast.schema.json
     """
+    from holdfast.config.schema import settings_schema
+
     if name == CONFIGURATION:
         print_json(settings_schema(), is_for_files=True)
     elif name is not None:

@@ -1,23 +1,27 @@
 """`holdfast status`: how many jobs are where."""
 
+from __future__ import annotations
+
 import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 from msgspec import Struct
 
-from holdfast.app import Holdfast
 from holdfast.cli.failing import INTERRUPTED
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import glyph, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.style import COLOURS, columns, painted_table, shortened
 from holdfast.values import JobState, WorkerState
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 WATCH_EVERY: Final = "2"
 LEAST_PAUSE_S: Final = 0.01

@@ -1,7 +1,6 @@
 """`holdfast help`: what is not about one command, as topics; of a command, its own help."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -101,6 +100,8 @@ def _overview() -> str:
 
 def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
     """The help of the command that these words name."""
+    from difflib import get_close_matches
+
     root = ctx.find_root()
     command, context = root.command, root
     for word in words:

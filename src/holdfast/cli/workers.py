@@ -1,21 +1,25 @@
-"""`holdfast worker list`, `show` and `stop`: the workers that have said they are there, on whichever host."""
+"""`holdfast worker`: start one; `list`, `show` and `stop` those that have said they are there, on whichever host."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
+from msgspec import Struct
 
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import age, glyph, instant, plain, print_json, say, say_where, span, table_lines
 from holdfast.cli.progress import StatusLine
+from holdfast.cli.start_options import StartChoices, start_options
 from holdfast.cli.waiting import looks
-from holdfast.cli.worker import worker
-from holdfast.queues.contract import Engine
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 SHORTEST_ID: Final = 8
 COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
@@ -32,6 +36,30 @@ class WhichWorker(click.ClickException):
     """Several could be meant."""
 
     exit_code = REFUSED
+
+
+@click.group()
+def worker() -> None:
+    """Run jobs."""
+
+
+@worker.command()
+@start_options
+def start(**said: Any) -> int:
+    """Work jobs until told to stop.
+
+    APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
+    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C, SIGTERM or the closing of the
+    terminal lets running jobs finish; a second one hands them back at once.
+
+    \b
+    Examples:
+      holdfast worker start shop:hf --queue mail:3,default --count 4
+      holdfast worker start --allow sleep --burst
+    """
+    from holdfast.cli.worker import run_worker
+
+    return run_worker(StartChoices(**said))
 
 
 @worker.command("list")
@@ -151,8 +179,7 @@ def stop(
     return TIME_IS_UP if wait_s is not None and any(end.is_running for end in asked) else 0
 
 
-@dataclass
-class _End:
+class _End(Struct):
     """One worker that shall stop: as it was when the order was given, then as it was seen last."""
 
     name: str
