@@ -75,7 +75,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     limit: int
     after: str | None
-    look_at: int
+    look_at: int | None
     columns: tuple[str, ...] | None
     count: bool
     quiet: bool
@@ -91,20 +91,12 @@ def shape_options(command: F) -> F:
     return command
 
 
-def _look_at() -> int:
-    """How many jobs a search looks at if nobody says; asked for only when a list is made."""
-    from holdfast.search.scanning import LOOK_AT
-
-    return LOOK_AT
-
-
 _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."),
     click.option("--after", metavar="CURSOR", help="Continue where the page before ended."),
     click.option(
         "--look-at",
         type=click.IntRange(min=0),
-        default=_look_at,
         metavar="N",
         help="Give up a search after that many jobs; 0 = never.",
     ),
@@ -173,9 +165,11 @@ def print_list(url: str | None, filters: Filters, shape: Shape) -> None:
 def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
     """Jobs of a plan; a cursor that is none is the caller's mistake."""
     from holdfast.search import scan
+    from holdfast.search.scanning import LOOK_AT
 
     try:
-        return scan(engine, made, limit=shape.limit, after=shape.after, look_at=shape.look_at)
+        look_at = LOOK_AT if shape.look_at is None else shape.look_at
+        return scan(engine, made, limit=shape.limit, after=shape.after, look_at=look_at)
     except (ValueError, OverflowError):
         if shape.after is None:
             raise
@@ -192,9 +186,10 @@ def _print_count(engine: Engine, made: Plan, shape: Shape) -> None:
         say(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
 
 
-def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
+def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:
     """How many jobs a plan means, and how many were looked at if that was not all of them."""
     from holdfast.search import scan
+    from holdfast.search.scanning import LOOK_AT
 
     where = made.where
     if where is None:
@@ -203,7 +198,7 @@ def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
         numbers = engine.counts(where.queue)
         states = where.states or tuple(JobState)
         return sum(queue.get(state, 0) for queue in numbers.values() for state in states), None
-    finding = scan(engine, made, limit=sys.maxsize, look_at=look_at)
+    finding = scan(engine, made, limit=sys.maxsize, look_at=LOOK_AT if look_at is None else look_at)
     return len(finding.jobs), finding.looked_at if finding.is_cut else None
 
 

@@ -1,7 +1,6 @@
 """`holdfast version`."""
 
 import platform
-import sqlite3
 
 import click
 
@@ -14,6 +13,8 @@ from holdfast.cli.output import print_json
 @json_option
 def version(as_json: bool) -> None:
     """Show the version."""
+    import sqlite3
+
     if as_json:
         print_json({"holdfast": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version})
     else:
