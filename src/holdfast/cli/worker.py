@@ -50,11 +50,13 @@ def run_worker(choices: StartChoices) -> int:
         options = choices.worker_options(hf.settings)
         supervisor = hf.supervisor(_program(setup), options, on_results=printer, notifier=notifier)
         server = stack.enter_context(_probes(choices, hf, supervisor))
+        # Before it says anything: whoever has read that it is there may tell it to leave.
+        stack.enter_context(heard(_answer(supervisor), _leave_signals()))
         _greet(hf, supervisor)
         if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
         stack.callback(lambda: say(_farewell(supervisor)))
-        with _rare_collections(), heard(_answer(supervisor), _leave_signals()):
+        with _rare_collections():
             supervisor.run()
     return 1 if supervisor.unsettled else 0
 
