@@ -84,6 +84,12 @@ def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_
         assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
 
 
+@pytest.mark.parametrize("known", [(), ("mail",), ("mail", "mailer", "none")])
+def test_names_are_told_apart_whether_they_are_known_or_not(known: tuple[str, ...]) -> None:
+    counted = inspector.tally("mail><mailer><mail><mailer><mailer", known)
+    assert {name: number for name, number in counted.items() if number} == {"mail": 2, "mailer": 3}
+
+
 def test_more_finished_jobs_than_the_longest_text_holds_are_counted_all_the_same(quick_path: Path) -> None:
     with opened(quick_path) as engine:
         for queue, number in (("mail", 200), ("reports", 100)):

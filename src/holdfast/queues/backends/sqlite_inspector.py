@@ -128,7 +128,7 @@ class SqliteInspector(Retention):
                     add(name, JobState.PROCESSING, number)
                 if queue is None:
                     for state in (COMPLETED, DEAD, CANCELLED):
-                        for name, number in self._count_finished(connection, state).items():
+                        for name, number in self._count_finished(connection, state, list(numbers)[:FEW_QUEUES]).items():
                             add(name, STATES[state], number)
                 else:
                     for state, number in connection.execute(self._sql(COUNT_FINISHED_IN), query):
@@ -140,12 +140,12 @@ class SqliteInspector(Retention):
         self.file.read(read)
         return numbers
 
-    def _count_finished(self, connection: sqlite3.Connection, state: int) -> Mapping[str, int]:
+    def _count_finished(self, connection: sqlite3.Connection, state: int, known: list[str]) -> Mapping[str, int]:
         try:
             (names,) = connection.execute(self._sql(LIST_FINISHED), (state,)).fetchone()
         except sqlite3.DataError:  # tens of millions: a text cannot be that long
             return dict(connection.execute(self._sql(COUNT_FINISHED), (state,)))
-        return tally(names or "")
+        return tally(names or "", known)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         conditions, query = self._conditions(where)
@@ -314,19 +314,22 @@ class SqliteInspector(Retention):
         return self.file.write(drop) if any_old else 0
 
 
-def tally(names: str) -> Mapping[str, int]:
-    """How often each name occurs in a text like `mail><reports><mail`."""
-    numbers: Counter[str] = Counter()
-    left = f"<{names}>" if names else ""
+def tally(names: str, known: Iterable[str] = ()) -> Mapping[str, int]:
+    """How often each name occurs in a text like `mail><reports><mail`; those that are known are found sooner."""
+    text = f"<{names}>" if names else ""
+    numbers = Counter({name: text.count(f"<{name}>") for name in known})
+    if numbers.total() == text.count("<"):
+        return numbers
+    numbers.clear()
     # To take the few names that are frequent out of the text is cheaper than an object for each of a million.
     for _ in range(FEW_QUEUES):
-        if not left:
+        if not text:
             return numbers
-        first = left[: left.index(">") + 1]
-        others = left.replace(first, "")
-        numbers[first[1:-1]] = (len(left) - len(others)) // len(first)
-        left = others
-    numbers.update(left[1:-1].split("><") if left else ())
+        first = text[: text.index(">") + 1]
+        others = text.replace(first, "")
+        numbers[first[1:-1]] = (len(text) - len(others)) // len(first)
+        text = others
+    numbers.update(text[1:-1].split("><") if text else ())
     return numbers
 
 
