@@ -54,12 +54,10 @@ OLD_TOMBSTONES: Final = """
     SELECT seq FROM holdfast_jobs WHERE state >= 4 AND state = 7 AND finished_at <= ? ORDER BY finished_at LIMIT ?"""
 
 COUNT_WAITING: Final = """
-    SELECT queue, count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 0 AND due_at > :now),
-        count(*) FILTER (WHERE state = 1)
+    SELECT queue, count(*), count(*) FILTER (WHERE state = 0 AND due_at > :now), count(*) FILTER (WHERE state = 1)
     FROM holdfast_jobs WHERE state <= 1 GROUP BY queue"""
 COUNT_WAITING_IN: Final = """
-    SELECT queue, count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 0 AND due_at > :now),
-        count(*) FILTER (WHERE state = 1)
+    SELECT queue, count(*), count(*) FILTER (WHERE state = 0 AND due_at > :now), count(*) FILTER (WHERE state = 1)
     FROM holdfast_jobs WHERE state <= 1 AND queue = :queue GROUP BY queue"""
 COUNT_LEASED: Final = """
     SELECT queue, count(*) FROM holdfast_jobs WHERE state = 2 AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
@@ -120,8 +118,8 @@ class SqliteInspector(Retention):
             try:
                 connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is counted once
                 waiting_jobs = COUNT_WAITING if queue is None else COUNT_WAITING_IN
-                for name, waiting, later, failed in connection.execute(self._sql(waiting_jobs), query):
-                    add(name, JobState.PENDING, waiting - later)
+                for name, total, later, failed in connection.execute(self._sql(waiting_jobs), query):
+                    add(name, JobState.PENDING, total - later - failed)
                     add(name, JobState.SCHEDULED, later)
                     add(name, JobState.FAILED, failed)
                 for name, number in connection.execute(self._sql(COUNT_LEASED), query):
