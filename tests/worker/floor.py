@@ -103,10 +103,12 @@ class ShakyEngine(Engine):
         return self._shaky("renew_many", lambda: self._sound.renew_many(leases))
 
     def beat(self, report: WorkerReport) -> StopOrder | None:
-        return self._shaky("beat", lambda: self._sound.beat(report))
+        call: Callable[[WorkerReport], StopOrder | None] = self._sound.beat
+        return self._shaky("beat", lambda: call(report))
 
     def order_of(self, worker_id: str) -> StopOrder | None:
-        return self._shaky("order_of", lambda: self._sound.order_of(worker_id))
+        call: Callable[[str], StopOrder | None] = self._sound.order_of
+        return self._shaky("order_of", lambda: call(worker_id))
 
     def _shaky(self, verb: str, call: Callable[[], T]) -> T:
         self.calls[verb] += 1
