@@ -1,6 +1,5 @@
 """`Holdfast`: wires the layers together and decides nothing."""
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,7 +16,6 @@ from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-from holdfast.execution.runtime import JobRuntime, OnEnded
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import (
     COMMAND_KEY,
@@ -32,15 +30,15 @@ from holdfast.handlers.dependencies import check_factory
 from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
-from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
-from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
+from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
 from holdfast.queues.signing import Keyring, Signer, Unsigned
 from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, Progress, WorkerResult
-from holdfast.worker import QueueWorker, WorkerLoop
 
 if TYPE_CHECKING:
+    from holdfast.execution.runtime import JobRuntime, OnEnded
+    from holdfast.worker import QueueWorker, WorkerLoop
     from holdfast.worker.executors.process import Program
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import Supervisor
@@ -123,10 +121,16 @@ class Holdfast:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer)
+        if engine_of(url) == "sync":
+            self._work_inline(engine, signer, around)
+        return Opened(engine, signer, around)
+
+    def _work_inline(self, engine: Engine, signer: Signer, around: ExitStack) -> None:
+        from holdfast.queues.backends.sync import SyncBackend
+
         if isinstance(engine, SyncBackend):
             inline = around.enter_context(self._worker(engine, signer))
             engine.attach(inline.process_once)
-        return Opened(engine, signer, around)
 
     def _factory(self) -> BackendFactory:
         settings = self.settings
@@ -334,10 +338,14 @@ class Holdfast:
         self, definition: JobDefinition, *, id: str | None = None, returns: Any = Any
     ) -> AsyncJobHandle[Any]:
         """The same, returning a handle."""
+        import asyncio  # here, and so not loaded by programs that have no event loop
+
         return AsyncJobHandle(await asyncio.to_thread(self.dispatch, definition, id=id, returns=returns))
 
     async def enqueue_many_async(self, definitions: Iterable[JobDefinition]) -> list[str]:
         """Keep one job of each definition, all or none, while the event loop goes on."""
+        import asyncio
+
         return await asyncio.to_thread(self.enqueue_many, list(definitions))
 
     def check(self, definition: JobDefinition) -> None:
@@ -370,7 +378,7 @@ class Holdfast:
         backend: str = DEFAULT,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-    ) -> QueueWorker:
+    ) -> "QueueWorker":
         """A worker in this process. `tee` sees a job's output while it runs, `on_progress` how far it says it is."""
         opened = self.backends.opened(backend)
         return self._worker(opened.engine, opened.signer, tee=tee, on_progress=on_progress)
@@ -382,7 +390,10 @@ class Holdfast:
         *,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-    ) -> QueueWorker:
+    ) -> "QueueWorker":
+        # Imported here, like all that runs jobs: producers, which are most programs, need none of it.
+        from holdfast.worker import QueueWorker
+
         return QueueWorker(
             engine,
             self.runtime(engine, tee=tee, on_progress=on_progress),
@@ -398,9 +409,11 @@ class Holdfast:
         *,
         tee: Callable[[str], None] | None = None,
         on_progress: Callable[[str, Progress], None] | None = None,
-        on_ended: OnEnded | None = None,
-    ) -> JobRuntime:
+        on_ended: "OnEnded | None" = None,
+    ) -> "JobRuntime":
         """What runs one attempt of a job of this application, in this process."""
+        from holdfast.execution.runtime import JobRuntime
+
         self.prepare()
         return JobRuntime(
             self.registry,
@@ -425,7 +438,6 @@ class Holdfast:
 
         It takes from the backend its queues are in, if none is named.
         """
-        # Imported here: producers, which are most programs, need none of it.
         from holdfast.worker.intake import Intake
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
@@ -517,14 +529,16 @@ class Holdfast:
 
     def loop(
         self,
-        worker: QueueWorker,
+        worker: "QueueWorker",
         queues: Sequence[str] = (DEFAULT_QUEUE,),
         *,
         burst: bool = False,
         max_jobs: int = 0,
         on_result: Callable[[WorkerResult], None] | None = None,
-    ) -> WorkerLoop:
+    ) -> "WorkerLoop":
         """Turn after turn of a worker, as the settings say; `run()` it."""
+        from holdfast.worker import WorkerLoop
+
         return WorkerLoop(
             worker,
             queues,

@@ -92,6 +92,8 @@ def decode_message(signed: bytes) -> JobMessage:
         raise _newer_or_rejected(signed, problem) from problem
     if message.v > WIRE_VERSION:
         raise NewerWire(message.v, WIRE_VERSION)
+    if message.v < 1:
+        raise EnvelopeRejected(f"there is no version {message.v} of the wire")
     return message
 
 

@@ -1,6 +1,5 @@
 """`JobHandle` and `AsyncJobHandle`: what a producer keeps of a job it has enqueued."""
 
-import asyncio
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
 
@@ -82,6 +81,8 @@ class AsyncJobHandle(Generic[R_co]):
 
     async def view(self) -> JobView:
         """The job as it is now."""
+        import asyncio  # here, and so not loaded by programs that have no event loop
+
         return await asyncio.to_thread(self._handle.view)
 
     async def status(self) -> JobState:
@@ -102,9 +103,13 @@ class AsyncJobHandle(Generic[R_co]):
 
     async def cancel(self, reason: str = "") -> CancelAnswer:
         """Cancel it if it waits; ask its worker to if it runs."""
+        import asyncio
+
         return await asyncio.to_thread(self._handle.cancel, reason)
 
     async def _ended(self, timeout: float | None) -> JobHistory:  # noqa: ASYNC109
+        import asyncio
+
         looking = self._handle.looking(timeout)
         # No event tells of it: the job ends in another process.
         while (pause := await asyncio.to_thread(next, looking, None)) is not None:  # noqa: ASYNC110

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.execution.logs import job_fields
-from holdfast.plaintext import PlainFormatter, plain
+from holdfast.plaintext import plain
 
 __all__ = ["JobFilter", "JsonFormatter", "job_fields", "log_to_stderr"]
 
@@ -55,6 +55,13 @@ class JsonFormatter(logging.Formatter):
         except (TypeError, ValueError, RecursionError):  # half a character, or an `extra` that no JSON can say
             said = {name: value if isinstance(value, int) else plain(value) for name, value in document.items()}
             return msgspec.json.encode(said).decode()
+
+
+class PlainFormatter(logging.Formatter):
+    """Log lines quote what jobs say: nothing in them may move the cursor or look like another line's beginning."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record)).replace("\n", "\n    ")
 
 
 def log_to_stderr() -> None:

@@ -51,4 +51,4 @@ class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, RacingLaws):
             yield lab
 
 
-TestMysqlMachine = machine_for(fresh_lab, examples=30).TestCase
+TestMysqlMachine = machine_for(fresh_lab, examples=15).TestCase

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from holdfast.queues.backends import sqlite_inspector as inspector
 from holdfast.queues.backends.records import PRUNE_BATCH
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import TOMBSTONE_S, new_owner_token
-from holdfast.values import Ack, JobFilter, JobLease, JobState, Progress
+from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, Progress
 
 from ..faults.processes import Programs, until
 from .sqlite_site import ids_in, job, opened, stranger
@@ -81,6 +82,24 @@ def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_
             for lease in engine.claim(queue, 100, owner_token=new_owner_token()):
                 assert engine.ack(lease)
         assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
+
+
+@pytest.mark.parametrize("known", [(), ("mail",), ("mail", "mailer", "none")])
+def test_names_are_told_apart_whether_they_are_known_or_not(known: tuple[str, ...]) -> None:
+    counted = inspector.tally("mail><mailer><mail><mailer><mailer", known)
+    assert {name: number for name, number in counted.items() if number} == {"mail": 2, "mailer": 3}
+
+
+def test_more_finished_jobs_than_the_longest_text_holds_are_counted_all_the_same(quick_path: Path) -> None:
+    with opened(quick_path) as engine:
+        for queue, number in (("mail", 200), ("reports", 100)):
+            engine.accept([job(queue=queue) for _ in range(number)])
+            leases = engine.claim(queue, number, owner_token=new_owner_token())
+            assert all(engine.settle([Ack(lease=lease) for lease in leases]))
+        expected = {"mail": {JobState.COMPLETED: 200}, "reports": {JobState.COMPLETED: 100}}
+        assert engine.counts() == expected
+        engine.file.connection().setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        assert engine.counts() == expected
 
 
 def test_a_queue_that_only_old_jobs_were_in_is_counted(quick_path: Path) -> None:
@@ -197,6 +216,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
             "reap": steps_of(backend, backend.reap_expired),
             "prune": steps_of(backend, backend.prune),
             "get": steps_of(backend, lambda: backend.get("new")),
+            "list what has ended": steps_of(backend, lambda: backend.find(JobFilter(states=tuple(FINAL_STATES)))),
             "wait": steps_of(backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(), wait=1e-6)),
         }
     assert len(leases) == 10

@@ -410,6 +410,7 @@ UNREADABLE = {
 
 
 @given(st.binary() | st.tuples(st.integers(0, len(wire_of()) - 1), st.integers(1, 255)))
+@example((5, 1))  # version 0
 @example(UNREADABLE["not UTF-8 in a field"])
 @example(UNREADABLE["not UTF-8 in the payload"])
 @example(UNREADABLE["an endless number in the payload"])

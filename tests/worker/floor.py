@@ -38,6 +38,7 @@ from holdfast.values import (
     Outcome,
     Settlement,
     StopOrder,
+    WorkerReport,
     WorkerStatus,
 )
 from holdfast.worker.executors.process import Program, python_program
@@ -100,6 +101,14 @@ class ShakyEngine(Engine):
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self._shaky("renew_many", lambda: self._sound.renew_many(leases))
+
+    def beat(self, report: WorkerReport) -> StopOrder | None:
+        call: Callable[[WorkerReport], StopOrder | None] = self._sound.beat
+        return self._shaky("beat", lambda: call(report))
+
+    def order_of(self, worker_id: str) -> StopOrder | None:
+        call: Callable[[str], StopOrder | None] = self._sound.order_of
+        return self._shaky("order_of", lambda: call(worker_id))
 
     def _shaky(self, verb: str, call: Callable[[], T]) -> T:
         self.calls[verb] += 1

@@ -76,7 +76,7 @@ def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Fl
 
 def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(floor: Floor) -> None:
     id = floor.put("brief")
-    floor.engine.down.add("claim")
+    floor.engine.down |= {"claim", "beat", "order_of"}
     supervisor = floor.supervisor(give_up_after_s=0.3)
     with pytest.raises(BackendUnavailable, match="has not answered"):
         supervisor.run()

@@ -1,19 +1,21 @@
 """`holdfast backend info`: what an engine is and can do."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
-from holdfast.app import Holdfast
 from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import plain, print_json, spelled
 from holdfast.cli.style import GOOD, print_table
 from holdfast.errors import BackendError
-from holdfast.queues.capabilities import MEANINGS, answers
-from holdfast.queues.contract import Capabilities, EngineInfo
-from holdfast.queues.opening import engine_of
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Capabilities, EngineInfo
 
 
 @click.group()
@@ -35,6 +37,9 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
       holdfast backend info
       holdfast backend info redis://127.0.0.1:6379/0
     """
+    from holdfast.app import Holdfast
+    from holdfast.queues.opening import engine_of
+
     if place is not None and url is not None and place != url:
         raise click.UsageError("name the URL once: as an argument, or with --url")
     hf = Holdfast.at(place or url)
@@ -87,6 +92,8 @@ def _print_document(location: str, name: str, said: EngineInfo | None, capabilit
 
 
 def _print_lines(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+    from holdfast.queues.capabilities import MEANINGS, answers
+
     facts = [("location", location), ("engine", name)]
     if said is not None:
         facts += [

@@ -1,6 +1,8 @@
 """`holdfast cancel`: end jobs that shall not run, or not run on."""
 
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,8 +13,10 @@ from holdfast.cli.output import glyph, print_json, say, say_where, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.selecting import change_options, chosen, confirm, counted, print_rehearsal, where_option
 from holdfast.cli.waiting import looks
-from holdfast.queues.contract import Engine
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STATES)
 

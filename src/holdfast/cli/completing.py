@@ -1,7 +1,8 @@
 """What the shell offers when Tab is pressed: commands and options as Click knows them, and names out of the store.
 
 The store is asked for a tenth of a second, by a thread that is left behind if it takes longer; whatever goes wrong, the
-shell is told nothing. Nothing is made by asking.
+shell is told nothing. Nothing is made by asking. The embedded file is asked past its engine, which would take longer to
+load than to answer.
 """
 
 import os
@@ -56,17 +57,17 @@ def offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[Comp
     """What could stand here."""
     if "--" in words:
         return []  # what follows is a command of somebody else's
-    find = _names_for(words, incomplete)
-    if find is not None:
+    kind = _kind_of(words, incomplete)
+    if kind is not None:
         head, comma, _ = incomplete.rpartition(",")
-        names = [f"{head}{comma}{name}" for name in _asked(find)]
+        names = [f"{head}{comma}{name}" for name in _asked(kind)]
         if fitting := [CompletionItem(name) for name in names if name.startswith(incomplete)]:
             return fitting
     return shell.get_completions(words, incomplete)
 
 
-def _names_for(words: list[str], incomplete: str) -> "Callable[[Engine], Iterable[str]] | None":
-    """Who knows the names that could stand here. By the words alone: to load a command takes longer than to ask."""
+def _kind_of(words: list[str], incomplete: str) -> str | None:
+    """Of which kind the names are that could stand here. By the words alone: to load a command takes longer."""
     if words and words[-1] in OPTIONS:
         return OPTIONS[words[-1]]
     if incomplete.startswith("-"):
@@ -75,16 +76,14 @@ def _names_for(words: list[str], incomplete: str) -> "Callable[[Engine], Iterabl
     return ARGUMENTS.get(" ".join(said[:2])) or ARGUMENTS.get(" ".join(said[:1]))
 
 
-def _asked(find: "Callable[[Engine], Iterable[str]]") -> list[str]:
+def _asked(kind: str) -> list[str]:
     """What the store says in time."""
     found: list[str] = []
-    opened = _store()
+    names = _store()
 
     def ask() -> None:
         with suppress(Exception):
-            engine = opened()
-            if engine is not None:
-                found.extend(find(engine))
+            found.extend(names(kind))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -99,24 +98,36 @@ def _patience_s() -> float:
         return ASKED_FOR_S
 
 
-def _store() -> "Callable[[], Engine | None]":
-    """Opens the configured store, if it is there: without the application, which takes longer to load than we have."""
-    # Before the time runs: it is the store that may keep us waiting.
+def _store() -> "Callable[[str], Iterable[str]]":
+    """Whom to ask for the names of a kind: the configured store, without the application."""
+    # Loaded before the time runs: it is the store that may keep us waiting.
     from holdfast.config import find_project, load_settings
-    from holdfast.queues.opening import BackendFactory, engine_of, sqlite_path
-    from holdfast.queues.signing import Unsigned
+    from holdfast.queues.addresses import engine_of, sqlite_path, sqlite_prefix
 
-    def opened() -> "Engine | None":
+    with suppress(Exception):
         project = find_project()
         settings = load_settings(project)
         url = settings.url or project.default_url
-        if engine_of(url) == "sqlite" and not sqlite_path(url).exists():
-            return None
-        engine, _ = BackendFactory(Unsigned(), table_prefix=settings.table_prefix).open(url)
-        said = engine.describe()
-        return engine if said.schema == said.known_schema else None
+        if engine_of(url) != "sqlite":
+            return _server(url, settings.table_prefix)
+        path, asked = sqlite_path(url), sqlite_prefix(url)
+        if path.exists():
+            from holdfast.queues.backends.sqlite_glance import glance
 
-    return opened
+            return lambda kind: glance(path, settings.table_prefix if asked is None else asked, kind)
+    return lambda kind: ()
+
+
+def _server(url: str, prefix: str) -> "Callable[[str], Iterable[str]]":
+    from holdfast.queues.opening import BackendFactory
+    from holdfast.queues.signing import Unsigned
+
+    def names(kind: str) -> Iterable[str]:
+        engine, _ = BackendFactory(Unsigned(), table_prefix=prefix).open(url)
+        said = engine.describe()
+        return BY_ENGINE[kind](engine) if said.schema == said.known_schema else ()
+
+    return names
 
 
 def _queues(engine: "Engine") -> Iterable[str]:
@@ -135,15 +146,28 @@ def _ids(engine: "Engine") -> Iterable[str]:
     return [job.id for job in engine.find(JobFilter(), limit=NEWEST).jobs]
 
 
+def _dead(engine: "Engine") -> Iterable[str]:
+    from holdfast.values import JobFilter, JobState
+
+    return [job.id for job in engine.find(JobFilter(states=(JobState.DEAD,)), limit=NEWEST).jobs]
+
+
 def _workers(engine: "Engine") -> Iterable[str]:
     return [view.report.id for view in engine.workers()]
 
 
-# Whose names an option wants, and the arguments of a command.
-OPTIONS: Final = {"--queue": _queues, "-q": _queues, "--job": _jobs}
+BY_ENGINE: "Final[dict[str, Callable[[Engine], Iterable[str]]]]" = {
+    "queues": _queues,
+    "jobs": _jobs,
+    "ids": _ids,
+    "dead": _dead,
+    "workers": _workers,
+}
+# Names of which kind an option wants, and the arguments of a command.
+OPTIONS: Final = {"--queue": "queues", "-q": "queues", "--job": "jobs"}
 ARGUMENTS: Final = {
-    **dict.fromkeys(("show", "cancel", "logs", "wait", "retry", "delete"), _ids),
-    **dict.fromkeys(("dlq show", "dlq retry", "dlq discard"), _ids),
-    **dict.fromkeys(("worker stop", "worker show"), _workers),
-    **dict.fromkeys(("queue show", "queue pause", "queue resume", "queue work", "queue reap", "queue purge"), _queues),
+    **dict.fromkeys(("show", "cancel", "logs", "wait", "retry", "delete"), "ids"),
+    **dict.fromkeys(("dlq show", "dlq retry", "dlq discard"), "dead"),
+    **dict.fromkeys(("worker stop", "worker show"), "workers"),
+    **dict.fromkeys(("queue show", "queue pause", "queue resume", "queue work", "queue reap", "queue purge"), "queues"),
 }

@@ -29,7 +29,6 @@ from holdfast.config import (
     unset_setting,
     write_setting,
 )
-from holdfast.config.checking import check_settings, others_can_read, remedy
 
 
 class SettingDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.setting/1"):
@@ -243,6 +242,8 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
       holdfast config check
       HOLDFAST_URL_FILE=/run/secrets/url holdfast config check --strict
     """
+    from holdfast.config.checking import check_settings
+
     reading = _reading(url)
     problems = check_settings(reading)
     errors = sum(not problem.warning for problem in problems)
@@ -321,6 +322,8 @@ def _count(number: int, noun: str) -> str:
 
 def _say_what_else(key: Key, written: Origin) -> None:
     """What somebody who has just changed a setting would otherwise wonder about."""
+    from holdfast.config.checking import others_can_read, remedy
+
     reading = _reading()
     now = reading.of(key)
     if now.origin.place is not Place.FILE and key.name in reading.found:

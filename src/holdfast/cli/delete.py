@@ -1,6 +1,9 @@
 """`holdfast delete`: forget jobs that have ended."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,8 +12,10 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.selecting import Chosen, change_options, chosen, confirm, counted, print_rehearsal, where_option
-from holdfast.queues.contract import Engine
 from holdfast.values import FINAL_STATES, JobState
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 
 @click.command()

@@ -1,7 +1,9 @@
 """`holdfast dlq`: dead letters."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,10 +26,10 @@ from holdfast.cli.selecting import (
     print_rehearsal,
     where_option,
 )
-from holdfast.queues.contract import Engine
-from holdfast.search import Search, plan
-from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
 from holdfast.values import JobState
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 NONE: Final = "there are no dead letters"
 
@@ -138,6 +140,9 @@ def discard(
 def _chosen(
     engine: Engine, job_ids: tuple[str, ...], searches: tuple[str, ...], *, everything: bool, queue: str | None
 ) -> Chosen:
+    from holdfast.search import Search, plan
+    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
+
     if queue is not None and not everything:
         raise click.UsageError("--queue belongs to --all; in a search write queue:NAME")
     if not everything:

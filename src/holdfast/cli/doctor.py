@@ -1,42 +1,26 @@
 """`holdfast doctor`: what is wrong with an installation, and what to do about it."""
 
+from __future__ import annotations
+
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Finding, Level, error, note
-from holdfast.cli.diagnosis.host import (
-    elsewhere_findings,
-    file_system_findings,
-    path_findings,
-    permission_findings,
-    version_findings,
-)
-from holdfast.cli.diagnosis.keys import key_findings
-from holdfast.cli.diagnosis.settings import settings_findings
-from holdfast.cli.diagnosis.store import (
-    clock_findings,
-    handler_findings,
-    heard_findings,
-    of_workers,
-    queue_findings,
-    schema_findings,
-    worker_findings,
-)
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, json_option, onlooker, url_option
 from holdfast.cli.output import glyph, plain, print_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
-from holdfast.executor import Setup
-from holdfast.queues.contract import Engine
-from holdfast.queues.keyfiles import KEY_FACTS
 from holdfast.values import WorkerState
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.queues.contract import Engine
 
 MARKS: Final = {
     Level.OK: ("✓", "*", GOOD),
@@ -74,6 +58,8 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
       holdfast doctor
       holdfast doctor --app shop:hf --strict
     """
+    from holdfast.executor import Setup
+
     location, findings = "", list[Finding]()
     try:
         hf = Setup(app=app, url=url).application()
@@ -91,6 +77,16 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
 
 
 def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: float) -> Iterator[Finding]:
+    from holdfast.cli.diagnosis.host import (
+        elsewhere_findings,
+        file_system_findings,
+        path_findings,
+        permission_findings,
+        version_findings,
+    )
+    from holdfast.cli.diagnosis.keys import key_findings
+    from holdfast.cli.diagnosis.settings import settings_findings
+
     yield from version_findings()
     yield from path_findings(hf)
     yield from permission_findings(hf)
@@ -108,6 +104,9 @@ def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: fl
 
 
 def _examined_store(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+    from holdfast.cli.diagnosis.keys import key_findings
+    from holdfast.cli.diagnosis.store import clock_findings, schema_findings
+
     asked_us = engine.clock.now_us()
     try:
         info = engine.describe()
@@ -129,6 +128,16 @@ def _examined_store(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterato
 
 
 def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+    from holdfast.cli.diagnosis.keys import key_findings
+    from holdfast.cli.diagnosis.store import (
+        handler_findings,
+        heard_findings,
+        of_workers,
+        queue_findings,
+        worker_findings,
+    )
+    from holdfast.queues.keyfiles import KEY_FACTS
+
     counts, workers = engine.counts(), engine.workers()
     yield from key_findings(hf, engine.facts(KEY_FACTS), has_jobs=bool(counts))
     yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=hf.settings.lease)

@@ -1,9 +1,11 @@
 """What becomes of jobs: wait until they have ended, show how far they are meanwhile, and say how each ended."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -13,7 +15,6 @@ from holdfast.cli.logs import print_attempt
 from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
-from holdfast.queues.contract import Engine
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -25,6 +26,9 @@ from holdfast.values import (
     Progress,
     WorkerState,
 )
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 AT_ONCE: Final = 1000
 MOST_SHOWN: Final = 20

@@ -1,6 +1,5 @@
 """How the command line fails: every error in one sentence on stderr, and an exit code that scripts can tell apart."""
 
-import logging
 import os
 import sys
 from typing import Final
@@ -35,6 +34,8 @@ UTF8: Final = "write it in UTF-8"
 
 def report(problem: Exception, *, as_json: bool) -> int:
     """Say what went wrong and return the exit code for it."""
+    import logging
+
     match problem:
         case click.Abort():
             # Click makes one of Ctrl-C and of the end of its input alike.

@@ -1,26 +1,26 @@
 """`holdfast generate`: what runs workers for you, as files to be kept with your project: systemd, Docker, Compose."""
 
-import getpass
-import json
+from __future__ import annotations
+
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from msgspec import Struct
 
-from holdfast.app import Holdfast
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
 from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.start_options import MOST_PROCESSES, MOST_SLOTS
 from holdfast.errors import ConfigError
-from holdfast.queues.opening import engine_of, sqlite_path
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,6 +154,8 @@ def systemd(**said: Any) -> None:
       holdfast generate systemd --app shop:hf --count 4 --user shop
       holdfast generate systemd --app shop:hf --user shop --output /etc/systemd/system
     """
+    from holdfast.app import Holdfast
+
     wanted = Wanted(**said)
     name = f"{wanted.name}.service"
     _deliver([File(name=name, text=_unit(wanted, Holdfast()))], wanted)
@@ -169,6 +171,8 @@ def docker(**said: Any) -> None:
     Examples:
       holdfast generate docker --app shop:hf --output .
     """
+    from holdfast.app import Holdfast
+
     wanted = Wanted(**said)
     _deliver(_docker_files(wanted, Holdfast()), wanted)
     say(f"then:  docker build -t {wanted.name} . && docker run -v {wanted.name}:{CONTAINER_DATA} {wanted.name}")
@@ -183,6 +187,8 @@ def compose(**said: Any) -> None:
     Examples:
       holdfast generate compose --app shop:hf --count 4 --output .
     """
+    from holdfast.app import Holdfast
+
     wanted = Wanted(**said)
     hf = Holdfast()
     _deliver([File(name="compose.yaml", text=_compose(wanted, hf)), *_docker_files(wanted, hf)], wanted)
@@ -257,6 +263,8 @@ def _written_place(hf: Holdfast) -> Path | None:
     """What a worker writes to: the directory of an embedded database, or, where that is still to be made, the one
     above it.
     """
+    from holdfast.queues.opening import engine_of, sqlite_path
+
     if engine_of(hf.url) != "sqlite":
         return None
     return next((place for place in sqlite_path(hf.url).parents if place.is_dir()), None)
@@ -274,6 +282,8 @@ def _quoted(word: str) -> str:
 
 
 def _this_user() -> str:
+    import getpass
+
     with suppress(OSError, KeyError):
         if (user := getpass.getuser()) != "root" and _user_pattern.fullmatch(user):
             return user
@@ -289,6 +299,10 @@ def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
 
 
 def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
+    import json
+
+    from holdfast.queues.opening import engine_of
+
     user = wanted.user or "holdfast"
     engine = engine_of(hf.url)
     package = f"holdfast[{EXTRAS[engine]}]" if engine in EXTRAS else "holdfast"
@@ -312,6 +326,8 @@ def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
 
 def _dependencies(project: Path | None) -> str:
     """What else pip is to install: the project itself where it is a package, else what it lists."""
+    import tomllib
+
     if project is None:
         return ""
     with suppress(OSError, ValueError):
@@ -321,6 +337,10 @@ def _dependencies(project: Path | None) -> str:
 
 
 def _compose(wanted: Wanted, hf: Holdfast) -> str:
+    import json
+
+    from holdfast.queues.opening import engine_of
+
     engine = engine_of(hf.url)
     stop = wanted.stop_within_s
     # A server and its key are named by whoever starts it: neither belongs into a file that is kept with the project.

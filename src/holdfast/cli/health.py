@@ -1,16 +1,15 @@
 """`holdfast health`: is everything well, for orchestrators and monitors; by the store, or by a worker's own probes."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import click
 from msgspec import Struct
 
-from holdfast.app import Holdfast
-from holdfast.cli.diagnosis.store import PAGE, worked_queues
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, existing, given_or_global, json_option, onlooker
@@ -19,9 +18,11 @@ from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.errors import HoldfastError
-from holdfast.queues.contract import Engine
-from holdfast.queues.opening import engine_of, sqlite_path
 from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.queues.contract import Engine
 
 DEFAULT_MAX_WAIT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
@@ -152,6 +153,8 @@ def _asked_verbosely(url: str) -> Checks:
 
 def _get(url: str, path: str) -> tuple[int, str]:
     """The status of an answer and its text; 0 and why, if there is none."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
     try:
         place = urlsplit(url)
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -197,6 +200,8 @@ def _store(hf: Holdfast, engine: Engine) -> Check:
 
 def _has_jobs(hf: Holdfast) -> bool:
     """Whether there is anything to look at; to look would make what is not there yet."""
+    from holdfast.queues.opening import engine_of, sqlite_path
+
     return engine_of(hf.url) != "sqlite" or sqlite_path(hf.url).exists()
 
 
@@ -216,6 +221,8 @@ def _work(engine: Engine, question: str, max_wait_s: float) -> Checks:
 
 
 def _worked(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]) -> Check:
+    from holdfast.cli.diagnosis.store import worked_queues
+
     unworked = [queue for queue in waiting if queue not in worked_queues(live) and queue not in paused]
     said = f"{len(live):,} live"
     if unworked:
@@ -238,6 +245,8 @@ def _waits(engine: Engine, queues: Sequence[str], max_wait_s: float) -> Checks:
 
 def _late(engine: Engine, queue: str, max_wait_s: float) -> str | None:
     """What is wrong with the waiting of a queue. The first job that has waited too long is enough to know."""
+    from holdfast.cli.diagnosis.store import PAGE
+
     where = JobFilter(states=(JobState.PENDING, JobState.FAILED), queue=queue)
     # By the engine's clock, as far as it tells: a job is due by that.
     now = (engine.describe().clock_us or engine.clock.now_us()) / 1e6

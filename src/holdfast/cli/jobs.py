@@ -1,10 +1,12 @@
 """`holdfast list` and `holdfast show`: jobs, and one job."""
 
+from __future__ import annotations
+
 import csv
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -33,10 +35,11 @@ from holdfast.cli.style import BAD, COLOURS, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
-from holdfast.queues.contract import Engine
-from holdfast.search import Finding, Plan, scan
-from holdfast.search.scanning import LOOK_AT
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+    from holdfast.search import Finding, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +63,7 @@ class Columns(click.ParamType[tuple[str, ...]]):
     name = "columns"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+
         if isinstance(value, tuple):
             return value  # pyright: ignore[reportUnknownVariableType]
         names = tuple(name.strip().lower().replace("-", "_") for name in str(value).split(","))
@@ -75,7 +79,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     limit: int
     after: str | None
-    look_at: int
+    look_at: int | None
     columns: tuple[str, ...] | None
     count: bool
     quiet: bool
@@ -111,7 +115,6 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--look-at",
         type=click.IntRange(min=0),
-        default=LOOK_AT,
         metavar="N",
         help="Give up a search after that many jobs; 0 = never.",
     ),
@@ -206,8 +209,12 @@ def _watch(engine: Engine, filters: Filters, shape: Shape, form: str) -> int:
 
 def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
     """Jobs of a plan; a cursor that is none is the caller's mistake."""
+    from holdfast.search import scan
+    from holdfast.search.scanning import LOOK_AT
+
     try:
-        return scan(engine, made, limit=shape.limit, after=shape.after, look_at=shape.look_at)
+        look_at = LOOK_AT if shape.look_at is None else shape.look_at
+        return scan(engine, made, limit=shape.limit, after=shape.after, look_at=look_at)
     except (ValueError, OverflowError):
         if shape.after is None:
             raise
@@ -224,8 +231,11 @@ def _print_count(engine: Engine, made: Plan, shape: Shape, *, as_json: bool) -> 
         say(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
 
 
-def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
+def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:
     """How many jobs a plan means, and how many were looked at if that was not all of them."""
+    from holdfast.search import scan
+    from holdfast.search.scanning import LOOK_AT
+
     where = made.where
     if where is None:
         return 0, None
@@ -233,7 +243,7 @@ def _count(engine: Engine, made: Plan, look_at: int) -> tuple[int, int | None]:
         numbers = engine.counts(where.queue)
         states = where.states or tuple(JobState)
         return sum(queue.get(state, 0) for queue in numbers.values() for state in states), None
-    finding = scan(engine, made, limit=sys.maxsize, look_at=look_at)
+    finding = scan(engine, made, limit=sys.maxsize, look_at=LOOK_AT if look_at is None else look_at)
     return len(finding.jobs), finding.looked_at if finding.is_cut else None
 
 

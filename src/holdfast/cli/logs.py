@@ -1,6 +1,9 @@
 """`holdfast logs`: what a job has printed, attempt by attempt."""
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +14,10 @@ from holdfast.cli.output import instant, plain, print_json, print_jsonl, say, sa
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.errors import UnknownJob
-from holdfast.queues.contract import Engine
 from holdfast.values import AttemptView, JobHistory, JobState
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 
 class NoSuchAttempt(click.ClickException):

@@ -1,18 +1,20 @@
 """`holdfast migrate`: create the schema or bring it up to date; or print what would do so."""
 
-from typing import Literal, TypeAlias
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from holdfast.app import Holdfast
-from holdfast.backends import DEFAULT
 from holdfast.cli.backend import schema_state
 from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.selecting import dry_run_option
 from holdfast.queues.backends.migrations import Migration
-from holdfast.queues.opening import engine_of
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
 
@@ -52,6 +54,9 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
       holdfast migrate
       holdfast migrate --sql --url postgresql://db/shop > holdfast.sql
     """
+    from holdfast.app import Holdfast
+    from holdfast.backends import DEFAULT
+
     hf = Holdfast.at(url)
     if as_sql:
         _print_sql(hf, as_json=as_json)
@@ -121,6 +126,8 @@ def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
 
 
 def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
+    from holdfast.queues.opening import engine_of
+
     migrations = onlooker(hf).migrations(hf.url)
     if as_json:
         print_json(SqlDocument(location=hf.location, migrations=tuple(migrations)))

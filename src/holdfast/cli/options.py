@@ -1,21 +1,22 @@
 """Options and arguments that several commands share, and opening the application they name."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli import GLOBALS
-from holdfast.config import parse_span
-from holdfast.definition.definition import check_queue
 from holdfast.errors import ConfigError, DefinitionError
-from holdfast.queues.opening import BackendFactory, sqlite_path, sqlite_prefix
-from holdfast.queues.signing import Unsigned
 from holdfast.values import DEFAULT_QUEUE, JobState
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.queues.opening import BackendFactory
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +60,8 @@ class Span(click.ParamType[float]):
     name = "span"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from holdfast.config import parse_span
+
         try:
             return parse_span(value)
         except ValueError as problem:
@@ -97,6 +100,8 @@ class WithWait(click.Command):
 
 def is_span(word: str) -> bool:
     """Whether a word is a time span."""
+    from holdfast.config import parse_span
+
     try:
         parse_span(word)
     except ValueError:
@@ -110,6 +115,8 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
     name = "queues"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+        from holdfast.definition.definition import check_queue
+
         if isinstance(value, dict):
             return value  # pyright: ignore[reportUnknownVariableType]
         weights: dict[str, int] = {}
@@ -177,11 +184,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def onlooker(hf: Holdfast) -> BackendFactory:
     """Opens the engines of an application only to be looked at: no key is needed for that, and none is made."""
+    from holdfast.queues.opening import BackendFactory
+    from holdfast.queues.signing import Unsigned
+
     return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
 
 
 def existing(url: str | None) -> Holdfast:
     """The application to look at. A file named by mistake is an error here, not a new and empty database."""
+    from holdfast.app import Holdfast
+    from holdfast.queues.opening import sqlite_path, sqlite_prefix
+
     hf = Holdfast.at(url)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(

@@ -1,6 +1,5 @@
 """What the command line prints: tables and sentences for people, JSON for programs, nothing a terminal would obey."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -68,12 +67,16 @@ def say_where(location: str) -> None:
 
 def print_json(document: object, *, is_for_files: bool = False) -> None:
     """One JSON document on stdout: on a terminal, or in a file that people keep, on several lines."""
+    import json
+
     indent = 2 if is_for_files or sys.stdout.isatty() else None
     click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=indent))
 
 
 def print_jsonl(documents: Iterable[object]) -> None:
     """A JSON document on each line of stdout."""
+    import json
+
     for document in documents:
         click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False))
 
@@ -91,6 +94,8 @@ def _note_utc(ctx: click.Context, param: click.Parameter, given: bool) -> None:
 
 def print_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
     """An error on stderr: a document, or a sentence and, below it, what to do next."""
+    import json
+
     if as_json:
         document = ErrorDocument(error=ErrorText(code=code, message=message, hint=hint))
         click.echo(json.dumps(msgspec.to_builtins(document), ensure_ascii=False), err=True)

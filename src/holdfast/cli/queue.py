@@ -1,8 +1,10 @@
 """`holdfast queue`: what is in queues, whether they are worked, and what operators do with them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -52,11 +54,11 @@ from holdfast.cli.start_options import work_options
 from holdfast.cli.style import COLOURS, DOUBTFUL, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.clock import to_us
-from holdfast.definition.definition import check_queue
-from holdfast.queues.contract import Engine
-from holdfast.search import Search, plan, walk
-from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, TextField, TextTerm
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+    from holdfast.search import Search
 
 EVERYTHING: Final = "all"
 NO_QUEUES: Final = "no queues yet; they come with their first job"
@@ -210,6 +212,8 @@ def show(name: str, url: str | None, as_json: bool) -> None:
 @json_option
 def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Let no worker take more jobs of a queue; what is running goes on."""
+    from holdfast.definition.definition import check_queue
+
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url) as hf:
         say_where(hf.location)
@@ -234,6 +238,8 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
 @json_option
 def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
     """Let workers take jobs of a paused queue again."""
+    from holdfast.definition.definition import check_queue
+
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url) as hf:
         say_where(hf.location)
@@ -264,7 +270,7 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
       holdfast queue work mail --app shop:hf
       holdfast queue work mail:3 default --allow sleep --burst
     """
-    from holdfast.cli.worker import start
+    from holdfast.cli.workers import start
 
     if once:
         said |= {"burst": True, "max_jobs": 1}
@@ -278,6 +284,8 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
 @json_option
 def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> None:
     """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
+    from holdfast.definition.definition import check_queue
+
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
@@ -291,6 +299,8 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
 
 
 def _expired(engine: Engine, name: str | None) -> int:
+    from holdfast.search import plan, walk
+
     now = datetime.now(UTC)
     leased = _search((JobState.PROCESSING,), name)
     return sum(job.lease_until is not None and job.lease_until < now for job in walk(engine, plan(leased, now=now)))
@@ -334,6 +344,8 @@ def purge(
       holdfast queue purge mail --before 7d --dry-run
       holdfast queue purge --all --state completed,cancelled --confirm=all
     """
+    from holdfast.definition.definition import check_queue
+
     if len({word for word in (name, named) if word is not None}) + everything != 1:
         raise click.UsageError("name the queue, or say --all")
     name = name or named
@@ -367,6 +379,9 @@ def purge(
 
 def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:
     """How many jobs a purge would take, exactly."""
+    from holdfast.search import plan, walk
+    from holdfast.search.terms import Measure, Range, RangeTerm
+
     if age_s is None:
         return sum(numbers.get(state, 0) for numbers in engine.counts(name).values() for state in set(states))
     now = datetime.now(UTC)
@@ -376,6 +391,9 @@ def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], ag
 
 
 def _search(states: tuple[JobState, ...], name: str | None) -> Search:
+    from holdfast.search import Search
+    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
+
     search = Search((StateTerm(states=states),))
     if name is None:
         return search

@@ -1,6 +1,8 @@
 """`holdfast retry`: jobs that ended dead or cancelled get a new life."""
 
-from typing import Final
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -10,8 +12,10 @@ from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.selecting import Chosen, chosen, dry_run_option, print_rehearsal, where_option
-from holdfast.queues.contract import Engine
 from holdfast.values import JobState, ReplayAnswer
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 REPLAYABLE: Final = (JobState.DEAD, JobState.CANCELLED)
 

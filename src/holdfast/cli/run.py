@@ -1,26 +1,25 @@
 """`holdfast run`: one command, kept as a durable job and worked here."""
 
+from __future__ import annotations
+
 import re
 import shlex
 import signal
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.app import Holdfast
 from holdfast.cli.enqueue_options import Labels, label_options
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import ProgressWatch, StatusLine
-from holdfast.cli.spec import read_spec
 from holdfast.errors import UnknownJob
-from holdfast.execution.timeout import JobTimeout
-from holdfast.handlers import parse_command
 from holdfast.values import ErrorInfo, JobView, Progress, WorkerResult, WorkerStatus
-from holdfast.worker import QueueWorker
-from holdfast.worker.signals import heard
+
+if TYPE_CHECKING:
+    from holdfast.worker import QueueWorker
 
 # As timeout(1) ends what ran too long; a command that was cancelled ends the same way.
 TIMED_OUT: Final = 124
@@ -45,6 +44,10 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
       holdfast run -- make backup
       holdfast run --name nightly --tag backup --timeout 2h -- make backup
     """
+    from holdfast.app import Holdfast
+    from holdfast.cli.spec import read_spec
+    from holdfast.handlers import parse_command
+
     argv = parse_command(command)
     queue, labels = new_private_queue(), Labels(**said)
     spec = read_spec(
@@ -76,6 +79,8 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
 
 def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals | None]:
     """Run the queue's one job: what came of it, and the signal that stopped it, if one came."""
+    from holdfast.worker.signals import heard
+
     stopped_by: signal.Signals | None = None
 
     def interrupt(number: signal.Signals) -> None:
@@ -115,6 +120,8 @@ def _exit_code(error: ErrorInfo) -> int:
 
     What could not be started ends as a shell would have it: 127 not found, 126 not runnable.
     """
+    from holdfast.execution.timeout import JobTimeout
+
     said = error.message
     if error.type.endswith(JobTimeout.__name__):
         return TIMED_OUT

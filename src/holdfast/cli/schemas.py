@@ -15,7 +15,6 @@ from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import did_you_mean, json_option, jsonl_option, one_form
 from holdfast.cli.output import print_json, print_jsonl
 from holdfast.cli.style import print_table
-from holdfast.config.schema import settings_schema
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
@@ -91,6 +90,8 @@ def schema(name: str | None, as_jsonl: bool, as_json: bool) -> None:
       holdfast schema holdfast.health/1
       holdfast schema config > holdfast.schema.json
     """
+    from holdfast.config.schema import settings_schema
+
     one_form({"--json": as_json, "--jsonl": as_jsonl})
     names = [NameDocument(name=each, commands=commands) for each, (_, commands) in DOCUMENTS.items()]
     if name == CONFIGURATION:

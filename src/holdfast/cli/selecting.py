@@ -3,11 +3,12 @@
 What was not named by its id is counted first; before it is destroyed, people are asked, and programs have to say --yes.
 """
 
-import json
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from msgspec import Struct
@@ -17,11 +18,12 @@ from holdfast.cli.options import States, did_you_mean
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
-from holdfast.queues.contract import Engine
-from holdfast.search import Plan, Search, parse, plan, walk
-from holdfast.search.parsing import moment
-from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, Term, TextField, TextTerm
 from holdfast.values import JobState, JobView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+    from holdfast.search import Plan, Search
+    from holdfast.search.terms import Term
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +37,8 @@ class Moment(click.ParamType[tuple[int, int]]):
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        from holdfast.search.parsing import moment
+
         try:
             return moment(str(value), now=datetime.now(UTC))
         except ValueError as problem:
@@ -84,6 +88,9 @@ class Filters(Struct, frozen=True, kw_only=True):
 
     def plan(self) -> Plan:
         """Where to look for these jobs, now."""
+        from holdfast.search import plan
+        from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, TextField, TextTerm
+
         now = datetime.now(UTC)
         terms: list[Term] = []
         if states := tuple(state for group in self.states for state in group):
@@ -112,6 +119,8 @@ def state_option(command: F) -> F:
 
 
 def _search(searches: Sequence[str], now: datetime) -> Search:
+    from holdfast.search import Search, parse
+
     for text in searches:
         text.encode()  # what is no text could be found nowhere; it is refused like any other such argument
     return Search(tuple(term for text in searches for term in parse(text, now=now).terms))
@@ -155,6 +164,9 @@ def chosen(
     engine: Engine, job_ids: Sequence[str], searches: Sequence[str], *, within: Sequence[JobState], others: str = ""
 ) -> Chosen:
     """The jobs that were named, read from stdin, or found in these states; `others` is what else can be said."""
+    from holdfast.search import plan
+    from holdfast.search.terms import StateTerm
+
     if bool(job_ids) == bool(searches):
         raise click.UsageError(f"name the jobs by their ids, {others}or say --where SEARCH; - reads ids from stdin")
     if searches:
@@ -166,6 +178,8 @@ def chosen(
 
 def found_by(engine: Engine, made: Plan) -> Chosen:
     """All the jobs of a plan."""
+    from holdfast.search import walk
+
     found = {job.id: job for job in walk(engine, made)}
     return Chosen(ids=tuple(found), found=found, is_bulk=True)
 
@@ -181,6 +195,8 @@ def ids_from_stdin() -> Iterator[str]:
 
 
 def _id_in(line: str, number: int) -> str:
+    import json
+
     try:
         document: Any = json.loads(line)
         job_id: Any = document["id"]

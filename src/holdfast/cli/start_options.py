@@ -1,15 +1,19 @@
 """The options of `holdfast worker start`, and what they mean for the worker and for the processes that run its jobs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from msgspec import Struct
 
 from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option
-from holdfast.config import Settings
-from holdfast.executor import Setup
-from holdfast.worker.options import WorkerOptions
+
+if TYPE_CHECKING:
+    from holdfast.config import Settings
+    from holdfast.executor import Setup
+    from holdfast.worker.options import WorkerOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +46,8 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
     def setup(self) -> Setup:
         """What the processes that run jobs are told."""
+        from holdfast.executor import Setup
+
         return Setup(
             app=self.app,
             url=self.url,
@@ -53,6 +59,8 @@ class StartChoices(Struct, frozen=True, kw_only=True):
         )
 
     def worker_options(self, settings: Settings) -> WorkerOptions:
+        from holdfast.worker.options import WorkerOptions
+
         return WorkerOptions(
             queues=self.queues,
             processes=self.count,

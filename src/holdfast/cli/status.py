@@ -1,12 +1,14 @@
 """`holdfast status`: how many jobs are where."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
-from holdfast.app import Holdfast
 from holdfast.cli.documents import Document
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, nothing, plain, print_json, say
@@ -15,6 +17,9 @@ from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, columns, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.values import JobState, WorkerState
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 
 class Workers(Struct, frozen=True, kw_only=True):

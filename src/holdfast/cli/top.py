@@ -1,18 +1,22 @@
 """`holdfast top`: a live view of queues, jobs and workers; what it shows and does, apart from the screen itself."""
 
+from __future__ import annotations
+
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import Struct
 
-from holdfast.app import Holdfast
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import age, print_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, look
 from holdfast.errors import ConfigError
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
 
 EVERY_S: Final = 2.0
 LEAST_S: Final = 0.2

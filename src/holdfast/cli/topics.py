@@ -102,6 +102,7 @@ def _overview() -> str:
 
 def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
     """The help of the command that these words name."""
+
     root = ctx.find_root()
     command, context = root.command, root
     for word in words:

@@ -1,7 +1,6 @@
 """`holdfast version`."""
 
 import platform
-import sqlite3
 
 import click
 
@@ -23,6 +22,8 @@ class VersionDocument(Document, frozen=True, kw_only=True, tag="holdfast.version
 @json_option
 def version(as_json: bool) -> None:
     """Show the version."""
+    import sqlite3
+
     if as_json:
         python, sqlite = platform.python_version(), sqlite3.sqlite_version
         print_json(VersionDocument(holdfast=__version__, python=python, sqlite=sqlite))

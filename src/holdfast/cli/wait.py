@@ -2,7 +2,6 @@
 
 import click
 
-from holdfast.cli.endings import Shape, await_any, await_job, await_jobs
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import say_where
 from holdfast.cli.selecting import STDIN, ids_from_stdin
@@ -26,6 +25,8 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
       holdfast wait job1 --timeout 5m
       holdfast wait job1 job2 --any
     """
+    from holdfast.cli.endings import Shape, await_any, await_job, await_jobs
+
     named = [job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])]
     ids = list(dict.fromkeys(named))
     with existing(url) as hf:

@@ -1,4 +1,4 @@
-"""`holdfast worker start`: a worker in this terminal, its jobs in processes of their own."""
+"""What `holdfast worker start` does: a worker in this terminal, its jobs in processes of their own."""
 
 import gc
 import math
@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.app import COMMAND_FACTS, Holdfast
 from holdfast.cli.output import glyph, plain, say, span
-from holdfast.cli.start_options import StartChoices, start_options
+from holdfast.cli.start_options import StartChoices
 from holdfast.errors import ConfigError
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
@@ -34,26 +34,8 @@ from holdfast.worker.systemd import ENVIRONMENT_NAMES, Notifier
 GC_THRESHOLD: Final = 20_000
 
 
-@click.group()
-def worker() -> None:
-    """Run jobs."""
-
-
-@worker.command()
-@start_options
-def start(**said: Any) -> int:
-    """Work jobs until told to stop.
-
-    APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
-    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C, SIGTERM or the closing of the
-    terminal lets running jobs finish; a second one hands them back at once.
-
-    \b
-    Examples:
-      holdfast worker start shop:hf --queue mail:3,default --count 4
-      holdfast worker start --allow sleep --burst
-    """
-    choices = StartChoices(**said)
+def run_worker(choices: StartChoices) -> int:
+    """Work jobs until told to stop; the exit code."""
     if choices.reload:
         return _run_reloading(choices)
     log_to_stderr()
@@ -75,11 +57,13 @@ def start(**said: Any) -> int:
         )
         census = Census(hf.backend(setup.backend), options.queues)
         server = stack.enter_context(_probes(choices, _metrics(hf, supervisor, census), supervisor))
+        # Before it says anything: whoever has read that it is there may tell it to leave.
+        stack.enter_context(heard(_answer(supervisor), _leave_signals()))
         _greet(hf, setup.backend, supervisor)
         if server is not None:
             say(f"probes at http://{server.address[0]}:{server.address[1]}")
         stack.callback(lambda: say(_farewell(supervisor)))
-        with _rare_collections(), heard(_answer(supervisor), _leave_signals()):
+        with _rare_collections():
             supervisor.run()
     return 1 if supervisor.unsettled else 0
 

@@ -1,12 +1,14 @@
-"""`holdfast worker list`, `show` and `stop`: the workers that have said they are there, on whichever host."""
+"""`holdfast worker`: start one; `list`, `show` and `stop` those that have said they are there, on whichever host."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 import msgspec
+from msgspec import Struct
 
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
@@ -26,12 +28,14 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.selecting import dry_run_option
+from holdfast.cli.start_options import StartChoices, start_options
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, painted_table, shortened
 from holdfast.cli.waiting import looks
 from holdfast.cli.watching import watch, watch_option
-from holdfast.cli.worker import worker
-from holdfast.queues.contract import Engine
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
 
 SHORTEST_ID: Final = 8
 COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
@@ -65,6 +69,30 @@ class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.sto
     id: str
     order: StopOrder
     state: Literal["live", "draining", "lost", "left"]
+
+
+@click.group()
+def worker() -> None:
+    """Run jobs."""
+
+
+@worker.command()
+@start_options
+def start(**said: Any) -> int:
+    """Work jobs until told to stop.
+
+    APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
+    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C, SIGTERM or the closing of the
+    terminal lets running jobs finish; a second one hands them back at once.
+
+    \b
+    Examples:
+      holdfast worker start shop:hf --queue mail:3,default --count 4
+      holdfast worker start --allow sleep --burst
+    """
+    from holdfast.cli.worker import run_worker
+
+    return run_worker(StartChoices(**said))
 
 
 @worker.command("list")
@@ -214,8 +242,7 @@ def stop(
     return TIME_IS_UP if is_late else 0
 
 
-@dataclass
-class _End:
+class _End(Struct):
     """One worker that shall stop: as it was when the order was given, then as it was seen last."""
 
     name: str

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from holdfast.errors import ConfigError
-from holdfast.queues.opening import redacted
+from holdfast.queues.addresses import redacted
 from holdfast.values import BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"

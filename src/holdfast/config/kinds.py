@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError
-from holdfast.queues.opening import check_url
+from holdfast.queues.addresses import check_url
 
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 SPAN_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)"

@@ -1,6 +1,5 @@
 """Where settings and the embedded database live: the project of a directory, its file and the table in it."""
 
-import tomllib
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -73,6 +72,8 @@ def table_in(path: Path, text: str) -> dict[str, Any]:
 
 
 def _our_table(path: Path, text: str) -> dict[str, Any] | None:
+    import tomllib  # here: whoever only wants the table of keys reads no file
+
     try:
         table: dict[str, Any] | None = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:

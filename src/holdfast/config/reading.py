@@ -14,8 +14,6 @@ from holdfast.config.keys import BACKEND_PREFIX, DEFAULT_BACKEND, KEYS, Key, Set
 from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
 from holdfast.errors import ConfigError
-from holdfast.queues.keyfiles import read_secret
-from holdfast.queues.opening import register_engine
 
 _line_pattern = re.compile(r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)""")
 
@@ -231,6 +229,8 @@ def _value(key: Key, raw: Any, origin: Origin) -> Any:
 
 
 def _register_engines(engines: Mapping[str, str], directory: Path) -> None:
+    from holdfast.queues.opening import register_engine
+
     for scheme, reference in engines.items():
         register_engine(scheme, reference, directory)
 
@@ -260,6 +260,8 @@ def _secret(key: Key, named: str, origin: Origin) -> str:
     """The secret in a file: one line, alone."""
     if not named:
         raise ConfigError(f"${origin.name} is empty: name the file that holds the {key.name}, or unset the variable")
+    from holdfast.queues.keyfiles import read_secret
+
     try:
         text = read_secret(Path(named).expanduser(), f"the {key.name}").strip()
     except ConfigError as problem:

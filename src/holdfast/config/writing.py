@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import tomllib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,6 +103,8 @@ def _holds(path: Path, changed: str, wanted: dict[str, Any], before: str) -> boo
 
 def _others(text: str) -> dict[str, Any]:
     """What a shared file holds besides our table."""
+    import tomllib
+
     tables = tomllib.loads(text)
     tools = {name: value for name, value in tables.pop("tool", {}).items() if name != "holdfast"}
     return {**tables, "tool": tools}

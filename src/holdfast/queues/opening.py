@@ -1,33 +1,36 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
-import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import TYPE_CHECKING, Final, Protocol, cast
+from urllib.parse import unquote
 
 from holdfast import plugins
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
-from holdfast.queues.backends.memory import MemoryBackend
-from holdfast.queues.backends.migrations import Migration
-from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.addresses import ALIASES as ALIASES
+from holdfast.queues.addresses import SCHEMES as SCHEMES
+from holdfast.queues.addresses import add_scheme
+from holdfast.queues.addresses import check_url as check_url
+from holdfast.queues.addresses import engine_of as engine_of
+from holdfast.queues.addresses import redacted as redacted
+from holdfast.queues.addresses import sqlite_path as sqlite_path
+from holdfast.queues.addresses import sqlite_prefix as sqlite_prefix
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
-_password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
-_scheme = re.compile(r"[a-z][a-z0-9+.-]*")
-_secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
-SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
+if TYPE_CHECKING:
+    from holdfast.queues.backends.migrations import Migration
+    from holdfast.queues.backends.sync import SyncBackend
+
 _DRIVERS: Final = {
     "postgresql": ("PostgreSQL", "psycopg[binary,pool]>=3.2.11"),
     "mysql": ("MySQL", "PyMySQL"),
     "redis": ("Redis", "redis[hiredis]"),
 }
-ALIASES: Final = {"postgres": "postgresql", "mariadb": "mysql", "rediss": "redis", "unix": "redis"}
 
 
 class BackendFactory:
@@ -60,6 +63,8 @@ class BackendFactory:
             case "sqlite":
                 return self._open_sqlite(url, may_share=may_share)
             case "memory":
+                from holdfast.queues.backends.memory import MemoryBackend
+
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
             case "sync":
@@ -68,7 +73,7 @@ class BackendFactory:
             case engine:
                 return self._open_server(engine, url, signs=not may_share)
 
-    def migrations(self, url: str) -> Sequence[Migration]:
+    def migrations(self, url: str) -> "Sequence[Migration]":
         """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
         match engine_of(url):
             case "sqlite":
@@ -120,7 +125,9 @@ class BackendFactory:
             raise ConfigError(missing_key(url))
         return self._signer
 
-    def _open_sync(self, signer: Signer) -> SyncBackend:
+    def _open_sync(self, signer: Signer) -> "SyncBackend":
+        from holdfast.queues.backends.sync import SyncBackend
+
         return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
 
     def _envelopes(self, signer: Signer) -> EnvelopeFactory:
@@ -147,15 +154,8 @@ def register_engine(scheme: str, maker: EngineMaker | str, directory: Path | Non
     `maker` makes it, or says where what makes it is, as `MODULE:NAME`: looked up when such a URL is opened, in
     `directory`, too. Packages publish theirs as an entry point of the group `holdfast.engines` instead.
     """
-    if scheme in SCHEMES or scheme in ALIASES:
-        raise ConfigError(f"{scheme}: is an engine of Holdfast's own: choose another scheme")
-    if not _scheme.fullmatch(scheme):
-        raise ConfigError(f"{scheme!r} cannot begin a URL: write lower-case letters and digits, then + . or -")
+    add_scheme(scheme)
     _registered[scheme] = maker, directory
-
-
-def _is_known(scheme: str) -> bool:
-    return scheme in SCHEMES or scheme in _registered or plugins.published(plugins.ENGINES, scheme) is not None
 
 
 def _engine_of_others(scheme: str) -> EngineMaker:
@@ -220,54 +220,6 @@ def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
         )
 
 
-def engine_of(url: str) -> str:
-    """Which engine a URL means, by the first of its names."""
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError:
-        # What the parser says could quote a password.
-        raise ConfigError(
-            f"{redacted(url)!r} is not a URL: escape special characters of the password, and write [ and ] only around "
-            "an IPv6 address"
-        ) from None
-    name = ALIASES.get(scheme, scheme)
-    if not _is_known(name):
-        raise ConfigError(
-            f"{redacted(url)!r} names no engine: a URL begins with one of "
-            f"{', '.join(f'{name}:' for name in (*SCHEMES, *ALIASES))} such as sqlite:///jobs.db"
-        )
-    return name
-
-
-def check_url(url: str) -> None:
-    """Refuse a URL that cannot be one of an engine's. Nothing is opened, and no driver is asked."""
-    if engine_of(url) == "sqlite":
-        sqlite_path(url)
-        sqlite_prefix(url)
-
-
-def sqlite_path(url: str) -> Path:
-    """The file of an sqlite URL: `sqlite:///jobs.db` is relative, `sqlite:////var/jobs.db` absolute."""
-    parts = urlsplit(url)
-    if parts.netloc:
-        raise ConfigError(f"{url!r} has two slashes; an sqlite URL has three (relative) or four (absolute)")
-    path = unquote(parts.path.removeprefix("/"))
-    if not path:
-        raise ConfigError(f"{url!r} names no file: write sqlite:///jobs.db, or sqlite:////var/lib/app/jobs.db")
-    if path == ":memory:":
-        raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
-    return Path(path).expanduser().absolute()
-
-
-def sqlite_prefix(url: str) -> str | None:
-    """The table prefix an sqlite URL asks for, its only option."""
-    options = parse_qs(urlsplit(url).query, keep_blank_values=True)
-    for option in options:
-        if option != "prefix":
-            raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
-    return options["prefix"][-1] if options else None
-
-
 def _without_prefix(url: str) -> tuple[str, str | None]:
     """The URL as its driver is to have it, and the prefix it asks for; all other options are the driver's."""
     # Cut out and not put together again: drivers differ in what `+` and an empty host mean.
@@ -276,9 +228,3 @@ def _without_prefix(url: str) -> tuple[str, str | None]:
     asked = [unquote(option.removeprefix("prefix=")) for option in options if option.startswith("prefix=")]
     rest = "&".join(option for option in options if not option.startswith("prefix="))
     return f"{address}?{rest}" if rest else address, asked[-1] if asked else None
-
-
-def redacted(url: str) -> str:
-    """The URL without its password, for messages."""
-    # Not by the rules of URLs: a password with a character that should have been escaped is one all the same.
-    return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))

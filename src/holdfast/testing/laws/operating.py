@@ -13,6 +13,7 @@ from holdfast.values import (
     Cancel,
     CancelAnswer,
     DeadReason,
+    JobFilter,
     JobState,
     LeaseState,
     Outcome,
@@ -281,6 +282,7 @@ class ForgettingLaws:
         for id in ("completed", "cancelled"):
             assert lab.engine.discard(id, states=FINAL_STATES) is True, id
             assert lab.engine.get(id) is None
+        assert [job.id for job in lab.engine.find(JobFilter(states=tuple(FINAL_STATES))).jobs] == ["dead"]
 
     def test_what_has_not_ended_cannot_even_be_asked_to_be_discarded(self, lab: Lab) -> None:
         with pytest.raises(ValueError, match="cancel the others first"):

@@ -1,0 +1,82 @@
+"""URLs of engines: which engine one means, and what can be said of it before anything is opened.
+
+Apart from `opening.py`, which needs the engines' contract: the settings, `--help` and completion need only this.
+"""
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast import plugins
+from holdfast.errors import ConfigError
+
+SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
+ALIASES: Final = {"postgres": "postgresql", "mariadb": "mysql", "rediss": "redis", "unix": "redis"}
+_others: set[str] = set()
+_scheme = re.compile(r"[a-z][a-z0-9+.-]*")
+_password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
+_secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
+
+
+def engine_of(url: str) -> str:
+    """Which engine a URL means, by the first of its names."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        # What the parser says could quote a password.
+        raise ConfigError(
+            f"{redacted(url)!r} is not a URL: escape special characters of the password, and write [ and ] only around "
+            "an IPv6 address"
+        ) from None
+    name = ALIASES.get(scheme, scheme)
+    if name not in SCHEMES and name not in _others and plugins.published(plugins.ENGINES, name) is None:
+        raise ConfigError(
+            f"{redacted(url)!r} names no engine: a URL begins with one of "
+            f"{', '.join(f'{name}:' for name in (*SCHEMES, *ALIASES))} such as sqlite:///jobs.db"
+        )
+    return name
+
+
+def add_scheme(scheme: str) -> None:
+    """Let URLs that begin with this mean an engine of somebody else's."""
+    if scheme in SCHEMES or scheme in ALIASES:
+        raise ConfigError(f"{scheme}: is an engine of Holdfast's own: choose another scheme")
+    if not _scheme.fullmatch(scheme):
+        raise ConfigError(f"{scheme!r} cannot begin a URL: write lower-case letters and digits, then + . or -")
+    _others.add(scheme)
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that cannot be one of an engine's. Nothing is opened, and no driver is asked."""
+    if engine_of(url) == "sqlite":
+        sqlite_path(url)
+        sqlite_prefix(url)
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of an sqlite URL: `sqlite:///jobs.db` is relative, `sqlite:////var/jobs.db` absolute."""
+    parts = urlsplit(url)
+    if parts.netloc:
+        raise ConfigError(f"{url!r} has two slashes; an sqlite URL has three (relative) or four (absolute)")
+    path = unquote(parts.path.removeprefix("/"))
+    if not path:
+        raise ConfigError(f"{url!r} names no file: write sqlite:///jobs.db, or sqlite:////var/lib/app/jobs.db")
+    if path == ":memory:":
+        raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
+    return Path(path).expanduser().absolute()
+
+
+def sqlite_prefix(url: str) -> str | None:
+    """The table prefix an sqlite URL asks for, its only option."""
+    options = parse_qs(urlsplit(url).query, keep_blank_values=True)
+    for option in options:
+        if option != "prefix":
+            raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
+    return options["prefix"][-1] if options else None
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for messages."""
+    # Not by the rules of URLs: a password with a character that should have been escaped is one all the same.
+    return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))

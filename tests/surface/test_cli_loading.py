@@ -1,0 +1,91 @@
+"""What a command does not load: help, completion and looking are as fast as what they import is little.
+
+Times are in `benchmarks/surface.py`; here it is the set of modules, which does not depend on the machine.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+
+from .terminal import Terminal
+
+# What runs jobs, and what only it needs.
+RUNNING = {
+    "asyncio",
+    "holdfast.worker",
+    "holdfast.execution.runtime",
+    "holdfast.execution.timeout",
+    "holdfast.executor",
+}
+# What opens a store.
+STORING = {"holdfast.app", "holdfast.queues.contract", "holdfast.queues.opening", "holdfast.handlers"}
+ENGINES = {"holdfast.queues.backends.memory", "holdfast.queues.backends.sync", "psycopg", "pymysql", "redis"}
+SLOW = {"dataclasses", "http.client", "logging", "ssl", "subprocess", "textual", "tomlkit"}
+# The words before the cursor, what is offered, and what has not to be loaded for that.
+COMPLETED = (
+    ("st", "plain,status", {"msgspec", "holdfast.config", "holdfast.cli.output", "sqlite3"}),
+    ("list --st", "plain,--state", {"holdfast.config", "holdfast.search", "sqlite3"}),
+    ("queue show ", "plain,mail", {"holdfast.codec"}),
+    ("show jo", "plain,job1", {"holdfast.codec"}),
+    ("config get ma", "plain,max-retries", {"sqlite3"}),
+)
+HELP_OF_ALL = """
+import click
+from holdfast.cli import cli
+def show(command, context):
+    print(command.get_help(context))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            show(inner, click.Context(inner, parent=context, info_name=name))
+show(cli, click.Context(cli, info_name="holdfast"))
+"""
+
+
+def loaded(terminal: Terminal, *arguments: str, says: str, **environment: str) -> set[str]:
+    """What was imported until a program had said this, but for the file of the command itself."""
+    program = (sys.executable, "-X", "importtime", *arguments)
+    answer = terminal.program(program=program, stdin="", **environment)
+    assert answer.code == 0, answer.err
+    assert says in answer.out
+    return set(re.findall(r"^import time: .*\| +(\S+)$", answer.err, re.MULTILINE))
+
+
+def among(modules: set[str], unwanted: set[str]) -> Iterator[str]:
+    """Those of the modules that are one of these, or within one."""
+    return (name for name in sorted(modules) if any(name == one or name.startswith(f"{one}.") for one in unwanted))
+
+
+def test_the_help_of_the_program_loads_nothing_else_of_it(terminal: Terminal) -> None:
+    modules = loaded(terminal, "-m", "holdfast", "--help", says="Commands:")
+    ours = {name for name in modules if name.startswith("holdfast")}
+    assert ours <= {"holdfast", "holdfast.cli"}
+    assert not list(among(modules, {"msgspec", "json", *RUNNING, *STORING, *ENGINES, *SLOW, "sqlite3"}))
+
+
+def test_the_help_of_no_command_loads_what_the_command_works_with(terminal: Terminal) -> None:
+    modules = loaded(terminal, "-c", HELP_OF_ALL, says="holdfast worker start")
+    assert {"holdfast.cli.selecting", "holdfast.cli.start_options", "holdfast.cli.why", "holdfast.config"} <= modules
+    unwanted = {"holdfast.definition", "holdfast.search", "tomllib", "sqlite3"}
+    assert not list(among(modules, {*unwanted, *RUNNING, *STORING, *ENGINES, *SLOW}))
+
+
+def test_completing_loads_no_engine(terminal: Terminal) -> None:
+    terminal("enqueue", '{"id": "job1", "job": "send", "queue": "mail"}')
+    always = {*RUNNING, *STORING, *ENGINES, *SLOW, "holdfast.queues.backends.sqlite"}
+    for words, says, unwanted in COMPLETED:
+        asked = {
+            "_HOLDFAST_COMPLETE": "bash_complete",
+            "COMP_WORDS": f"holdfast {words}",
+            "COMP_CWORD": str(words.count(" ") + 1),
+            "HOLDFAST_COMPLETION_WAIT": "30",
+        }
+        modules = loaded(terminal, "-m", "holdfast", says=says, **asked)
+        assert not list(among(modules, always | unwanted)), words
+
+
+def test_looking_at_jobs_loads_nothing_that_runs_them(terminal: Terminal) -> None:
+    terminal("enqueue", '{"id": "job1", "job": "send", "queue": "mail"}')
+    modules = loaded(terminal, "-m", "holdfast", "list", says="job1")
+    assert "holdfast.queues.backends.sqlite" in modules
+    assert not list(among(modules, {*RUNNING, *ENGINES, "http.client", "ssl", "textual", "tomlkit"}))
