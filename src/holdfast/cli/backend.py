@@ -13,9 +13,10 @@ from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import plain, print_json, spelled
 from holdfast.cli.style import GOOD, print_table
 from holdfast.errors import BackendError
+from holdfast.queues.contract import Capabilities
 
 if TYPE_CHECKING:
-    from holdfast.queues.contract import Capabilities, EngineInfo
+    from holdfast.queues.contract import EngineInfo
 
 
 @click.group()
