@@ -407,7 +407,7 @@ def test_the_tests_add_their_tools_to_the_same_venv(checkout: Checkout) -> None:
 CHECKERS = ["ruff check", "ruff format --check", "lint-imports ", "mypy ", "pyright "]
 
 
-@pytest.mark.parametrize(("args", "ran"), [((), [*CHECKERS, "pytest -n 2 --dist worksteal"]), (("lint",), CHECKERS)])
+@pytest.mark.parametrize(("args", "ran"), [((), [*CHECKERS, "pytest -n 2"]), (("lint",), CHECKERS)])
 def test_every_check_runs_although_one_fails(checkout: Checkout, args: tuple[str, ...], ran: list[str]) -> None:
     checkout.stand_in()
     code, stdout, _ = checkout.run(*args, program="test")
