@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import click
 
-from holdfast.cli.backend import schema_state
 from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json, say
@@ -100,6 +99,8 @@ def _sentence(document: MigrateDocument) -> str:
 
 
 def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
+    from holdfast.cli.backend_info import schema_state
+
     engine, _ = onlooker(hf).open(hf.url)
     with engine:
         said = engine.describe()

@@ -18,7 +18,7 @@ from holdfast.cli.style import print_table
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
-    "holdfast.backend/1": ("holdfast.cli.backend:EngineDocument", "backend info"),
+    "holdfast.backend/1": ("holdfast.cli.backend_info:EngineDocument", "backend info"),
     "holdfast.completion/1": ("holdfast.cli.completion:ScriptDocument", "completion show"),
     "holdfast.completion.install/1": ("holdfast.cli.completion:InstalledDocument", "completion install"),
     "holdfast.config.check/1": ("holdfast.cli.config:CheckDocument", "config check"),
