@@ -442,7 +442,7 @@ class Holdfast:
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
 
-        engine, signer, _ = self.backends.opened(self.backend_of_worker(options.queues) if backend is None else backend)
+        engine, signer, _ = self.backends.opened(self.backend_for_all(options.queues) if backend is None else backend)
         self.prepare()
         return Supervisor(
             engine,
@@ -456,14 +456,14 @@ class Holdfast:
             notifier=notifier,
         )
 
-    def backend_of_worker(self, queues: Iterable[str]) -> str:
-        """The name of the one backend that all of these queues are in: a worker takes from one."""
+    def backend_for_all(self, queues: Iterable[str]) -> str:
+        """The name of the one backend that all of these queues are in."""
         names = self.backends.names_for(queues)
         if len(names) > 1:
             (one, queue), (other, another), *_ = names.items()
             raise ConfigError(
-                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}', and a worker takes "
-                "from one: start one for each"
+                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}', and this is about "
+                "one: name those of each by themselves"
             )
         return next(iter(names), DEFAULT)
 

@@ -156,7 +156,7 @@ def _with_globals(command: click.Command) -> click.Command:
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
-        click.Option(["--url"], metavar="URL", help="Where the jobs are, instead of the configured place."),
+        click.Option(["--url"], metavar="URL", help="Where the jobs are: a URL, or the name of a backend."),
         *(_global_option(name, words) for words, (name, _) in _FLAGS.items()),
         _color_option(),
     ],

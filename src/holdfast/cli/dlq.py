@@ -88,7 +88,7 @@ def retry(
       holdfast dlq retry --all --queue mail
       holdfast dlq retry --where 'error:Timeout' --dry-run
     """
-    with existing(url) as hf:
+    with existing(url, queue) as hf:
         say_where(hf.location)
         jobs = _chosen(hf.backend(), job_ids, searches, everything=everything, queue=queue)
         return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
@@ -116,7 +116,7 @@ def discard(
 
     The ids may come from stdin, one on each line, if ID is -.
     """
-    with existing(url) as hf:
+    with existing(url, queue) as hf:
         say_where(hf.location)
         engine = hf.backend()
         jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)

@@ -167,7 +167,7 @@ def taken(kind: type[T], said: dict[str, Any]) -> T:
 def print_list(url: str | None, filters: Filters, shape: Shape) -> int:
     """The jobs that were asked for, in the shape that was asked for."""
     form = shape.form()
-    with existing(url) as hf:
+    with existing(url, filters.queue) as hf:
         engine = hf.backend()
         if form != "quiet":
             say_where(hf.location)

@@ -30,7 +30,7 @@ def url_option(command: F) -> F:
         "--url",
         metavar="URL",
         callback=given_or_global,
-        help="Where the jobs are, instead of the configured place.",
+        help="Where the jobs are: a URL, or the name of a backend.",
     )(command)
 
 
@@ -190,12 +190,18 @@ def onlooker(hf: Holdfast) -> BackendFactory:
     return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
 
 
-def existing(url: str | None) -> Holdfast:
-    """The application to look at. A file named by mistake is an error here, not a new and empty database."""
+def existing(url: str | None, *queues: str | None) -> Holdfast:
+    """The application to look at. A file named by mistake is an error here, not a new and empty database.
+
+    Without a URL, what is about some queues is about the backend they are in.
+    """
     from holdfast.app import Holdfast
     from holdfast.queues.opening import sqlite_path, sqlite_prefix
 
     hf = Holdfast.at(url)
+    named = [queue for queue in queues if queue is not None]
+    if url is None and named:
+        hf.relocate(hf.backend_for_all(named), alone=True)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(
             f"there is no database at {sqlite_path(url)}: name another --url, or make it with  holdfast migrate"

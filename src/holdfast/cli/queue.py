@@ -177,7 +177,7 @@ def _queues(view: WorkerView) -> Iterable[str]:
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its jobs by state, its pause, its workers."""
-    with existing(url) as hf:
+    with existing(url, name) as hf:
         say_where(hf.location)
         engine = hf.backend()
         known = {document.queue: document for document in _documents(engine)}
@@ -215,7 +215,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
-    with existing(url) as hf:
+    with existing(url, *chosen) as hf:
         say_where(hf.location)
         if not as_json:
             say_if_unknown(hf.backend(), *chosen)
@@ -241,7 +241,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
-    with existing(url) as hf:
+    with existing(url, *chosen) as hf:
         say_where(hf.location)
         paused = {pause.queue for pause in hf.backend().pauses()}
         answers = {name: name in paused if dry_run else hf.backend().resume(name) for name in chosen}
@@ -286,7 +286,7 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
     """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
     from holdfast.definition.definition import check_queue
 
-    with existing(url) as hf:
+    with existing(url, name) as hf:
         say_where(hf.location)
         engine = hf.backend()
         number = _expired(engine, name) if dry_run else engine.reap_expired(None if name is None else check_queue(name))
@@ -352,7 +352,7 @@ def purge(
     if said is not None and not everything:
         raise click.UsageError("--confirm belongs to --all; of one queue say --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
-    with existing(url) as hf:
+    with existing(url, name) as hf:
         say_where(hf.location)
         engine = hf.backend()
         meant = _finished(engine, name, states, age_s)

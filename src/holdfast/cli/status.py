@@ -56,7 +56,7 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
       holdfast status
       holdfast status --watch=5s
     """
-    with existing(url) as hf:
+    with existing(url, queue) as hf:
         if watch_s is not None:
             return watch(watch_s, lambda: look(hf, queue), lines, as_json=as_json)
         seen = look(hf, queue)
@@ -67,6 +67,9 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
         return 0
     for line in lines(seen):
         click.echo(line)
+    if url is None and queue is None:
+        for name in hf.settings.backends:
+            say(f"there is {name}, too:  holdfast status --url {name}")
     if not seen.queues and queue is None:
         say("no jobs yet; add one:  holdfast enqueue -- COMMAND")
     return 0
