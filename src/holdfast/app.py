@@ -30,9 +30,10 @@ from holdfast.handlers.dependencies import check_factory
 from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
+from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
-from holdfast.queues.opening import BackendFactory, engine_of, redacted, sqlite_path
+from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, Signer, Unsigned
 from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, Progress, WorkerResult
 

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from holdfast.config.keys import DEFAULT_BACKEND
 from holdfast.errors import ConfigError
+from holdfast.queues.addresses import check_url
 from holdfast.queues.contract import Engine
-from holdfast.queues.opening import check_url
 from holdfast.queues.signing import Signer
 
 DEFAULT: Final = DEFAULT_BACKEND

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.queues.addresses import ALIASES, SCHEMES
 from holdfast.queues.backends import (
     memory,
     mysql_address,
@@ -22,7 +23,6 @@ from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities
-from holdfast.queues.opening import ALIASES, SCHEMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
 ENGINES = {

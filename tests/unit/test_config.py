@@ -25,7 +25,7 @@ from holdfast.config import (
     write_setting,
 )
 from holdfast.errors import ConfigError
-from holdfast.queues.opening import sqlite_path
+from holdfast.queues.addresses import sqlite_path
 
 
 @pytest.fixture

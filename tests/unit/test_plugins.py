@@ -10,7 +10,8 @@ from holdfast import Holdfast, JobState
 from holdfast.config import Settings, find_project, read_settings
 from holdfast.config.checking import check_settings
 from holdfast.errors import ConfigError
-from holdfast.queues.opening import BackendFactory, engine_of, register_engine
+from holdfast.queues.addresses import engine_of
+from holdfast.queues.opening import BackendFactory, register_engine
 from holdfast.queues.signing import Keyring, SigningKey
 
 THEIRS = """

@@ -27,7 +27,7 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
     """
     from holdfast.app import Holdfast
     from holdfast.cli.backend_info import print_document, print_lines
-    from holdfast.queues.opening import engine_of
+    from holdfast.queues.addresses import engine_of
 
     if place is not None and url is not None and place != url:
         raise click.UsageError("name the URL once: as an argument, or with --url")

@@ -263,7 +263,7 @@ def _written_place(hf: Holdfast) -> Path | None:
     """What a worker writes to: the directory of an embedded database, or, where that is still to be made, the one
     above it.
     """
-    from holdfast.queues.opening import engine_of, sqlite_path
+    from holdfast.queues.addresses import engine_of, sqlite_path
 
     if engine_of(hf.url) != "sqlite":
         return None
@@ -301,7 +301,7 @@ def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
 def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
     import json
 
-    from holdfast.queues.opening import engine_of
+    from holdfast.queues.addresses import engine_of
 
     user = wanted.user or "holdfast"
     engine = engine_of(hf.url)
@@ -339,7 +339,7 @@ def _dependencies(project: Path | None) -> str:
 def _compose(wanted: Wanted, hf: Holdfast) -> str:
     import json
 
-    from holdfast.queues.opening import engine_of
+    from holdfast.queues.addresses import engine_of
 
     engine = engine_of(hf.url)
     stop = wanted.stop_within_s

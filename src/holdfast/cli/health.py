@@ -200,7 +200,7 @@ def _store(hf: Holdfast, engine: Engine) -> Check:
 
 def _has_jobs(hf: Holdfast) -> bool:
     """Whether there is anything to look at; to look would make what is not there yet."""
-    from holdfast.queues.opening import engine_of, sqlite_path
+    from holdfast.queues.addresses import engine_of, sqlite_path
 
     return engine_of(hf.url) != "sqlite" or sqlite_path(hf.url).exists()
 

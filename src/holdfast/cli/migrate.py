@@ -127,7 +127,7 @@ def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
 
 
 def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
-    from holdfast.queues.opening import engine_of
+    from holdfast.queues.addresses import engine_of
 
     migrations = onlooker(hf).migrations(hf.url)
     if as_json:

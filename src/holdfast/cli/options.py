@@ -196,7 +196,7 @@ def existing(url: str | None, *queues: str | None) -> Holdfast:
     Without a URL, what is about some queues is about the backend they are in.
     """
     from holdfast.app import Holdfast
-    from holdfast.queues.opening import sqlite_path, sqlite_prefix
+    from holdfast.queues.addresses import sqlite_path, sqlite_prefix
 
     hf = Holdfast.at(url)
     named = [queue for queue in queues if queue is not None]

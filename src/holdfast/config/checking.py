@@ -11,8 +11,9 @@ from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
+from holdfast.queues.addresses import engine_of, sqlite_path
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
-from holdfast.queues.opening import BackendFactory, check_driver, engine_of, missing_key, sqlite_path
+from holdfast.queues.opening import BackendFactory, check_driver, missing_key
 from holdfast.queues.signing import Unsigned
 
 NAMED: Final = {

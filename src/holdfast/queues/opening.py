@@ -9,14 +9,7 @@ from urllib.parse import unquote
 from holdfast import plugins
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import ALIASES as ALIASES
-from holdfast.queues.addresses import SCHEMES as SCHEMES
-from holdfast.queues.addresses import add_scheme
-from holdfast.queues.addresses import check_url as check_url
-from holdfast.queues.addresses import engine_of as engine_of
-from holdfast.queues.addresses import redacted as redacted
-from holdfast.queues.addresses import sqlite_path as sqlite_path
-from holdfast.queues.addresses import sqlite_prefix as sqlite_prefix
+from holdfast.queues.addresses import add_scheme, engine_of, redacted, sqlite_path, sqlite_prefix
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside

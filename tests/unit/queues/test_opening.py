@@ -8,13 +8,14 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError
+from holdfast.queues.addresses import redacted, sqlite_path
 from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.backends.postgres import PostgresBackend
 from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import LeasePolicy
-from holdfast.queues.opening import BackendFactory, redacted, sqlite_path
+from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
 RING = Keyring([SigningKey(b"the key of these tests, 32 bytes", "k1")])

@@ -16,9 +16,9 @@ from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.options import onlooker
 from holdfast.config import Project, find_project, load_settings
 from holdfast.errors import HoldfastError
+from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.backends import sqlite_file
 from holdfast.queues.keyfiles import key_path
-from holdfast.queues.opening import engine_of, redacted, sqlite_path
 from holdfast.values import WorkerState
 
 GONE_AT_REBOOT: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})

@@ -8,8 +8,8 @@ from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.diagnosis.host import key_file_beside
 from holdfast.errors import HoldfastError
+from holdfast.queues.addresses import engine_of
 from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, read_keyring
-from holdfast.queues.opening import engine_of
 from holdfast.queues.signing import Keyring
 
 MAKE_ONE = "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
