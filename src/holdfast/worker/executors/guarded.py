@@ -251,12 +251,18 @@ def _children_among(found: Mapping[int, guardian.Process]) -> list[int]:
     return [pid for pid, process in found.items() if process.parent == me and pid not in _guardians]
 
 
-def reap() -> None:
-    """Take leave of the guardians that were let go and have ended."""
+def reap(*, waits: bool = False) -> None:
+    """Take leave of the guardians that were let go and have ended; or wait for each, though not for long."""
     for pid in list(_let_go):
-        if _guardians[pid].poll() is not None:
-            _let_go.remove(pid)
-            del _guardians[pid]
+        leaving = _guardians.get(pid)
+        if leaving is None:
+            continue  # another thread was quicker
+        if waits:
+            with suppress(subprocess.TimeoutExpired):
+                leaving.wait(_GUARDIAN_LEAVES_WITHIN_S)
+        if leaving.poll() is not None:
+            _let_go.discard(pid)
+            _guardians.pop(pid, None)
 
 
 def _reason(number: int) -> str:

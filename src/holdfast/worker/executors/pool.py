@@ -173,6 +173,7 @@ class ProcessPool:
         for child in self.children:
             child.close()
         self.children.clear()
+        guarded.reap(waits=True)  # those of children that ended before, too: nobody stays when the worker is gone
         if self._has_strays:
             guarded.kill_strays(self._not_ours)
 
