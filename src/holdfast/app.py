@@ -89,7 +89,7 @@ class Holdfast:
         self.backends = Backends(
             {
                 DEFAULT: url or self.settings.url or self.project.default_url,
-                **(self.settings.backends if backends is None else backends),
+                **_others(self.settings.backends if backends is None else backends),
             },
             self.settings.routes if routes is None else routes,
             self._open,
@@ -101,8 +101,10 @@ class Holdfast:
         if place is None:
             return cls()
         settings = load_settings(find_project())
-        if settings.backends and ":" not in place:
-            place = named(place, settings.backends)
+        if place == DEFAULT:
+            place = settings.url
+        elif settings.backends and ":" not in place:
+            place = named(place, {DEFAULT: "", **settings.backends})
         return cls(place, settings=settings, backends={}, routes={})
 
     # Looked up when it is first needed: what the file names may be a module that makes this very application.
@@ -481,11 +483,13 @@ class Holdfast:
         """Register a handler that the configuration names: `KEY=MODULE:NAME`, or the name it is installed under."""
         key, _, name = named.rpartition("=")
         found = plugins.load(plugins.HANDLERS, name, self.project.directory)
+        key = key or name.rpartition(":")[2].rpartition(".")[2]
         if isinstance(found, Job):
-            found = found.function  # of another application, perhaps: what it does is what counts
+            if self.jobs.get(key) is not found:  # of another application: what it does is what counts
+                self.registry.register(key, found.handler_for(key, self.registry.overrides))
+            return key
         if not callable(found) and not isinstance(found, Handler):
             raise ConfigError(f"the handler '{name}' is neither a function nor a Handler, but {found!r}")
-        key = key or name.rpartition(":")[2].rpartition(".")[2]
         self.registry.register(key, found)
         return key
 
@@ -559,6 +563,12 @@ class Holdfast:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _others(backends: Mapping[str, str]) -> Mapping[str, str]:
+    if DEFAULT in backends:
+        raise ConfigError(f"the backend named {DEFAULT} is the url: give that, and leave it out of backends")
+    return backends
 
 
 def _keep_out_of_version_control(directory: Path) -> None:

@@ -37,6 +37,9 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_memory_bytes: int = 0
     nice: int = 0
 
+    def __repr__(self) -> str:
+        return f"Setup({self.app!r}, {self.backend!r})"  # the URL may hold a password
+
     def application(self) -> Holdfast:
         """The application as this process is to see it."""
         hf = load_app(self.app) if self.app else Holdfast()

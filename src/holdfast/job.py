@@ -26,6 +26,7 @@ from holdfast.definition.definition import span_s, unique
 from holdfast.errors import DefinitionError
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import FunctionHandler, JobContext
+from holdfast.handlers.dependencies import Factory
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE
 
 P = ParamSpec("P")
@@ -87,6 +88,10 @@ class Job(Generic[P, C_co, R_co]):
         if self._handler.dependencies:
             self._handler.check_call(args, kwargs)
         return cast("C_co", self.function(*args, **kwargs))
+
+    def handler_for(self, key: str, overrides: Mapping[Factory, Factory]) -> FunctionHandler:
+        """What runs this job, under a key of another application."""
+        return FunctionHandler(self.function, key=key, no_retry=self._handler.no_retry, overrides=overrides)
 
     def options(self, **options: Unpack[JobOptions]) -> "Job[P, C_co, R_co]":
         """The same job with other options."""

@@ -51,7 +51,7 @@ def load(kind: Kind, name: str, directory: Path | None = None) -> object:
     if not attribute:
         raise ConfigError(unknown(kind, name))
     home = str(directory or Path.cwd())
-    if home not in sys.path:
+    if reference == name and home not in sys.path:  # what is installed needs no help to be found
         sys.path.append(home)
     try:
         found: object = import_module(module_name)
@@ -78,6 +78,10 @@ def make(kind: Kind, name: str, directory: Path | None = None) -> object:
         raise ConfigError(
             f"the {kind.what} '{name}' cannot be made without arguments ({problem}): name an object instead of a class"
         ) from problem
+    except HoldfastError:
+        raise
+    except Exception as problem:
+        raise ConfigError(f"the {kind.what} '{name}' cannot be made: {type(problem).__name__}: {problem}") from problem
 
 
 def published(kind: Kind, name: str) -> str | None:

@@ -42,7 +42,10 @@ def test_a_queue_is_filled_worked_shown_and_changed_where_it_is(shop: Terminal) 
     assert worked.code == 0, worked.err
     assert "reports.db" in worked.err
     assert "n1" in worked.out
-    assert shop("show", "n1", "--url", "reports", "--json").json["history"][0]["result"] == "640 pixels"
+    assert shop("show", "n1", "--json").json == shop("show", "n1", "--url", "reports", "--json").json
+    assert shop("wait", "n1").out == '"640 pixels"\n'
+    assert shop("show", "n2").code == 3
+    assert shop("show", "n1", "--json").json["history"][0]["result"] == "640 pixels"
     assert shop("list", "-q", "--state", "pending").out == "d1\n"
     assert shop("queue", "purge", "nightly", "--yes").code == 0
     assert shop("list", "-q", "--url", "reports").out == ""
@@ -58,6 +61,32 @@ def test_what_is_in_two_backends_is_refused_with_what_to_do(shop: Terminal) -> N
     assert answer.code == 2
     assert "enqueue those of each backend by themselves" in answer.err
     assert shop("list", "-q").out == ""
+
+
+def test_the_doctor_looks_into_each(shop: Terminal) -> None:
+    for _ in range(2):
+        shop("enqueue", "--job", "resize", "--queue", "nightly")
+    answer = shop("doctor", "--json")
+    assert answer.code == 1
+    found = [one for one in answer.json["findings"] if one["level"] == "error"]
+    assert [one["message"] for one in found] == ["reports: nightly has 2 jobs waiting and no worker"]
+    assert shop("doctor", "--url", "default").code == 0
+    assert "nightly has 2 jobs waiting" in shop("doctor", "--url", "reports").out
+
+
+def test_the_doctor_minds_no_backend_that_a_variable_names(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_BACKEND_SECRET", "sqlite:///secret.db")
+    shop.config.write_text('url = "sqlite:///jobs.db"\n[routes]\nnightly = "secret"\n')
+    answer = shop("doctor")
+    assert "names no backend" not in answer.out
+    assert answer.code == 0, answer.out
+
+
+def test_the_check_of_the_settings_looks_at_each(shop: Terminal) -> None:
+    shop.config.write_text('[backends]\ncache = "redis://db/0"\n')
+    answer = shop("config", "check")
+    assert answer.code == 2
+    assert "'redis://db/0' is shared with other machines" in answer.out
 
 
 def test_a_backend_that_is_not_there_is_named_with_the_nearest(shop: Terminal) -> None:

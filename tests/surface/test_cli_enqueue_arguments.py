@@ -17,6 +17,7 @@ from typing import Literal, TypedDict
 from uuid import UUID
 
 import msgspec
+from pydantic import BaseModel
 
 from holdfast import Handler, Holdfast
 
@@ -53,6 +54,15 @@ def everything(
     where: list[Address] = [],
     either: int | str = 0,
 ) -> None: ...
+
+
+class Parcel(BaseModel):
+    weight: float
+    to: str = "nobody"
+
+
+@hf.job
+def ship(parcel: Parcel, others: list[Parcel] = []) -> None: ...
 
 
 class Resize(msgspec.Struct):
@@ -304,3 +314,12 @@ def test_an_application_that_is_not_there_is_said(shop: Terminal) -> None:
         2,
         "holdfast: there is no module 'shops' here: run this where it can be imported\n",
     )
+
+
+def test_a_model_is_read_as_it_reads_itself(shop: Terminal) -> None:
+    words = ("enqueue", "--app", "shop:hf", "--job", "ship")
+    kept = shop(*words, 'parcel:={"weight": 2}', 'others:=[{"weight": 1}]', "--id", "s1")
+    assert kept.code == 0, kept.err
+    wrong = shop(*words, 'parcel:={"weight": "heavy"}')
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "weight" in wrong.err

@@ -111,6 +111,17 @@ def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast,
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"a b": "memory://"})
 
 
+def test_the_default_is_named_by_the_url_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the backend named default is the url"):
+        Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"default": "sync://"})
+
+
+def test_a_variable_comes_before_the_file_that_another_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_BACKEND_MAIL", "memory://")
+    monkeypatch.setenv("HOLDFAST_BACKEND_MAIL_FILE", str(tmp_path / "missing"))
+    assert Holdfast("memory://", directory=tmp_path).backends.urls["mail"] == "memory://"
+
+
 def test_the_schema_is_made_in_all_of_them(hf: Holdfast, tmp_path: Path) -> None:
     hf.create_schema()
     assert (tmp_path / "shop.db").exists()

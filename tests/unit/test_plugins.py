@@ -10,6 +10,7 @@ from holdfast import Holdfast, JobState
 from holdfast.config import Settings, find_project, read_settings
 from holdfast.config.checking import check_settings
 from holdfast.errors import ConfigError
+from holdfast.loading import load_app
 from holdfast.queues.addresses import engine_of
 from holdfast.queues.opening import BackendFactory, register_engine
 from holdfast.queues.signing import Keyring, SigningKey
@@ -52,7 +53,13 @@ def carrier(url, envelopes, *, policy, clock, prefix):
     return MemoryBackend(envelopes, policy=policy, clock=clock)
 
 
+class Failing:
+    def __init__(self):
+        raise OSError("the disk is full")
+
+
 nothing = 7
+picky = Holdfast("memory://").job(no_retry=[ValueError], key="picky")(shout)
 theirs = Holdfast("memory://").job(shout)
 """
 
@@ -94,6 +101,23 @@ def test_a_handler_that_the_settings_name_runs(project: Path, named: str, key: s
         job_id = hf.define(key, {"text": "hello"}).dispatch()
         worker.process_once("default")
         assert hf.handle(job_id).result(0) == "HELLO"
+
+
+def test_a_job_keeps_what_it_is_not_retried_after(project: Path) -> None:
+    with Holdfast("memory://", directory=project, settings=Settings(handlers=("mine=theirs:picky",))) as hf:
+        hf.prepare()
+        assert hf.registry.resolve("mine").no_retry == (ValueError,)
+
+
+def test_a_job_of_the_application_itself_is_known_already(project: Path) -> None:
+    (project / "holdfast.toml").write_text('handlers = ["ours:own"]\n')
+    lines = ("from holdfast import Holdfast", "hf = Holdfast('memory://')", "@hf.job", "def own(): ...")
+    (project / "ours.py").write_text("\n".join(lines))
+    sys.modules.pop("ours", None)
+    hf = load_app("ours:hf")
+    hf.settings = Settings(handlers=("ours:own",))
+    hf.prepare()
+    assert "own" in hf.registry.keys()  # noqa: SIM118 - not a dict
 
 
 def test_a_handler_class_is_one_too(project: Path) -> None:
@@ -141,6 +165,10 @@ def test_a_collector_that_the_settings_name_counts(project: Path, named: str) ->
         (Settings(handlers=("nowhere:x",)), "the handler 'nowhere:x' cannot be loaded: ModuleNotFoundError"),
         (Settings(retry_policy="theirs:nothing"), "is no retry policy: it needs a method  delay"),
         (Settings(retry_policy="theirs:Needy"), "cannot be made without arguments"),
+        (
+            Settings(metrics="theirs:Failing"),
+            "'theirs:Failing' cannot be made: OSError: the disk",
+        ),
         (Settings(metrics="theirs:Patient"), "is no metrics collector: it needs a method  count"),
         (Settings(metrics="statsd"), "write MODULE:NAME, or one of those installed: counting, memory, prometheus"),
     ],

@@ -49,7 +49,7 @@ def cancel(
       holdfast cancel job1 job2 --reason "ordered twice" --wait 1m
       holdfast cancel --where 'queue:mail tag:import age:>1h' --dry-run
     """
-    with existing(url) as hf:
+    with existing(url, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         engine = hf.backend()
         jobs = chosen(engine, job_ids, searches, within=UNFINISHED)

@@ -36,7 +36,7 @@ def delete(
       holdfast delete job1
       holdfast delete --where 'state:completed finished:<7d' --yes
     """
-    with existing(url) as hf:
+    with existing(url, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         engine = hf.backend()
         jobs = chosen(engine, job_ids, searches, within=[state for state in JobState if state.is_final])

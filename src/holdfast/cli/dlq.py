@@ -54,7 +54,7 @@ def list_dead(url: str | None, **said: Any) -> int:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
-    with existing(url) as hf:
+    with existing(url, job=job_id) as hf:
         say_where(hf.location)
         print_job(hf.backend(), job_id, as_json=as_json, only_dead=True)
 
@@ -88,7 +88,7 @@ def retry(
       holdfast dlq retry --all --queue mail
       holdfast dlq retry --where 'error:Timeout' --dry-run
     """
-    with existing(url, queue) as hf:
+    with existing(url, queue, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         jobs = _chosen(hf.backend(), job_ids, searches, everything=everything, queue=queue)
         return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
@@ -116,7 +116,7 @@ def discard(
 
     The ids may come from stdin, one on each line, if ID is -.
     """
-    with existing(url, queue) as hf:
+    with existing(url, queue, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         engine = hf.backend()
         jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import click
+from msgspec import structs
 
-from holdfast.cli.diagnosis import Finding, Level, error, note
+from holdfast.cli.diagnosis import Finding, Level, error, fine, note
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, json_option, onlooker, url_option
@@ -63,8 +64,12 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
     location, findings = "", list[Finding]()
     try:
         hf = Setup(app=app, url=url).application()
+        if url in hf.backends.urls:
+            hf.relocate(url)
         location = hf.location
         findings += _examined(hf, app=app, grace_s=grace, kill_after_s=kill_after)
+        if url is None:
+            findings += _of_others(hf, app=app)
     except HoldfastError as problem:
         findings.append(error("settings", str(problem), "set that right, and ask again"))
     is_ok = all(finding.level is not Level.ERROR for finding in findings)
@@ -84,7 +89,6 @@ def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: fl
         permission_findings,
         version_findings,
     )
-    from holdfast.cli.diagnosis.keys import key_findings
     from holdfast.cli.diagnosis.settings import settings_findings
 
     yield from version_findings()
@@ -93,6 +97,25 @@ def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: fl
     yield from file_system_findings(hf)
     yield from settings_findings(hf.settings, grace_s=grace_s, kill_after_s=kill_after_s)
     yield from elsewhere_findings(hf)
+    yield from _examined_engine(hf, app=app)
+
+
+def _of_others(hf: Holdfast, *, app: str | None) -> Iterator[Finding]:
+    """What is wrong in the other backends, one after the other; a line for each in which nothing is."""
+    from holdfast.backends import DEFAULT
+
+    for name, url in list(hf.backends.urls.items()):
+        if name == DEFAULT:
+            continue
+        hf.relocate(url)
+        bad = [one for one in _examined_engine(hf, app=app) if one.level is not Level.OK]
+        for one in bad or [fine("backend", hf.location)]:
+            yield structs.replace(one, message=f"{name}: {one.message}")
+
+
+def _examined_engine(hf: Holdfast, *, app: str | None) -> Iterator[Finding]:
+    from holdfast.cli.diagnosis.keys import key_findings
+
     try:
         engine, _ = onlooker(hf).open(hf.url)
     except HoldfastError as problem:

@@ -330,7 +330,7 @@ def _shortened(text: str | None) -> str:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one job with its history, and why it is where it is."""
-    with existing(url) as hf:
+    with existing(url, job=job_id) as hf:
         say_where(hf.location)
         print_job(hf.backend(), job_id, as_json=as_json)
 

@@ -45,7 +45,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     """
     if as_json and (as_jsonl or follow):
         raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
-    with existing(url) as hf:
+    with existing(url, job=job_id) as hf:
         say_where(hf.location)
         engine = hf.backend()
         history = _get(engine, job_id)

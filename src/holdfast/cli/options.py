@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from holdfast.cli import GLOBALS
-from holdfast.errors import ConfigError, DefinitionError
+from holdfast.errors import BackendError, ConfigError, DefinitionError
 from holdfast.values import DEFAULT_QUEUE, JobState
 
 if TYPE_CHECKING:
@@ -190,10 +191,10 @@ def onlooker(hf: Holdfast) -> BackendFactory:
     return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
 
 
-def existing(url: str | None, *queues: str | None) -> Holdfast:
+def existing(url: str | None, *queues: str | None, job: str | None = None) -> Holdfast:
     """The application to look at. A file named by mistake is an error here, not a new and empty database.
 
-    Without a URL, what is about some queues is about the backend they are in.
+    Without a URL, what is about some queues, or about a job, is about the backend they are in.
     """
     from holdfast.app import Holdfast
     from holdfast.queues.addresses import sqlite_path, sqlite_prefix
@@ -202,8 +203,22 @@ def existing(url: str | None, *queues: str | None) -> Holdfast:
     named = [queue for queue in queues if queue is not None]
     if url is None and named:
         hf.relocate(hf.backend_for_all(named), alone=True)
+    elif url is None and job is not None and hf.settings.backends:
+        hf.relocate(_backend_of(hf, job), alone=True)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(
             f"there is no database at {sqlite_path(url)}: name another --url, or make it with  holdfast migrate"
         )
     return hf
+
+
+def _backend_of(hf: Holdfast, job_id: str) -> str:
+    """The name of the backend that knows a job; the default, if none does. Nothing is made by asking."""
+    from holdfast.backends import DEFAULT
+
+    for name, url in hf.backends.urls.items():
+        with suppress(BackendError), onlooker(hf).open(url)[0] as engine:
+            info = engine.describe()
+            if info.schema in (None, info.known_schema) and engine.get(job_id) is not None:
+                return name
+    return DEFAULT

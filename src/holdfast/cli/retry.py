@@ -51,7 +51,7 @@ def retry(
       holdfast retry --where 'error:Timeout finished:>1h'
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
-    with existing(url) as hf:
+    with existing(url, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         jobs = chosen(hf.backend(), job_ids, searches, within=REPLAYABLE)
         none = "no job that could be retried is meant"

@@ -29,7 +29,7 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
 
     named = [job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])]
     ids = list(dict.fromkeys(named))
-    with existing(url) as hf:
+    with existing(url, job=next(iter(job_ids), None)) as hf:
         say_where(hf.location)
         engine = hf.backend()
         if not ids:

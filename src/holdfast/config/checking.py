@@ -55,12 +55,21 @@ def _keys(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]
         yield Problem(message=f"{key} {by.origin.where}: {problem}", key=key, origin=by.origin)
         return
     if ring is None:
-        yield from _keys_of_engine(reading, reading.of(KEYS["url"]))
+        for _, url, place in _places(reading):
+            yield from _keys_of_engine(url, place)
 
 
-def _keys_of_engine(reading: Reading, url: Found) -> Iterator[Problem]:
+def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
+    """Every place for jobs: the setting that names it, where that comes from, and the URL."""
+    url, backends = reading.of(KEYS["url"]), reading.of(KEYS["backends"])
+    yield "url", url, url.value or reading.project.default_url
+    others: Mapping[str, str] = backends.value
+    for name, place in others.items():
+        yield f"backends.{name}", backends, place
+
+
+def _keys_of_engine(url: Found, place: str) -> Iterator[Problem]:
     """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
-    place = url.value or reading.project.default_url
     engine = engine_of(place)
     if engine == "sqlite":
         key_file = key_path(sqlite_path(place))
@@ -70,19 +79,23 @@ def _keys_of_engine(reading: Reading, url: Found) -> Iterator[Problem]:
         except (ConfigError, OSError) as problem:
             yield Problem(message=str(problem), key="signing-key", origin=Origin(place=Place.FILE, name=str(key_file)))
     elif engine not in ("memory", "sync"):
-        yield Problem(message=missing_key(url.value), key="signing-key", origin=url.origin)
+        yield Problem(message=missing_key(place), key="signing-key", origin=url.origin)
 
 
 def _engine(reading: Reading) -> Iterator[Problem]:
     """The driver is installed, and the names of our tables can be names there."""
-    url, prefix = reading.of(KEYS["url"]), reading.of(KEYS["table-prefix"])
-    place = url.value or reading.project.default_url
-    for name, found, begin in (("url", url, KEYS["table-prefix"].default), ("table-prefix", prefix, prefix.value)):
-        try:
-            _try_engine(place, begin)
-        except ConfigError as problem:
-            yield Problem(message=f"{name} {found.origin.where}: {problem}", key=name, origin=found.origin)
-            return
+    prefix = reading.of(KEYS["table-prefix"])
+    for name, found, place in _places(reading):
+        for setting, origin, begin in (
+            (name, found.origin, KEYS["table-prefix"].default),
+            ("table-prefix", prefix.origin, prefix.value),
+        ):
+            try:
+                _try_engine(place, begin)
+            except ConfigError as problem:
+                key = setting.partition(".")[0]
+                yield Problem(message=f"{setting} {origin.where}: {problem}", key=key, origin=origin)
+                break
 
 
 def _try_engine(url: str, prefix: str) -> None:

@@ -60,6 +60,9 @@ class Found(Struct, frozen=True, kw_only=True):
     value: Any
     origin: Origin = Origin()
 
+    def __repr__(self) -> str:
+        return f"Found({self.origin})"  # the value may be a secret
+
 
 class Problem(Struct, frozen=True, kw_only=True):
     """Something that is wrong with the settings, in a sentence that says what to do; a warning stops nothing."""
@@ -134,7 +137,8 @@ class _Reader:
             if not given and key.in_file:  # the file with the signing keys is a setting of its own
                 self._ask(key, key.file_variable, Place.SECRET_FILE, environment)
         for variable in sorted(environment):
-            if variable.startswith(BACKEND_PREFIX):
+            is_beaten = variable.endswith("_FILE") and variable.removesuffix("_FILE") in environment
+            if variable.startswith(BACKEND_PREFIX) and not is_beaten:
                 self._take_backend(variable, environment[variable])
 
     def _take_backend(self, variable: str, raw: str) -> None:

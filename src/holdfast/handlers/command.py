@@ -8,6 +8,7 @@ import codecs
 import contextlib
 import math
 import os
+import re
 import select
 import shlex
 import shutil
@@ -30,7 +31,9 @@ _DRAIN_S: Final = 0.7
 _LOOK_UP_S: Final = 0.1
 _CHUNK: Final = 64 * 1024
 _LONGEST_REPORT: Final = 2048
-_SECRETS: Final = b"HOLDFAST_SIGNING_KEY"
+_KEYS: Final = b"HOLDFAST_SIGNING_KEY"
+_URLS: Final = (b"HOLDFAST_URL", b"HOLDFAST_BACKEND_")
+_password: Final = re.compile(rb"://[^/@]*:.*@|password=", re.IGNORECASE)
 _Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
@@ -244,7 +247,11 @@ def _environment(context: JobContext, reports: _Reports) -> dict[bytes, bytes]:
 def _inherited() -> dict[bytes, bytes]:
     # Asked politely, it checks and converts each name and value every time; inside, they are just as we need them.
     known: Mapping[bytes, bytes] = getattr(os.environb, "_data", os.environb)
-    return {name: value for name, value in known.items() if not name.startswith(_SECRETS)}
+    return {name: value for name, value in known.items() if not _is_secret(name, value)}
+
+
+def _is_secret(name: bytes, value: bytes) -> bool:
+    return name.startswith(_KEYS) or (name.startswith(_URLS) and _password.search(value) is not None)
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> int | None:

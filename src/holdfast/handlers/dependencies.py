@@ -98,6 +98,13 @@ def dependency_of(parameter: inspect.Parameter, *, what: str) -> Factory | None:
     return None
 
 
+def may_depend(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter may be one that declares a factory."""
+    if isinstance(parameter.default, Dependency) or isinstance(parameter.annotation, str):
+        return True  # a text may be the name of an `Annotated[…, Depends(…)]`
+    return _annotated(parameter.annotation) is not None
+
+
 def _annotated(annotation: Any) -> Dependency | None:
     if get_origin(annotation) is not Annotated:
         return None

@@ -6,13 +6,13 @@ no attribute is followed because of what a message says.
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError, HandlerForbidden, UnknownHandler
 from holdfast.handlers.contract import Handler
-from holdfast.handlers.dependencies import Factory, Injection, dependency_of, parameters_of
+from holdfast.handlers.dependencies import Factory, Injection, dependency_of, may_depend, parameters_of
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.payload import check_readable
 
@@ -95,21 +95,34 @@ def _inject(key: str, handler: Handler, overrides: Mapping[Factory, Factory]) ->
     if isinstance(handler, FunctionHandler):
         return  # it does so by itself
     what = f"handler '{key}'"
+    bare = list(inspect.signature(handler.handle).parameters.values())
+    if not bare:
+        raise DefinitionError(f"{what}: its handle() takes no context; write  def handle(self, context: JobContext)")
+    if not any(may_depend(parameter) for parameter in bare[1:]):
+        _check_passed(bare[1:], what)
+        return
     dependencies: dict[str, Factory] = {}
+    # Annotations are evaluated only where a dependency may be named by one.
     context, *others = parameters_of(handler.handle, what)
+    _check_passed([one for one in others if dependency_of(one, what=what) is None], what)
     for parameter in others:
         factory = dependency_of(parameter, what=what)
         if factory is not None:
             dependencies[parameter.name] = factory
-        elif parameter.default is inspect.Parameter.empty:
-            raise DefinitionError(
-                f"{what}: nobody would pass the parameter '{parameter}' of its handle(): make it a dependency "
-                "(Depends), or give it a default"
-            )
     if dependencies:
         injection = Injection(dependencies, overrides, is_async=handler.is_async, what=what)
         handle, name = handler.handle, context.name
         handler.handle = lambda context: injection.call(handle, context, {name: context})  # type: ignore[method-assign]
+
+
+def _check_passed(parameters: Iterable[inspect.Parameter], what: str) -> None:
+    for parameter in parameters:
+        is_optional = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        if not is_optional and parameter.default is inspect.Parameter.empty:
+            raise DefinitionError(
+                f"{what}: nobody would pass the parameter '{parameter}' of its handle(): make it a dependency "
+                "(Depends), or give it a default"
+            )
 
 
 def _instance(key: str, handler: type[Any]) -> Handler:

@@ -144,10 +144,16 @@ def test_stdin_is_empty_whatever_the_workers_is(run: Run) -> None:
 def test_the_command_is_told_its_job_and_not_our_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "hush-hush")
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY_FILE", "/hush-hush")
+    monkeypatch.setenv("HOLDFAST_URL", "postgresql://shop:hush-hush@db/shop")
+    monkeypatch.setenv("HOLDFAST_BACKEND_CACHE", "redis://db/0?password=hush-hush")
+    monkeypatch.setenv("HOLDFAST_BACKEND_REPORTS", "sqlite:///reports.db")
+    monkeypatch.setenv("HOLDFAST_URL_FILE", "/run/secrets/url")
     monkeypatch.setenv("TEAM", "blue")
     run("env", allowed=["env"])
     lines = run.text.splitlines()
     assert {"HOLDFAST_JOB_ID=job1", "HOLDFAST_ATTEMPT=2", "HOLDFAST_QUEUE=slow", "TEAM=blue"} <= set(lines)
+    # Where a place holds no password, the command may look for it, too.
+    assert {"HOLDFAST_BACKEND_REPORTS=sqlite:///reports.db", "HOLDFAST_URL_FILE=/run/secrets/url"} <= set(lines)
     assert "hush-hush" not in run.text
 
 

@@ -470,6 +470,30 @@ def test_a_handler_class_is_given_what_its_handle_declares(is_async: bool) -> No
         assert seen == ["open", "first", "closed"]
 
 
+def test_a_handle_behind_a_decorator_is_called_with_the_context_alone() -> None:
+    def counted(handle: Callable[..., object]) -> Callable[..., object]:
+        def count(*args: object, **kwargs: object) -> object:
+            return handle(*args, **kwargs)
+
+        return count
+
+    class Decorated(Handler):
+        @counted
+        def handle(self, context: JobContext) -> str:
+            return context.id
+
+    class Silent(Handler):
+        def handle(self) -> None: ...  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]
+
+    with Holdfast("memory://") as hf, hf.worker() as worker:
+        hf.handler("decorated")(Decorated)
+        job_id = hf.define("decorated").dispatch()
+        worker.process_once("default")
+        assert hf.handle(job_id).result(0) == job_id
+        with pytest.raises(DefinitionError, match=r"takes no context; write  def handle\(self, context: JobContext\)"):
+            hf.handler("silent")(Silent)
+
+
 def test_a_handle_that_nobody_could_call_is_refused() -> None:
     class Needy(Handler):
         def handle(self, context: JobContext, session: Session) -> None: ...  # type: ignore[override] # pyright: ignore[reportIncompatibleMethodOverride]

@@ -14,7 +14,7 @@ from holdfast import __version__
 from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.options import onlooker
-from holdfast.config import Project, find_project, load_settings
+from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.backends import sqlite_file
@@ -175,7 +175,7 @@ def elsewhere_findings(hf: Holdfast) -> Findings:
 def _variable(hf: Holdfast) -> Findings:
     if hf.url != hf.settings.url:
         return  # --url, or the application, decides
-    without = load_settings(hf.project, environment={}).url or hf.project.default_url
+    without = _written_url(hf.project) or hf.project.default_url
     if without != hf.url:
         yield warning(
             "one place",
@@ -261,9 +261,8 @@ def _databases_of(pid: int) -> set[Path]:
 
 
 def _written_url(project: Project) -> str:
-    with suppress(HoldfastError):
-        return load_settings(project, environment={}).url
-    return ""
+    # Whatever else may be wrong with the file, or be set by variables alone.
+    return str(read_settings(project, environment={}).of(KEYS["url"]).value)
 
 
 def _mode(path: Path) -> int:
