@@ -28,6 +28,7 @@ from holdfast.config import Settings
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError, IdConflict, JobFailed
 from holdfast.execution import JobTimeout
 from holdfast.middleware import around_enqueue, around_run
+from holdfast.testing import JobKit
 from holdfast.values import WorkerStatus
 
 SHORT_S = 0.05
@@ -469,3 +470,17 @@ def test_inline_jobs_meet_both_ends(tmp_path: Path, caplog: pytest.LogCaptureFix
         "spy on_enqueue_error JobFailed",
     ]
     assert issubclass(JobFailed, HoldfastError)
+
+
+def test_a_job_that_a_test_performs_meets_both_ends(tmp_path: Path) -> None:
+    tenancy = Tenancy()
+    with Holdfast("memory://", directory=tmp_path, settings=Settings(), middleware=[tenancy]) as hf:
+
+        @hf.job
+        def bill(order: int) -> str:
+            return f"{order} of {tenancy.tenant.get()}"
+
+        with JobKit(hf) as kit:
+            tenancy.tenant.set("acme")
+            assert kit.perform(bill, 7) == "7 of acme"
+            kit.refute_enqueued(bill)

@@ -293,8 +293,13 @@ class JobKit:
                 raise TypeError("a definition has its arguments already; beside it there may be only attempt=")
             if not attempt >= 1:
                 raise ValueError(f"the first attempt is number 1, so there is no number {attempt}")
-        self.app.check(definition)
-        return self._stage.engine.envelopes.make(definition), attempt
+        # Through the hooks, as if it were kept: what they add to a job, its handler may need.
+        with self.app.enqueueing([definition]) as enqueueing:
+            [definition] = enqueueing.definitions
+            self.app.check(definition)
+            envelope = self._stage.engine.envelopes.make(definition)
+            enqueueing.ids = [envelope.id]
+        return envelope, attempt
 
     def _drain(self, queue: str | Collection[str] | None, within: float | timedelta | None, limit: int) -> "_Drain":
         if is_running():
