@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import stat
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -311,6 +312,17 @@ def test_a_key_others_can_read_is_found(worked: Terminal) -> None:
     assert planted(worked, "keys")[1].startswith(f"{key} holds signing keys and others can read it")
     [advice] = [each["advice"] for each in findings(worked) if each["check"] == "keys"]
     assert advice == f"chmod 600 {key}"
+
+
+def test_a_key_that_git_would_keep_is_found(worked: Terminal) -> None:
+    directory = worked.database.parent
+    subprocess.run(["git", "init", "--quiet", directory], check=True)
+    assert found_in(worked, "keys") == []  # our own .gitignore is there
+    (directory / ".gitignore").unlink()
+    level, sentence = planted(worked, "keys")
+    assert (level, sentence.split(" ", 1)[0]) == ("warning", str(directory / "signing.key"))
+    (directory / ".gitignore").write_text("*.key\n")
+    assert found_in(worked, "keys") == []
 
 
 def test_a_key_that_was_lost_is_found(worked: Terminal) -> None:

@@ -1,8 +1,11 @@
 """Signing keys: missing, open to others, or not those the jobs were signed with."""
 
 import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
@@ -12,6 +15,7 @@ from holdfast.queues.addresses import engine_of
 from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, is_open, read_keyring
 from holdfast.queues.signing import Keyring
 
+GIT_ANSWERS_WITHIN_S: Final = 2.0
 MAKE_ONE = "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
 
 
@@ -33,6 +37,12 @@ def key_findings(
     if file is not None and (found := list(_file(file, is_named=bool(named), signed=bool(known)))):
         yield from found
         return
+    if file is not None and _would_be_committed(file):
+        yield warning(
+            "keys",
+            f"{file} is not kept out of version control: who reads the history could sign jobs",
+            f"write  {file.name}  into {file.parent / '.gitignore'}, and the database beside it, too",
+        )
     try:
         ring = find_keyring(_given(hf), environment=environment, configured_file=hf.settings.signing_key_file)
         ring = ring or (read_keyring(file) if file is not None and file.exists() else None)
@@ -73,6 +83,18 @@ def _file(file: Path, *, is_named: bool, signed: bool) -> Findings:
             f"{file} holds signing keys and others can read it: they could sign jobs of their own",
             f"chmod 600 {file}",
         )
+
+
+def _would_be_committed(file: Path) -> bool:
+    """Whether git would take the file into its history; not so where there is no git."""
+    if not file.exists() or (git := shutil.which("git")) is None:
+        return False
+    asked = [git, "-C", str(file.parent), "check-ignore", "--quiet", file.name]
+    try:
+        answer = subprocess.run(asked, capture_output=True, timeout=GIT_ANSWERS_WITHIN_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 1  # 0 is ignored, and 128 no repository
 
 
 def _none(hf: Holdfast) -> Findings:
