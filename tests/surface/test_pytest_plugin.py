@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import plugin
+from holdfast.testing.drained import Drained
 
 ROOT = Path(__file__).parents[2]
 SHOP = """
@@ -104,6 +105,15 @@ def test_the_application_of_a_module_is_on_memory_for_one_test(project: Project,
     code, output = project.pytest("-q", "-W", "error", *parallel)
     assert (code, "5 passed" in output) == (0, True), output
     assert sorted(path.name for path in project.directory.iterdir()) == ["pytest.ini", "shop.py", "test_shop.py"]
+
+
+def test_counts_that_differ_are_shown_with_what_the_runs_failed_with() -> None:
+    ended = Drained(["dead"])
+    ended.errors = ["send: OSError: no answer", "send: OSError: no answer"]
+    said = plugin.pytest_assertrepr_compare("==", ended, {"succeeded": 1})
+    assert said == ["{'dead': 1} == {'succeeded': 1}", "  send: OSError: no answer"]
+    assert plugin.pytest_assertrepr_compare("==", {}, {"succeeded": 1}) is None
+    assert plugin.pytest_assertrepr_compare("in", ended, {}) is None
 
 
 def test_the_application_can_come_from_a_fixture(project: Project) -> None:

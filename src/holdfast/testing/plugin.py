@@ -3,6 +3,7 @@
 pytest loads it at every start, also for projects that never ask for a fixture of ours: so it loads nothing itself.
 """
 
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -18,6 +19,19 @@ SETTING = "holdfast_app"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(SETTING, "the Holdfast application under test, as MODULE:NAME", default="")
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Say of counts that differ what the runs have failed with, a line each."""
+    if "holdfast.testing.drained" not in sys.modules:
+        return None  # nobody has drained anything
+    from holdfast.testing.drained import Drained
+
+    if op != "==" or not (isinstance(left, Drained) or isinstance(right, Drained)):
+        return None
+    sides = [repr(dict(side)) if isinstance(side, Drained) else repr(side) for side in (left, right)]
+    errors = [f"  {line}" for side in (left, right) if isinstance(side, Drained) for line in dict.fromkeys(side.errors)]
+    return [f"{sides[0]} == {sides[1]}", *errors]
 
 
 @pytest.fixture
