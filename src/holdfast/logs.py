@@ -11,14 +11,14 @@ from holdfast.errors import ConfigError
 from holdfast.execution.logs import job_fields
 from holdfast.plaintext import plain
 
-__all__ = ["JobFilter", "JsonFormatter", "job_fields", "log_to_stderr"]
+__all__ = ["JsonFormatter", "RunFilter", "job_fields", "log_to_stderr"]
 
 FIELDS: Final = ("job_id", "job", "queue", "attempt", "delivery")
 FORMAT_VARIABLE: Final = "HOLDFAST_LOG_FORMAT"
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"} | frozenset(FIELDS)
 
 
-class JobFilter(logging.Filter):
+class RunFilter(logging.Filter):
     """Lets every record pass, with the attributes `job_id`, `job`, `queue`, `attempt` and `delivery`.
 
     They are None for a record that was made outside of a run; what somebody has given as `extra` stays. It belongs on
@@ -34,7 +34,7 @@ class JobFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: when, how bad, who, what; which run, with `JobFilter`; and what came as `extra`."""
+    """A record as one line of JSON: when, how bad, who, what; which run, with `RunFilter`; and what came as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, object] = {
@@ -67,7 +67,7 @@ class PlainFormatter(logging.Formatter):
 def log_to_stderr() -> None:
     """Print warnings and worse, as text or as HOLDFAST_LOG_FORMAT says, unless the program has decided otherwise."""
     handler = logging.StreamHandler()
-    handler.addFilter(JobFilter())
+    handler.addFilter(RunFilter())
     match os.environ.get(FORMAT_VARIABLE, "text"):
         case "text" | "":
             handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Holdfast, JobContext
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
-from holdfast.logs import FORMAT_VARIABLE, JobFilter, JsonFormatter, job_fields, log_to_stderr
+from holdfast.logs import FORMAT_VARIABLE, JsonFormatter, RunFilter, job_fields, log_to_stderr
 
 log = logging.getLogger("shop")
 
@@ -23,7 +23,7 @@ class Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.addFilter(JobFilter())
+        self.addFilter(RunFilter())
         self.setFormatter(JsonFormatter())
         self.records: list[logging.LogRecord] = []
 

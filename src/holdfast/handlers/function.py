@@ -11,7 +11,7 @@ from msgspec import UNSET
 from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.handlers.contract import Handler, JobContext
-from holdfast.handlers.dependencies import Factory, Injection, dependency_of
+from holdfast.handlers.dependencies import Factory, Injection, dependency_of, parameters_of
 from holdfast.handlers.payload import check_readable, decoder_of, why_unreadable
 
 _NULL = b"null"
@@ -140,18 +140,7 @@ def _key_of(function: Callable[..., object]) -> str:
 
 
 def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Parameter]:
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError, SyntaxError) as problem:
-        raise DefinitionError(
-            f"job '{key}': an annotation cannot be evaluated ({problem}); import its name where the function is "
-            "defined, outside of TYPE_CHECKING"
-        ) from problem
-    except (TypeError, ValueError) as problem:
-        raise DefinitionError(
-            f"job '{key}': {function!r} shows no signature ({problem}); wrap it in a def"
-        ) from problem
-    parameters = list(signature.parameters.values())
+    parameters = parameters_of(function, f"job '{key}'")
     for parameter in parameters:
         if parameter.kind in _CANNOT_BE_NAMED:
             raise DefinitionError(

@@ -47,10 +47,6 @@ class WorkerLoop:
         """Fetch nothing more; the running job finishes. Safe to call from a signal handler."""
         self._is_stopping = True
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
-
     def run(self) -> None:
         """Work until stopped, drained (`burst`) or `max_jobs` jobs are done."""
         failures = 0

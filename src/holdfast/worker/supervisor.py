@@ -153,11 +153,6 @@ class Supervisor:
         return self._departure.is_begun
 
     @property
-    def in_hand(self) -> frozenset[Flight]:
-        """The jobs that were fetched and have no verdict yet."""
-        return frozenset(self._holdings.flights)
-
-    @property
     def running(self) -> int:
         """How many jobs are running."""
         return len(self._pool.flights())
