@@ -1,6 +1,7 @@
 """`generate`: what it writes is what systemd, Docker and Compose read."""
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import click
 import pytest
 import yaml
 
+from holdfast import __version__
 from holdfast.cli import cli
 
 from .terminal import Terminal
@@ -54,6 +56,20 @@ def test_the_service_starts_the_worker_as_asked(terminal: Terminal) -> None:
     assert unit["KillMode"] == "mixed"
 
 
+def test_a_printed_service_says_where_it_belongs(terminal: Terminal) -> None:
+    assert "save it as /etc/systemd/system/shop.service" in terminal("generate", "systemd", "--name", "shop").err
+    assert "save it as" not in terminal("generate", "systemd", "--output", ".").err
+
+
+def test_the_service_may_write_to_every_embedded_database(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "slow jobs").mkdir()
+    urls = {"slow": f"sqlite:///{tmp_path}/slow%20jobs/jobs.db", "far": "redis://db", "near": "sqlite:///near.db"}
+    terminal.config.write_text("[backends]\n" + "".join(f'{name} = "{url}"\n' for name, url in urls.items()))
+    [text] = files(terminal, "systemd").values()
+    writable = [line.removeprefix("ReadWritePaths=") for line in text.splitlines() if line.startswith("ReadWrite")]
+    assert writable == [str(terminal.project), f'"{tmp_path}/slow jobs"']
+
+
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("directory", ["project", "100% $HOME \"quoted\" 'place'"])
 def test_systemd_understands_the_service(
@@ -87,6 +103,8 @@ def test_nothing_is_run_by_root(terminal: Terminal) -> None:
 def instructions(dockerfile: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in dockerfile.splitlines():
+        if line.startswith("#"):
+            continue
         name, _, rest = line.partition(" ")
         assert name.isupper(), line
         found.setdefault(name, []).append(rest)
@@ -108,6 +126,7 @@ def test_the_image_is_not_roots_and_has_a_health_check(terminal: Terminal) -> No
     assert words[-2:] == ["--probe-port", "7001"]
     is_a_start(words)
     assert ".holdfast" in made[".dockerignore"].splitlines()
+    assert "*.db" in made[".dockerignore"].splitlines()
     assert "*.key" in made[".dockerignore"].splitlines()
 
 
@@ -121,6 +140,19 @@ def test_the_image_installs_what_the_project_needs(terminal: Terminal) -> None:
     terminal.write("pyproject.toml", '[project]\nname = "shop"\n')
     terminal.config.write_text('url = "postgresql://db/shop"\n')
     assert installs() == 'pip install --no-cache-dir "holdfast[postgres]" .'
+
+
+def test_the_image_says_how_to_install_what_is_not_published(terminal: Terminal) -> None:
+    terminal.config.write_text('url = "postgresql://db/shop"\n')
+    lines = files(terminal, "docker")["Dockerfile"].splitlines()
+    install = next(number for number, line in enumerate(lines) if line.startswith("RUN pip install"))
+    told = " ".join(line.removeprefix("# ") for line in lines[install - 3 : install])
+    assert told.startswith("Holdfast is not published yet.")
+    assert "pip wheel --no-deps --wheel-dir . path/to/checkout" in told
+    # What is to be written instead is a wheel of this version, and what stands there is what it replaces.
+    wheel, replaced = re.findall(r'"([^"]+)"', told)
+    assert wheel == f"./holdfast-{__version__}-py3-none-any.whl[postgres]"
+    assert f'"{replaced}"' in lines[install]
 
 
 def service(terminal: Terminal, *words: str) -> dict[str, Any]:

@@ -113,6 +113,11 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
     assert {block.mark for page in PAGES for block in blocks_of(page)} <= known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_nobody_is_told_to_install_what_is_not_published(page: Path) -> None:
+    assert not re.search(r"pip install (?:-\S+ )*['\"]?holdfast\b", page.read_text(encoding="utf-8"))
+
+
 def anchors_of(page: Path) -> set[str]:
     """The fragments that a page's headings can be reached by."""
     headings = HEADING.findall(page.read_text(encoding="utf-8"))

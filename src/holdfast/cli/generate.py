@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from msgspec import Struct
 
+from holdfast import __version__
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
 from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues
@@ -31,6 +32,7 @@ PROBE_PORT: Final = 7001
 CONTAINER_UID: Final = 10001
 CONTAINER_DATA: Final = "/var/lib/holdfast"
 EXTRAS: Final = {"postgresql": "postgres", "mysql": "mysql", "redis": "redis"}
+WHEEL: Final = f"holdfast-{__version__}-py3-none-any.whl"
 _user_pattern: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _name_pattern: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _app_pattern: Final = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?")
@@ -159,6 +161,8 @@ def systemd(**said: Any) -> None:
     wanted = Wanted(**said)
     name = f"{wanted.name}.service"
     _deliver([File(name=name, text=_unit(wanted, Holdfast()))], wanted)
+    if wanted.output is None:
+        say(f"save it as /etc/systemd/system/{name}")
     say(f"then:  systemctl daemon-reload && systemctl enable --now {name}")
 
 
@@ -224,7 +228,6 @@ def _unit(wanted: Wanted, hf: Holdfast) -> str:
     start = [str(program)] if program.exists() else [sys.executable, "-m", "holdfast"]
     place = hf.project.directory
     stop = wanted.stop_within_s
-    writes = _written_place(hf)
     sections = {
         "Unit": [
             ("Description", f"Holdfast worker{f' of {wanted.app}' if wanted.app else ''}"),
@@ -250,7 +253,7 @@ def _unit(wanted: Wanted, hf: Holdfast) -> str:
             ("NoNewPrivileges", "yes"),
             ("PrivateTmp", "yes"),
             ("ProtectSystem", "strict"),
-            *([("ReadWritePaths", _quoted(str(writes)))] if writes else []),
+            *(("ReadWritePaths", _quoted(str(place))) for place in _written_places(hf)),
         ],
         "Install": [("WantedBy", "multi-user.target")],
     }
@@ -259,15 +262,14 @@ def _unit(wanted: Wanted, hf: Holdfast) -> str:
     )
 
 
-def _written_place(hf: Holdfast) -> Path | None:
-    """What a worker writes to: the directory of an embedded database, or, where that is still to be made, the one
+def _written_places(hf: Holdfast) -> list[Path]:
+    """What a worker writes to: the directory of each embedded database, or, where that is still to be made, the one
     above it.
     """
     from holdfast.queues.addresses import engine_of, sqlite_path
 
-    if engine_of(hf.url) != "sqlite":
-        return None
-    return next((place for place in sqlite_path(hf.url).parents if place.is_dir()), None)
+    files = [sqlite_path(url) for url in hf.backends.urls.values() if engine_of(url) == "sqlite"]
+    return list(dict.fromkeys(next(place for place in file.parents if place.is_dir()) for file in files))
 
 
 def _escaped(text: str) -> str:
@@ -291,7 +293,7 @@ def _this_user() -> str:
 
 
 def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
-    ignored = [".git", ".venv", "__pycache__", ".holdfast", "*.key", "*.env", ""]
+    ignored = [".git", ".venv", "__pycache__", ".holdfast", "*.db", "*.key", "*.env", ""]
     return [
         File(name="Dockerfile", text=_dockerfile(wanted, hf)),
         File(name=".dockerignore", text="\n".join(ignored)),
@@ -305,7 +307,7 @@ def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
 
     user = wanted.user or "holdfast"
     engine = engine_of(hf.url)
-    package = f"holdfast[{EXTRAS[engine]}]" if engine in EXTRAS else "holdfast"
+    extra = f"[{EXTRAS[engine]}]" if engine in EXTRAS else ""
     start = ["holdfast", *wanted.start_words(), "--probe-port", str(PROBE_PORT)]
     check = ["holdfast", "health", "--live", "--url", f"http://127.0.0.1:{PROBE_PORT}"]
     lines = [
@@ -313,7 +315,10 @@ def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
         f"RUN useradd --system --uid {CONTAINER_UID} --create-home --home-dir {CONTAINER_DATA} {user}",
         "WORKDIR /app",
         "COPY . .",
-        f"RUN pip install --no-cache-dir {json.dumps(package)}{_dependencies(hf.project.directory)}",
+        "# Holdfast is not published yet. Until it is, make a wheel of your checkout, beside this file:",
+        "#   pip wheel --no-deps --wheel-dir . path/to/checkout",
+        f'# and write "./{WHEEL}{extra}" for "holdfast{extra}" in the next line.',
+        f'RUN pip install --no-cache-dir "holdfast{extra}"{_dependencies(hf.project.directory)}',
         *([f"ENV HOLDFAST_URL=sqlite:///{CONTAINER_DATA}/jobs.db"] if engine == "sqlite" else []),
         f"VOLUME {CONTAINER_DATA}",
         f"USER {CONTAINER_UID}",

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +24,7 @@ from tests.contrib.site.elsewhere import wander
 from holdfast.contrib.django import HoldfastBackend
 from holdfast.contrib.django.backend import backend_of, priority_of
 from holdfast.contrib.django.management.commands.holdfast import with_app
-from holdfast.contrib.django.place import url_of_database
+from holdfast.contrib.django.place import place_of, url_of_database
 from holdfast.contrib.django.worker import application
 from holdfast.errors import JobCancelled
 
@@ -169,6 +171,16 @@ def test_what_cannot_be_written_is_a_failure_that_is_not_repeated() -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         tasks.add.enqueue(object())  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     assert kept() == before
+
+
+def test_a_value_that_is_too_large_to_be_kept_is_not_taken_for_none() -> None:
+    result = tasks.large.enqueue()
+    work()
+    result.refresh()
+    for told in (result, tasks.large.get_result(result.id), tasks.large.using(backend="here").enqueue()):
+        assert told.status == TaskResultStatus.SUCCESSFUL
+        with pytest.raises(ValueError, match="succeeded, result not kept: 70,002 bytes, limit 65,536"):
+            _ = told.return_value
 
 
 def test_the_context_tells_the_attempt_and_the_result() -> None:
@@ -420,6 +432,14 @@ def test_what_is_wrong_is_told_to_whoever_enqueues() -> None:
             backend_of(alias)
 
 
+def test_a_place_shows_neither_its_password_nor_its_key() -> None:
+    there = {"url": "postgresql://ada:hunter2@db.example/shop", "signing_key": "k" * 32}
+    shown = repr(place_of("default", there))
+    assert "ada:…@db.example/shop" in shown
+    assert "hunter2" not in shown
+    assert "kkk" not in shown
+
+
 def test_every_thread_has_the_same_application() -> None:
     backend = task_backends["default"]
     assert isinstance(backend, HoldfastBackend)
@@ -439,6 +459,18 @@ def test_the_command_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
     assert "tests.contrib.site.tasks.add" in capsys.readouterr().out
     with pytest.raises(CommandError, match="no backend of Holdfast"):
         call_command("holdfast", "--backend", "immediate", "list")
+
+
+def test_a_worker_leaves_the_other_backends_where_they_are() -> None:
+    passed = tasks.pass_on.enqueue(5)
+    start = ["holdfast", "--backend", "slow", "worker", "start", "--burst", "--quiet"]
+    worked = subprocess.run([sys.executable, "-m", "django", *start], capture_output=True, text=True, check=False)
+    assert worked.returncode == 0, worked.stderr
+    there = tasks.pass_on.get_result(passed.id)
+    assert there.status == TaskResultStatus.SUCCESSFUL
+    work()
+    assert tasks.add.get_result(str(there.return_value)).return_value == 5
+    assert kept("slow") == 1
 
 
 def test_commands_that_want_an_application_are_told_it() -> None:

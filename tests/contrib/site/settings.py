@@ -47,6 +47,10 @@ TASKS = {
         "ENQUEUE_ON_COMMIT": False,
         "OPTIONS": {**QUICK, "url": "memory://"},
     },
+    "slow": {
+        "BACKEND": "holdfast.contrib.django.HoldfastBackend",
+        "OPTIONS": {**QUICK, "url": f"sqlite:///{BASE_DIR / 'slow.db'}", "signing_key": "of the slow ones alone " * 2},
+    },
     "here": {"BACKEND": "holdfast.contrib.django.HoldfastBackend", "OPTIONS": {**QUICK, "url": "sync://"}},
     "immediate": {"BACKEND": "django_tasks.backends.immediate.ImmediateBackend"},
 }

@@ -44,6 +44,16 @@ def unwritable() -> object:
 
 
 @task()
+def large() -> str:
+    return "x" * 70_000
+
+
+@task(backend="slow")
+def pass_on(a: int) -> str:
+    return add.enqueue(a).id
+
+
+@task()
 def shapes() -> dict[str, Any]:
     return {"tuple": (1, 2), "bytes": b"text", "none": None}
 

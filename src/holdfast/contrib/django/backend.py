@@ -29,7 +29,7 @@ from holdfast.contrib.django.framework import (
     task_enqueued,
 )
 from holdfast.contrib.django.place import Place, place_of
-from holdfast.contrib.django.results import META, Call, Enqueued, result_of_job, utc
+from holdfast.contrib.django.results import META, Call, Enqueued, HoldfastResult, result_of_job, utc
 from holdfast.contrib.django.running import handler_of
 from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_queue
@@ -93,7 +93,7 @@ class HoldfastBackend(BaseTaskBackend):
     def enqueue(self, task: "Task[..., Any]", args: Iterable[Any], kwargs: Mapping[str, Any]) -> "TaskResult[Any]":
         """Keep the task for a worker: in the caller's transaction, if there is one, so that both are kept or none."""
         self.validate_task(task)
-        result: TaskResult[Any] = TaskResult(
+        result: TaskResult[Any] = HoldfastResult(
             task=task,
             id="",
             status=TaskResultStatus.READY,

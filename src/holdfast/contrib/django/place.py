@@ -16,6 +16,7 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.queues.addresses import redacted
 from holdfast.queues.keyfiles import find_keyring
 
 OWN_OPTIONS: Final = ("database", "modules", "signing_key")
@@ -47,6 +48,10 @@ class Place(Struct, frozen=True, kw_only=True):
     settings: Settings
     project: Project
     problem: str | None = None
+
+    def __repr__(self) -> str:
+        # Pages of errors show it: no password, and no key.
+        return f"Place(alias={self.alias!r}, url={redacted(self.url)!r}, database={self.database!r})"
 
     def is_still_there(self) -> bool:
         """Whether looking again would find the same."""

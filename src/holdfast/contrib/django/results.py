@@ -28,6 +28,25 @@ _STATUS: Final = {
 }
 
 
+class NotKept(Struct, frozen=True):
+    """What stands for a value that a task has returned, and that was not kept: why."""
+
+    why: str
+
+
+class HoldfastResult(TaskResult):  # type: ignore[type-arg] # it is not generic in Django 6
+    """A result that says so if the value of its task was not kept."""
+
+    __slots__ = ()
+
+    @property
+    def return_value(self) -> Any:
+        value: Any = self._return_value
+        if isinstance(value, NotKept):
+            raise ValueError(f"Task succeeded, {value.why}: keep it elsewhere, and return where it is")
+        return super().return_value
+
+
 class Call(Struct, frozen=True, kw_only=True):
     """The payload of a task: its arguments, as Django normalized them."""
 
@@ -77,7 +96,7 @@ def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "T
     call: Call = context.payload
     enqueued = enqueued_of(context.meta)
     now = timezone.now()
-    return TaskResult(
+    return HoldfastResult(
         task=as_enqueued(task, alias, context.queue, enqueued),
         id=context.id,
         status=TaskResultStatus.RUNNING,
@@ -105,7 +124,7 @@ def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engin
         worker_id, running = _running(job.id, engine)
         worker_ids.append(worker_id or _run(len(runs) + 1))
         started += [running.started_at] if running is not None else []
-    result: TaskResult[Any] = TaskResult(
+    result = HoldfastResult(
         task=as_enqueued(task, alias, job.queue, enqueued),
         id=job.id,
         status=_STATUS.get(job.state, TaskResultStatus.READY),
@@ -119,9 +138,15 @@ def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engin
         errors=_errors(job, runs),
         worker_ids=worker_ids,
     )
-    if job.state is JobState.COMPLETED and runs and runs[-1].result is not None:
-        object.__setattr__(result, "_return_value", msgspec.json.decode(runs[-1].result))
+    if job.state is JobState.COMPLETED and runs:
+        object.__setattr__(result, "_return_value", _value(runs[-1]))
     return result
+
+
+def _value(run: AttemptRecord) -> Any:
+    if run.result is None:
+        return NotKept(run.note) if run.note else None
+    return msgspec.json.decode(run.result)
 
 
 def _call_of(job: JobView) -> Call:

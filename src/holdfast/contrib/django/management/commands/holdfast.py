@@ -14,6 +14,7 @@ from holdfast.config import KEYS
 from holdfast.contrib.django import worker
 from holdfast.contrib.django.backend import backend_of
 from holdfast.contrib.django.framework import DEFAULT_TASK_BACKEND_ALIAS
+from holdfast.contrib.django.place import Place
 from holdfast.queues.keyfiles import KEY_VARIABLE
 
 TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
@@ -44,14 +45,11 @@ class Command(BaseCommand):
             raise CommandError(place.problem)
         if arguments[:1] != ["doctor"] and takes_app(arguments):
             self.check()
+        os.environ["PYTHONPATH"] = _path()
+        if not takes_app(arguments):
+            # An application knows all of this, and in a worker the other backends would take it for theirs.
+            os.environ |= _environment(backend, place)
         arguments = with_app(arguments, f"{worker.__name__}:{backend}")
-        os.environ |= {
-            **{key.variable: said for name, said in _said(backend) if (key := KEYS[name]).variable is not None},
-            "HOLDFAST_URL": place.url,
-            "PYTHONPATH": _path(),
-        }
-        if place.signing_key is not None:
-            os.environ[KEY_VARIABLE] = place.signing_key
         # A worker that reloads starts itself again, as it was called.
         sys.argv = ["holdfast", *arguments]
         main(arguments)
@@ -71,8 +69,15 @@ def with_app(arguments: list[str], app: str) -> list[str]:
     return [*arguments, "--app", app]
 
 
+def _environment(backend: str, place: Place) -> dict[str, str]:
+    """The variables that lead a command that knows nothing of Django to the jobs of this backend."""
+    key = {} if place.signing_key is None else {KEY_VARIABLE: place.signing_key}
+    said = {variable: value for name, value in _said(backend) if (variable := KEYS[name].variable) is not None}
+    return {**said, **key, "HOLDFAST_URL": place.url}
+
+
 def _said(backend: str) -> list[tuple[str, str]]:
-    """The settings among the OPTIONS, as variables have them: for commands that know nothing of Django."""
+    """The settings among the OPTIONS, as variables have them."""
     options: dict[str, Any] = backend_of(backend).options
     said = [(name.replace("_", "-"), value) for name, value in options.items()]
     return [
