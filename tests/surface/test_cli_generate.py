@@ -182,6 +182,16 @@ def test_compose_asks_for_what_is_secret(terminal: Terminal) -> None:
     assert environment["HOLDFAST_SIGNING_KEY"].startswith("${HOLDFAST_SIGNING_KEY:?")
 
 
+def test_files_that_are_kept_apart_still_build_the_project(terminal: Terminal) -> None:
+    (terminal.project / "deploy").mkdir()
+    answer = terminal("generate", "compose", "--output", "deploy")
+    assert answer.out.splitlines()[-1] == "✓ deploy/Dockerfile.dockerignore"
+    [(name, found)] = yaml.safe_load((terminal.project / "deploy/compose.yaml").read_text())["services"].items()
+    assert found["build"] == {"context": "..", "dockerfile": "deploy/Dockerfile"}
+    answer = terminal("generate", "docker", "--output", "deploy", "--force")
+    assert f"docker build -t {name} -f deploy/Dockerfile {terminal.project}" in answer.err
+
+
 def test_files_are_written_whole_or_not_at_all(terminal: Terminal) -> None:
     terminal.write("Dockerfile", "FROM scratch\n")
     answer = terminal("generate", "compose", "--output", ".")

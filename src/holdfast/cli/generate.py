@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -178,8 +179,11 @@ def docker(**said: Any) -> None:
     from holdfast.app import Holdfast
 
     wanted = Wanted(**said)
-    _deliver(_docker_files(wanted, Holdfast()), wanted)
-    say(f"then:  docker build -t {wanted.name} . && docker run -v {wanted.name}:{CONTAINER_DATA} {wanted.name}")
+    hf = Holdfast()
+    _deliver(_docker_files(wanted, hf), wanted)
+    away = _away(wanted, hf)
+    build = "." if away is None else f"-f {Path(wanted.output or '.') / 'Dockerfile'} {hf.project.directory}"
+    say(f"then:  docker build -t {wanted.name} {build} && docker run -v {wanted.name}:{CONTAINER_DATA} {wanted.name}")
 
 
 @generate.command()
@@ -296,7 +300,7 @@ def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
     ignored = [".git", ".venv", "__pycache__", ".holdfast", "*.db", "*.key", "*.env", ""]
     return [
         File(name="Dockerfile", text=_dockerfile(wanted, hf)),
-        File(name=".dockerignore", text="\n".join(ignored)),
+        File(name=".dockerignore" if _away(wanted, hf) is None else "Dockerfile.dockerignore", text="\n".join(ignored)),
     ]
 
 
@@ -341,6 +345,29 @@ def _dependencies(project: Path | None) -> str:
     return " -r requirements.txt" if (project / "requirements.txt").is_file() else ""
 
 
+def _away(wanted: Wanted, hf: Holdfast) -> tuple[str, str] | None:
+    """The ways from the files to the project and back, if they are written elsewhere than into its directory."""
+    project = hf.project.directory
+    if wanted.output is None or project is None or Path(wanted.output).resolve() == project.resolve():
+        return None
+    output = Path(wanted.output).resolve()
+    return os.path.relpath(project.resolve(), output), os.path.relpath(output, project.resolve())
+
+
+def _build(wanted: Wanted, hf: Holdfast) -> list[str]:
+    import json
+
+    away = _away(wanted, hf)
+    if away is None:
+        return ["    build: ."]
+    there, back = away
+    return [
+        "    build:",
+        f"      context: {json.dumps(there)}",
+        f"      dockerfile: {json.dumps(f'{back}/Dockerfile')}",
+    ]
+
+
 def _compose(wanted: Wanted, hf: Holdfast) -> str:
     import json
 
@@ -360,7 +387,7 @@ def _compose(wanted: Wanted, hf: Holdfast) -> str:
     lines = [
         "services:",
         f"  {wanted.name}:",
-        "    build: .",
+        *_build(wanted, hf),
         "    init: true",
         "    restart: unless-stopped",
         f"    user: {json.dumps(str(CONTAINER_UID))}",
