@@ -156,10 +156,6 @@ def content_digest(wire: bytes) -> bytes:
     message = describe(wire)
     if message is None:
         return hashlib.blake2b(wire, digest_size=16).digest()
-    meta = msgspec.json.decode(message.meta)
-    if isinstance(meta, dict):  # it may come from anybody
-        noted = cast("dict[str, Any]", meta)
-        meta = {name: value for name, value in noted.items() if name not in _TRACE_MEMBERS}
     content = (
         message.job,
         msgspec.json.decode(message.payload),
@@ -170,10 +166,18 @@ def content_digest(wire: bytes) -> bytes:
         message.timeout,
         message.backoff,
         message.tags,
-        meta,
+        without_trace(msgspec.json.decode(message.meta)),
         message.fence,
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
+
+
+def without_trace(meta: object) -> object:
+    """What of a job's meta is part of what the job is."""
+    if not isinstance(meta, dict):  # it may come from anybody
+        return meta
+    noted = cast("dict[str, Any]", meta)
+    return {name: value for name, value in noted.items() if name not in _TRACE_MEMBERS}
 
 
 def encode_value(value: object) -> bytes:

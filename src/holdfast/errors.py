@@ -151,7 +151,9 @@ class UnknownJob(JobError):
     """There is no record under this id."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"no job '{job_id}' is known here: it was never accepted, or its record has been pruned")
+        super().__init__(
+            f"no job '{job_id}' is known here: it was never accepted, or its record has been pruned or deleted"
+        )
         self.job_id = job_id
 
 

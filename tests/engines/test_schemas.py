@@ -126,6 +126,13 @@ def run_a_job(url: str) -> None:
         assert engine.settle([Ack(lease=lease)]) == [True]
 
 
+@pytest.mark.parametrize("engine", ["postgresql", "mysql"])
+def test_who_asks_for_health_makes_no_schema(terminal: Terminal, place: Place) -> None:
+    answer = terminal("health", "--full", "--url", place.url)
+    assert (answer.code, answer.out.count("store"), "no schema yet" in answer.out) == (0, 1, True)
+    assert place.tables() == set()
+
+
 @pytest.mark.parametrize("engine", WITH_TABLES)
 def test_what_is_printed_makes_the_schema_that_the_engine_would_have_made(
     terminal: Terminal, place: Place, monkeypatch: pytest.MonkeyPatch

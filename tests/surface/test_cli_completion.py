@@ -153,6 +153,26 @@ def test_zsh_is_told_behind_what_is_there(terminal: Terminal) -> None:
     assert text.count("holdfast completion >>>") == 1
 
 
+def test_a_block_without_its_end_is_refused(terminal: Terminal) -> None:
+    startup = terminal.home / ".zshrc"
+    text = "alias a=b\n# >>> holdfast completion >>>\nexport A=1\n"
+    startup.write_text(text)
+    answer = terminal("completion", "install", "zsh")
+    assert (answer.code, startup.read_text()) == (2, text)
+    assert "remove what is left of them, then run this again" in answer.err
+
+
+def test_a_linked_startup_file_stays_a_link(terminal: Terminal) -> None:
+    kept = terminal.home / "dotfiles.zshrc"
+    kept.write_text("alias a=b\n")
+    kept.chmod(0o640)
+    (terminal.home / ".zshrc").symlink_to(kept)
+    assert terminal("completion", "install", "zsh").code == 0
+    assert (terminal.home / ".zshrc").is_symlink()
+    assert kept.read_text().startswith("alias a=b\n# >>> holdfast")
+    assert kept.stat().st_mode & 0o777 == 0o640
+
+
 def test_the_shell_is_the_users_own_unless_said(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
     assert terminal("completion", "show", "--json").json["shell"] == "fish"

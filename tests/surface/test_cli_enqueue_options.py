@@ -292,6 +292,7 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
     [
         (["--", "rm", "-rf", "/"], 4, "command 'rm' is not allowed here"),
         (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
+        (["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"], 4, "job 'taken' already exists with other content"),
         (["--job", "x", "text=@big"], 2, "bytes on the wire, the limit is 1,048,576"),
         (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// end with this command"),
     ],
@@ -302,8 +303,9 @@ def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list
     answer = terminal("enqueue", "--dry-run", *words)
     assert (answer.code, answer.out) == (code, "")
     assert why in answer.err
-    same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1")
-    assert "taken is already there, pending: the same content adds nothing" in same.err
+    for traced in ([], ["--meta", "traceparent=00-1"]):
+        same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1", *traced)
+        assert "taken is already there, pending: the same content, as far as can be seen, adds nothing" in same.err
     assert len(terminal.jobs()) == 1
 
 

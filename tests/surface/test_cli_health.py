@@ -1,6 +1,8 @@
 """`health`: asked at the store and at a worker's probes, for people, programs, orchestrators and Nagios."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -88,6 +90,25 @@ def test_an_engine_that_cannot_be_reached_is_unhealthy(terminal: Terminal) -> No
     assert "cannot be used now" in found["store"][1]
 
 
+def test_asking_makes_no_schema(terminal: Terminal) -> None:
+    path = terminal.write("empty.db", b"")
+    for question in ("--live", "--ready", "--full"):
+        seen = checks(terminal, question, "--url", f"sqlite:///{path}", code=0)
+        assert (list(seen), "no schema yet" in seen["store"][1]) == (["store"], True)
+    assert path.read_bytes() == b""
+
+
+def test_a_file_of_another_program_is_one_line(terminal: Terminal) -> None:
+    path = terminal.project / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+    before = path.read_bytes()
+    answer = terminal("health", "--url", f"sqlite:///{path}")
+    assert (answer.code, answer.out.count("store")) == (1, 1)
+    assert "a file of another program: choose another one" in answer.out
+    assert path.read_bytes() == before
+
+
 def test_a_setting_that_is_wrong_is_no_answer(terminal: Terminal) -> None:
     terminal.config.write_text("lease = 0\n")
     assert terminal("health").code == 2
@@ -156,6 +177,12 @@ def test_a_worker_that_does_not_answer_is_not_live(terminal: Terminal, url: str)
     answer = terminal("health", "--live", "--url", url)
     assert answer.code in (1, 2)
     assert "Traceback" not in answer.err
+
+
+def test_a_password_is_not_repeated(terminal: Terminal) -> None:
+    answer = terminal("health", "--json", "--url", "http://ada:secret@127.0.0.1:1")
+    assert (answer.code, answer.json["location"]) == (1, "http://ada:…@127.0.0.1:1")
+    assert "secret" not in answer.out + answer.err
 
 
 def test_no_proxy_stands_between(terminal: Terminal, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,8 @@ def test_ids_come_from_stdin(shop: Terminal) -> None:
 
 def test_jobs_are_retried_by_a_search_and_history_is_kept(shop: Terminal) -> None:
     rehearsed = shop("retry", "--where", "args.user:42", "--dry-run", "--json").json
-    assert rehearsed == [{"schema": "holdfast.job.rehearsal/1", "id": "f42", "state": "dead", "would": "retry"}]
+    schema = "holdfast.job.rehearsal/1"
+    assert rehearsed == [{"schema": schema, "id": "f42", "state": "dead", "would": "retry", "refused": False}]
     assert shop("retry", "--where", "args.user:42", "--json").json == [
         {"schema": "holdfast.job.retry/1", "id": "f42", "answer": "replayed"}
     ]
@@ -205,6 +206,39 @@ def test_only_what_has_ended_is_deleted(shop: Terminal) -> None:
     assert sorted(one["id"] for one in deleted if one["deleted"]) == ["f1", "f42"]
     assert ids(shop("list", "-q", "--state", "dead")) == []
     assert shop("delete", "nobody", "--dry-run").code == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "refused", "done"),
+    [
+        (["delete"], "w1", "g1"),
+        (["retry"], "w1", "f1"),
+        (["retry"], "g1", "f1"),
+        (["cancel"], "g1", "w1"),
+        (["dlq", "retry"], "w1", "f1"),
+        (["dlq", "discard"], "g1", "f1"),
+    ],
+)
+def test_what_would_be_refused_is_not_promised(shop: Terminal, command: list[str], refused: str, done: str) -> None:
+    state = shop.job(refused)["state"]
+    answer = shop(*command, refused, done, "--dry-run")
+    assert (answer.code, answer.out.startswith(f"would {command[-1]} {done} (")) == (4, True)
+    assert f"✗ {refused} is {state}: would be refused\n" in answer.err
+    document = shop(*command, refused, done, "--dry-run", "--json").json
+    assert [one["refused"] for one in document] == [True, False]
+    for ids in ([refused], [refused, "nobody"], ["nobody"]):
+        assert shop(*command, *ids, "--dry-run").code == shop(*command, *ids).code != 0
+
+
+def test_an_expired_job_is_not_promised_a_new_life(shop: Terminal) -> None:
+    shop("enqueue", '{"id": "late", "job": "greet"}', "--expires", "100ms", "--delay", "1h")
+    shop("cancel", "late")
+    while shop("retry", "late", "--dry-run").code == 0:
+        pass
+    answer = shop("retry", "late", "--dry-run")
+    assert (answer.code, "✗ late has expired: would be refused" in answer.err) == (4, True)
+    assert shop("retry", "late").code == 4
+    assert shop("retry", "late", "--dry-run", "--ignore-expiry").code == 0
 
 
 def test_dead_letters_are_searched_retried_and_discarded(shop: Terminal) -> None:
@@ -315,6 +349,8 @@ def test_a_purge_asks_with_the_exact_count(shop: Terminal) -> None:
 def test_reaping_takes_back_what_was_left(shop: Terminal) -> None:
     assert shop("queue", "reap", "--dry-run").out == "would take back 0 jobs\n"
     assert shop("queue", "reap", "mail").out == "✓ 0 jobs taken back\n"
+    for words in ([], ["--dry-run"]):
+        assert shop("queue", "reap", "Bad Name", *words).code == 2
 
 
 # Asking

@@ -226,6 +226,50 @@ def test_a_dead_letter_is_retried_and_found_by_its_words(live: Live, shop: Termi
     assert live.screen.ended() == 0
 
 
+def test_several_are_discarded_only_when_asked_for_twice(shop: Terminal) -> None:
+    pytest.importorskip("textual")
+    shop("enqueue", '{"id": "dead2", "job": "add"}')
+    with Holdfast(directory=shop.project) as hf:
+        engine = hf.backend()
+        engine.abandon(claim(engine), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
+    live = Live(shop.on_screen("top", "--every", "200ms", columns=160))
+    live.screen.wait_for("dead2")
+    live.press("/")
+    live.screen.wait_for("words that a job shows")
+    live.press("dead")
+    live.screen.wait_for("2 fit 'dead'")
+    live.press("\r")
+    live.screen.wait_for("esc shows all again")
+    live.press("x")
+    live.press(f"{ESCAPE}B")
+    live.press("x")
+    live.press("D")
+    live.screen.wait_for("discard 2 jobs for good? D again")
+    assert {shop.job(name)["state"] for name in ("dead1", "dead2")} == {"dead"}
+    live.press("D")
+    live.screen.wait_for("dead1 is discarded")
+    live.screen.wait_for("dead2 is discarded")
+    live.press("q")
+    assert live.screen.ended() == 0
+
+
+def test_what_is_selected_and_not_shown_is_left_alone(live: Live, shop: Terminal) -> None:
+    live.press(f"{ESCAPE}B")
+    live.press("x")
+    live.screen.wait_for("*")
+    live.press("/")
+    live.screen.wait_for("words that a job shows")
+    live.press("job1")
+    live.screen.wait_for("1 fit 'job1'")
+    live.press("\r")
+    live.screen.wait_for("esc shows all again")
+    live.press("D")
+    live.screen.wait_for("job1 is no dead letter")
+    assert shop.job("dead1")["state"] == "dead"
+    live.press("q")
+    assert live.screen.ended() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_killed_it_leaves_the_terminal_as_it_was(live: Live, number: signal.Signals) -> None:
     live.screen.process.send_signal(number)
@@ -264,4 +308,7 @@ def test_what_a_key_does_is_told_in_a_sentence(shop: Terminal) -> None:
         assert board.discard("job1") == "job1 is no dead letter; only those can be discarded"
         assert board.retry("nobody") == "nobody is not known any more"
         assert board.discard("dead1") == "dead1 is discarded"
+        shop("run", "--id", "over", "--", "false")
+        assert board.retry("over") == "over belongs to a `holdfast run` that is over, and nobody works its queue"
+        assert shop.job("over")["state"] == "dead"
         assert [job.id for job in board.look("cancelled add").jobs] == ["job1"]

@@ -11,7 +11,7 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say, say_where, span
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import change_options, chosen, confirm, counted, print_rehearsal, where_option
+from holdfast.cli.selecting import change_options, chosen, confirm, counted, only_in, print_rehearsal, where_option
 from holdfast.cli.waiting import looks
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
 
@@ -54,7 +54,9 @@ def cancel(
         engine = hf.backend()
         jobs = chosen(engine, job_ids, searches, within=UNFINISHED)
         if dry_run:
-            return 0 if print_rehearsal(engine, jobs, "cancel", as_json=as_json) else NOT_FOUND
+            # What is cancelled already is no mistake, here as there.
+            refusal = only_in((*UNFINISHED, JobState.CANCELLED))
+            return max(print_rehearsal(engine, jobs, "cancel", refusal, as_json=as_json), default=0)
         if jobs.is_bulk and jobs.ids:
             confirm(f"cancel {counted(len(jobs.ids), 'job')}", yes=yes)
         answers = {job_id: engine.cancel(job_id, reason) for job_id in jobs.ids}

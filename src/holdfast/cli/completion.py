@@ -11,6 +11,7 @@ from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.selecting import dry_run_option
+from holdfast.errors import ConfigError
 
 _BLOCK_BEGINS: Final = "# >>> holdfast completion >>>"
 _BLOCK_ENDS: Final = "# <<< holdfast completion <<<"
@@ -81,10 +82,12 @@ def install(ctx: click.Context, shell: str, dry_run: bool, as_json: bool) -> Non
     Examples:
       holdfast completion install
     """
+    from holdfast.config.writing import replace_file
+
     texts = _texts(ctx, shell)
     for path, text in texts.items() if not dry_run else ():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        replace_file(path, text, private=False)
     if as_json:
         print_json(InstalledDocument(shell=shell, files=tuple(map(str, texts)), written=not dry_run))
         return
@@ -127,7 +130,12 @@ def _with_block(path: Path, line: str) -> str:
     """What is in the file, with our lines in it once."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     before, begins, rest = text.partition(_BLOCK_BEGINS)
-    after = rest.partition(_BLOCK_ENDS)[2] if begins else ""
+    _, ends, after = rest.partition(_BLOCK_ENDS)
+    if begins and not ends:
+        raise ConfigError(
+            f"{path} has the line '{_BLOCK_BEGINS}' without '{_BLOCK_ENDS}' behind it, so that nobody knows where the "
+            "lines of Holdfast end: remove what is left of them, then run this again"
+        )
     if not begins and before and not before.endswith("\n"):
         before += "\n"
     # Completions of zsh work only behind compinit.

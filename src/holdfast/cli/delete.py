@@ -11,7 +11,17 @@ from holdfast.cli.documents import DeleteDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
-from holdfast.cli.selecting import Chosen, change_options, chosen, confirm, counted, print_rehearsal, where_option
+from holdfast.cli.selecting import (
+    Chosen,
+    change_options,
+    chosen,
+    confirm,
+    counted,
+    first_code,
+    only_in,
+    print_rehearsal,
+    where_option,
+)
 from holdfast.values import FINAL_STATES, JobState
 
 if TYPE_CHECKING:
@@ -41,18 +51,16 @@ def delete(
         engine = hf.backend()
         jobs = chosen(engine, job_ids, searches, within=[state for state in JobState if state.is_final])
         if dry_run:
-            return 0 if print_rehearsal(engine, jobs, "delete", as_json=as_json) else NOT_FOUND
+            return first_code(print_rehearsal(engine, jobs, "delete", only_in(FINAL_STATES), as_json=as_json))
         answers = discard_all(engine, jobs, FINAL_STATES, f"delete {counted(len(jobs.ids), 'job')} for good", yes=yes)
-        states = {job_id: _state(engine, job_id) for job_id, done in answers.items() if not done}
+        states = states_of_the_rest(engine, answers)
     if as_json:
         print_json([DeleteDocument(id=job_id, deleted=done) for job_id, done in answers.items()])
     elif not answers:
         say("no job that could be deleted is meant")
     else:
         _say_answers(answers, states)
-    if None in states.values():
-        return NOT_FOUND
-    return REFUSED if states else 0
+    return code_of(states)
 
 
 def discard_all(
@@ -65,9 +73,14 @@ def discard_all(
     return {job_id: engine.discard(job_id, states=wanted) for job_id in jobs.ids}
 
 
-def _state(engine: Engine, job_id: str) -> JobState | None:
-    history = engine.get(job_id)
-    return None if history is None else history.job.state
+def states_of_the_rest(engine: Engine, answers: Mapping[str, bool]) -> dict[str, JobState | None]:
+    """Where the jobs are that were not forgotten; None if they are not known."""
+    histories = {job_id: engine.get(job_id) for job_id, done in answers.items() if not done}
+    return {job_id: None if history is None else history.job.state for job_id, history in histories.items()}
+
+
+def code_of(states_of_the_rest: Mapping[str, JobState | None]) -> int:
+    return first_code(NOT_FOUND if state is None else REFUSED for state in states_of_the_rest.values())
 
 
 def _say_answers(answers: Mapping[str, bool], states: Mapping[str, JobState | None]) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.delete import discard_all
+from holdfast.cli.delete import code_of, discard_all, states_of_the_rest
 from holdfast.cli.documents import DiscardDocument
-from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.jobs import Shape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where, utc_option
@@ -22,7 +21,9 @@ from holdfast.cli.selecting import (
     counted,
     dry_run_option,
     filter_options,
+    first_code,
     found_by,
+    only_in,
     print_rehearsal,
     where_option,
 )
@@ -121,9 +122,10 @@ def discard(
         engine = hf.backend()
         jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)
         if dry_run:
-            return 0 if print_rehearsal(engine, jobs, "discard", as_json=as_json) else NOT_FOUND
+            return first_code(print_rehearsal(engine, jobs, "discard", only_in((JobState.DEAD,)), as_json=as_json))
         question = f"discard {counted(len(jobs.ids), 'dead letter')} for good"
         answers = discard_all(engine, jobs, (JobState.DEAD,), question, yes=yes)
+        states = states_of_the_rest(engine, answers)
     if as_json:
         print_json([DiscardDocument(id=job_id, discarded=answer) for job_id, answer in answers.items()])
     elif not answers:
@@ -132,9 +134,11 @@ def discard(
         for job_id, done in answers.items():
             if done:
                 click.echo(f"{glyph('✓', '*')} {job_id} discarded")
+            elif states[job_id] is None:
+                say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast dlq list")
             else:
                 say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded: see  holdfast show {job_id}")
-    return 0 if all(answers.values()) else NOT_FOUND
+    return code_of(states)
 
 
 def _chosen(

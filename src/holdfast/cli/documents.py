@@ -132,11 +132,12 @@ class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1")
 
 
 class RehearsalDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.rehearsal/1"):
-    """What `--dry-run` would have done to a job; a job without a state is not known."""
+    """What `--dry-run` would have done to a job, or would have been refused; a job without a state is not known."""
 
     id: str
     state: JobState | None
     would: str
+    refused: bool
 
 
 class CancelDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.cancel/1"):

@@ -22,7 +22,7 @@ from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.queues.contract import Engine
+    from holdfast.queues.contract import Engine, EngineInfo
 
 DEFAULT_MAX_WAIT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
@@ -124,7 +124,9 @@ def _watch(pause_s: float, question: str, max_wait_s: float, url: str | None, *,
 
 def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, list[Check]]:
     if url is not None and url.startswith(("http://", "https://")):
-        return url, list(_of_worker(question, url))
+        from holdfast.queues.addresses import redacted
+
+        return redacted(url), list(_of_worker(question, url))
     with existing(url) as hf:
         return hf.location, list(_of_store(question, hf, max_wait_s))
 
@@ -155,6 +157,8 @@ def _get(url: str, path: str) -> tuple[int, str]:
     """The status of an answer and its text; 0 and why, if there is none."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+    from holdfast.queues.addresses import redacted
+
     try:
         place = urlsplit(url)
         kind = HTTPSConnection if place.scheme == "https" else HTTPConnection
@@ -167,7 +171,7 @@ def _get(url: str, path: str) -> tuple[int, str]:
         finally:
             connection.close()
     except (OSError, HTTPException, ValueError) as problem:
-        return 0, f"no answer from {url}: {problem or type(problem).__name__}"
+        return 0, f"no answer from {redacted(url)}: {problem or type(problem).__name__}"
 
 
 def _of_store(question: str, hf: Holdfast, max_wait_s: float) -> Checks:
@@ -175,18 +179,19 @@ def _of_store(question: str, hf: Holdfast, max_wait_s: float) -> Checks:
     engine, _ = onlooker(hf).open(hf.url)
     with engine:
         try:
-            store = _store(hf, engine)
-            yield store
-            if store.ok and question != LIVE and _has_jobs(hf):
-                yield from _work(engine, question, max_wait_s)
+            asked = time.monotonic()
+            info = engine.describe()
+            store = _store(hf, info, span(time.monotonic() - asked), question)
+            # Before there is a schema there is no work either, and to look for it would make one.
+            has_work = store.ok and question != LIVE and info.schema != 0
+            checks = list(_work(engine, info, question, max_wait_s)) if has_work else []
         except HoldfastError as problem:
-            yield Check(name="store", ok=False, message=str(problem))
+            store, checks = Check(name="store", ok=False, message=str(problem)), []
+    yield store
+    yield from checks
 
 
-def _store(hf: Holdfast, engine: Engine) -> Check:
-    asked = time.monotonic()
-    info = engine.describe()
-    took = span(time.monotonic() - asked)
+def _store(hf: Holdfast, info: EngineInfo, took: str, question: str) -> Check:
     schema, known = info.schema, info.known_schema
     if schema and known and schema > known:
         said = f"{info.server}, schema {schema}, newer than this program's {known}: upgrade Holdfast here"
@@ -194,18 +199,24 @@ def _store(hf: Holdfast, engine: Engine) -> Check:
     if schema and known and schema < known:
         said = f"{info.server}, schema {schema}, older than this program's {known}: run  holdfast migrate"
         return Check(name="store", ok=False, message=said)
+    if schema == 0 and question != LIVE and _is_foreign_file(hf):
+        said = f"{info.server}, a file of another program: choose another one, or run  holdfast migrate  to share it"
+        return Check(name="store", ok=False, message=said)
     state = "" if schema is None else ", no schema yet" if not schema else f", schema {schema} (current)"
     return Check(name="store", ok=True, message=f"{info.server}, {took}{state}")
 
 
-def _has_jobs(hf: Holdfast) -> bool:
-    """Whether there is anything to look at; to look would make what is not there yet."""
+def _is_foreign_file(hf: Holdfast) -> bool:
+    """Whether a file without a schema has something else in it; an empty one is only waiting for its first job."""
     from holdfast.queues.addresses import engine_of, sqlite_path
 
-    return engine_of(hf.url) != "sqlite" or sqlite_path(hf.url).exists()
+    if engine_of(hf.url) != "sqlite":
+        return False
+    path = sqlite_path(hf.url)
+    return path.exists() and path.stat().st_size > 0
 
 
-def _work(engine: Engine, question: str, max_wait_s: float) -> Checks:
+def _work(engine: Engine, info: EngineInfo, question: str, max_wait_s: float) -> Checks:
     counts, workers = engine.counts(), engine.workers()
     paused = {pause.queue for pause in engine.pauses()}
     waiting = [
@@ -217,7 +228,9 @@ def _work(engine: Engine, question: str, max_wait_s: float) -> Checks:
     yield _worked(waiting, live, paused)
     if question == FULL:
         yield _lost(workers)
-        yield from _waits(engine, [queue for queue in waiting if queue not in paused], max_wait_s)
+        # By the engine's clock, as far as it tells: a job is due by that.
+        now = (info.clock_us or engine.clock.now_us()) / 1e6
+        yield from _waits(engine, [queue for queue in waiting if queue not in paused], now, max_wait_s)
 
 
 def _worked(waiting: Sequence[str], live: Sequence[WorkerView], paused: set[str]) -> Check:
@@ -235,21 +248,19 @@ def _lost(workers: Sequence[WorkerView]) -> Check:
     return Check(name="lost", ok=not lost, message=f"lost: {', '.join(lost)}" if lost else "no worker is lost")
 
 
-def _waits(engine: Engine, queues: Sequence[str], max_wait_s: float) -> Checks:
-    late = [said for queue in queues if (said := _late(engine, queue, max_wait_s))]
+def _waits(engine: Engine, queues: Sequence[str], now: float, max_wait_s: float) -> Checks:
+    late = [said for queue in queues if (said := _late(engine, queue, now, max_wait_s))]
     for said in late:
         yield Check(name="waiting", ok=False, message=said)
     if not late:
         yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {span(max_wait_s)}")
 
 
-def _late(engine: Engine, queue: str, max_wait_s: float) -> str | None:
+def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | None:
     """What is wrong with the waiting of a queue. The first job that has waited too long is enough to know."""
     from holdfast.cli.diagnosis.store import PAGE
 
     where = JobFilter(states=(JobState.PENDING, JobState.FAILED), queue=queue)
-    # By the engine's clock, as far as it tells: a job is due by that.
-    now = (engine.describe().clock_us or engine.clock.now_us()) / 1e6
     after: str | None = None
     for _ in range(MOST_PAGES):
         page = engine.find(where, limit=PAGE, after=after)

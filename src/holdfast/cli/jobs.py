@@ -233,8 +233,7 @@ def _print_count(engine: Engine, made: Plan, shape: Shape, *, as_json: bool) -> 
 
 def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:
     """How many jobs a plan means, and how many were looked at if that was not all of them."""
-    from holdfast.search import scan
-    from holdfast.search.scanning import LOOK_AT
+    from holdfast.search.scanning import LOOK_AT, count
 
     where = made.where
     if where is None:
@@ -243,8 +242,7 @@ def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | 
         numbers = engine.counts(where.queue)
         states = where.states or tuple(JobState)
         return sum(queue.get(state, 0) for queue in numbers.values() for state in states), None
-    finding = scan(engine, made, limit=sys.maxsize, look_at=LOOK_AT if look_at is None else look_at)
-    return len(finding.jobs), finding.looked_at if finding.is_cut else None
+    return count(engine, made, look_at=LOOK_AT if look_at is None else look_at)
 
 
 def _print_finding(finding: Finding, shape: Shape, form: str) -> None:

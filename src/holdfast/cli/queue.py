@@ -286,10 +286,12 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
     """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
     from holdfast.definition.definition import check_queue
 
+    if name is not None:
+        check_queue(name)
     with existing(url, name) as hf:
         say_where(hf.location)
         engine = hf.backend()
-        number = _expired(engine, name) if dry_run else engine.reap_expired(None if name is None else check_queue(name))
+        number = _expired(engine, name) if dry_run else engine.reap_expired(name)
     if as_json:
         print_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
     elif dry_run:

@@ -12,7 +12,7 @@ from holdfast.cli.documents import PlannedDocument
 from holdfast.cli.enqueue_options import EnqueueChoices
 from holdfast.cli.outlook import outlook
 from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
-from holdfast.codec import decode_message, unseal
+from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.backends.memory import MemoryBackend
@@ -21,7 +21,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 
-# What decides whether two jobs of one id are the same, as far as the record shows it.
+# What decides whether two jobs of one id are the same, apart from meta; the backoff does as well, but no record has it.
 _CONTENT: Final = ("job", "payload", "queue", "priority", "max_retries", "name", "timeout", "tags", "fence")
 
 
@@ -106,7 +106,10 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
         there = job_document(found.job)
         if any(there[member] != getattr(one, member) for member in _CONTENT):
             raise IdConflict(one.id)
-        said.append(f"{one.id} is already there, {found.job.state}: the same content adds nothing")
+        if without_trace(there["meta"]) != without_trace(one.meta):
+            raise IdConflict(one.id)
+        there_already = f"{one.id} is already there, {found.job.state}"
+        said.append(f"{there_already}: the same content, as far as can be seen, adds nothing")
     return said
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,8 +13,8 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import Chosen, chosen, dry_run_option, print_rehearsal, where_option
-from holdfast.values import JobState, ReplayAnswer
+from holdfast.cli.selecting import Chosen, chosen, dry_run_option, first_code, only_in, print_rehearsal, where_option
+from holdfast.values import JobState, JobView, ReplayAnswer
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
@@ -69,7 +71,8 @@ def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, 
             f"job '{over}' belongs to a 'holdfast run' that is over, and nobody works its queue: run the command again"
         )
     if dry_run:
-        return 0 if print_rehearsal(engine, jobs, "retry", as_json=as_json) else NOT_FOUND
+        refusal = _refusal(ignore_expiry=ignore_expiry)
+        return first_code(print_rehearsal(engine, jobs, "retry", refusal, as_json=as_json))
     answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in jobs.ids}
     if as_json:
         print_json([RetryDocument(id=job_id, answer=answer) for job_id, answer in answers.items()])
@@ -81,6 +84,16 @@ def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, 
     if ReplayAnswer.UNKNOWN in answers.values():
         return NOT_FOUND
     return 0 if all(answer is ReplayAnswer.REPLAYED for answer in answers.values()) else REFUSED
+
+
+def _refusal(*, ignore_expiry: bool) -> Callable[[JobView], str | None]:
+    now, other_state = datetime.now(UTC), only_in(REPLAYABLE)
+
+    def refusal(job: JobView) -> str | None:
+        has_expired = job.expires_at is not None and job.expires_at <= now
+        return other_state(job) or ("has expired" if has_expired and not ignore_expiry else None)
+
+    return refusal
 
 
 def _of_a_run(engine: Engine, job_id: str) -> bool:

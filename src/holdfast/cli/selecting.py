@@ -6,7 +6,7 @@ What was not named by its id is counted first; before it is destroyed, people ar
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.documents import RehearsalDocument
+from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import States, did_you_mean
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.private_queue import is_private
@@ -252,13 +253,18 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def print_rehearsal(engine: Engine, jobs: Chosen, verb: str, *, as_json: bool) -> bool:
-    """What would be done to which jobs; False if one of them is not known."""
+def print_rehearsal(
+    engine: Engine, jobs: Chosen, verb: str, refusal: Callable[[JobView], str | None], *, as_json: bool
+) -> list[int]:
+    """What would be done to which jobs, and the exit code for each; `refusal` is why it would not be done to one."""
     views = {job_id: jobs.found.get(job_id) or _view(engine, job_id) for job_id in jobs.ids}
+    refusals = {job_id: None if job is None else refusal(job) for job_id, job in views.items()}
     if as_json:
         print_json(
             [
-                RehearsalDocument(id=job_id, state=job.state if job else None, would=verb)
+                RehearsalDocument(
+                    id=job_id, state=job.state if job else None, would=verb, refused=refusals[job_id] is not None
+                )
                 for job_id, job in views.items()
             ]
         )
@@ -266,10 +272,23 @@ def print_rehearsal(engine: Engine, jobs: Chosen, verb: str, *, as_json: bool) -
         for job_id, job in views.items():
             if job is None:
                 say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
+            elif (why := refusals[job_id]) is not None:
+                say(f"{glyph('✗', 'x')} {job_id} {why}: would be refused")
             else:
                 click.echo(f"would {verb} {job_id} ({job.state} on {job.queue})")
         say(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
-    return None not in views.values()
+    return [NOT_FOUND if job is None else REFUSED if refusals[job_id] else 0 for job_id, job in views.items()]
+
+
+def only_in(states: Iterable[JobState]) -> Callable[[JobView], str | None]:
+    """The refusal of a command that acts only on jobs in these states."""
+    wanted = frozenset(states)
+    return lambda job: None if job.state in wanted else f"is {job.state}"
+
+
+def first_code(codes: Iterable[int]) -> int:
+    """The exit code of a command that was asked for several jobs: one that is not known counts before a refusal."""
+    return min(filter(None, codes), default=0)
 
 
 def _view(engine: Engine, job_id: str) -> JobView | None:

@@ -90,6 +90,9 @@ class Board:
         )
 
     def retry(self, job_id: str) -> str:
+        history = self._hf.backend().get(job_id)
+        if history is not None and is_private(history.job.queue):
+            return f"{job_id} belongs to a `holdfast run` that is over, and nobody works its queue"
         match self._hf.backend().replay(job_id):
             case ReplayAnswer.REPLAYED:
                 return f"{job_id} is back in its queue"

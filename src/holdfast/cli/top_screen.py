@@ -22,8 +22,8 @@ JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "SAYS")
 QUEUE_COLUMNS: Final = ("QUEUE", "WAITING", "RUNNING", "FAILED", "DEAD")
 WORKER_COLUMNS: Final = ("WORKER", "STATE", "SLOTS", "HEARD")
 HELP: Final = (
-    "/ filter · esc no filter · tab next pane · x select · r retry · c cancel · D discard dead letters · "
-    "p pause or resume the queue · l live on or off · q leave"
+    "/ filter · esc no filter · tab next pane · x select · r retry · c cancel · "
+    "D discard dead letters, D D several · p pause or resume the queue · l live on or off · q leave"
 )
 Cells = Sequence[str | Text]
 
@@ -62,6 +62,7 @@ class Screen(App[int]):
         self._needle = ""
         self._is_live = True
         self._selected: set[str] = set()
+        self._asked_about: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
@@ -89,6 +90,7 @@ class Screen(App[int]):
         self.set_focus(field)  # at once, so that what is typed next is in it
 
     def action_no_filter(self) -> None:
+        self._asked_about = []
         field = self.query_one("#filter", Input)
         field.value = ""
         field.display = False
@@ -115,6 +117,11 @@ class Screen(App[int]):
         self._do_to_jobs(self._board.cancel)
 
     def action_discard(self) -> None:
+        chosen = self._chosen()
+        if len(chosen) > 1 and chosen != self._asked_about:
+            self._asked_about = chosen
+            self._say(f"discard {len(chosen):,} jobs for good? D again discards them, esc does not")
+            return
         self._do_to_jobs(self._board.discard)
 
     def action_pause(self) -> None:
@@ -136,10 +143,16 @@ class Screen(App[int]):
         self.exit(code, return_code=code)
 
     def _do_to_jobs(self, act: Callable[[str], str]) -> None:
-        under = self._under_cursor("jobs")
-        chosen = sorted(self._selected) or ([under] if under is not None else [])
-        self._selected.clear()
+        self._asked_about = []
+        chosen = self._chosen()
+        self._selected.difference_update(chosen)
         self._do(lambda: [act(job_id) for job_id in chosen])
+
+    def _chosen(self) -> list[str]:
+        """The selected jobs that are shown, else the one under the cursor."""
+        shown = {key.value for key in self._table("jobs").rows}
+        under = self._under_cursor("jobs")
+        return sorted(self._selected & shown) or ([under] if under is not None else [])
 
     def _do(self, act: Callable[[], list[str]]) -> None:
         def run() -> None:

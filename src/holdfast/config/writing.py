@@ -71,7 +71,7 @@ def _change(path: Path, key: Key, change: Callable[[Any, list[str]], None], *, p
         changed = _changed(path, text, lambda table: change(table, names))
         if changed is None or not _holds(path, changed, wanted, text):
             raise ConfigError(f"{path} is written in a way that cannot be changed from here: change {key.name} by hand")
-        _replace(path, changed, private=private)
+        replace_file(path, changed, private=private)
 
 
 def _changed(path: Path, text: str, change: Callable[[Any], None]) -> str | None:
@@ -122,7 +122,7 @@ def _locked(directory: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def _replace(path: Path, text: str, *, private: bool) -> None:
+def replace_file(path: Path, text: str, *, private: bool) -> None:
     """Write a file so that whoever reads it meanwhile finds the old or the new one, whole; its mode stays.
 
     A new one with a secret in it is its owner's alone.

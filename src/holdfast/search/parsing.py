@@ -50,6 +50,7 @@ FIELDS: Final = (STATE, *TextField, *Measure, *Root)
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w-]*")
 _COMPARED: Final = re.compile(r"<=|>=|<|>|=+")
+_COMPARISON: Final = re.compile(r"([A-Za-z_][\w-]*)((?:\.[\w-]+)*)(!=|<=|>=|<|>)(\S+)")
 _SPAN: Final = re.compile(r"([+-]?)(\d{1,24}(?:\.\d{1,9})?)(us|ms|s|m|h|d|w)")
 _SPAN_UNITS: Final = {
     "us": 1,
@@ -130,6 +131,7 @@ class _Reader:
             self._refuse(
                 began, f"there is nothing behind '{self.text[began]}': write -state:dead, or \"-\" for the sign"
             )
+        self._refuse_a_mistaken_comparison(is_negated)
         name = _NAME.match(self.text, self.at)
         field = None if name is None else _field(name[0])
         behind = "" if name is None else self.text[name.end() : name.end() + 1]
@@ -279,6 +281,23 @@ class _Reader:
             hint = f"; {hint}" if hint else ""
             self._refuse(column, f"{word!r} is no {what}{_nearest(word, words)} known are {', '.join(words)}{hint}")
         return word
+
+    def _refuse_a_mistaken_comparison(self, is_negated: bool) -> None:
+        """What compares a field that is almost one, or with a sign that is none, was not meant as a word."""
+        said = _COMPARISON.match(self.text, self.at)
+        if said is None:
+            return
+        name, path, sign, value = said.groups()
+        meant = next(iter(get_close_matches(_field(name), [*FIELDS, *ALIASES], n=1)), None)
+        is_understood = _field(name) in FIELDS and sign != "!="
+        if meant is None or is_understood or (path and _field(meant) not in list(Root)):
+            return
+        is_negated ^= sign == "!="
+        written = f"{'-' if is_negated else ''}{meant}{path}:{'' if sign == '!=' else sign}{value}"
+        self._refuse(
+            said.start(3 if _field(name) in FIELDS else 1),
+            f"'{name}{path}{sign}' compares nothing; did you mean {written}? a text with that sign stands in quotes",
+        )
 
     def _refuse_field(self, name: re.Match[str]) -> NoReturn:
         near = _nearest(name[0].lower(), [*FIELDS, *ALIASES])

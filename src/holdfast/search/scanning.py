@@ -45,6 +45,16 @@ def scan(engine: Finder, plan: Plan, *, limit: int, after: str | None = None, lo
     return Finding(jobs=tuple(found), looked_at=looked_at)
 
 
+def count(engine: Finder, plan: Plan, *, look_at: int = LOOK_AT) -> tuple[int, int | None]:
+    """How many jobs the search means, and how many were looked at if `look_at` ended that; none is held in memory."""
+    number = 0
+    for looked_at, (job, _) in enumerate(_candidates(engine, plan, AT_ONCE, None)):
+        if plan.rest and looked_at == look_at != 0:
+            return number, looked_at
+        number += plan.admits(job)
+    return number, None
+
+
 def walk(engine: Finder, plan: Plan) -> Iterator[JobView]:
     """Every job the search means."""
     return (job for job, _ in _candidates(engine, plan, AT_ONCE, None) if plan.admits(job))

@@ -1,9 +1,9 @@
 """What a search says, as values; each can be written down again as the text it could have been parsed from."""
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -84,22 +84,35 @@ class Pattern(Struct, frozen=True):
 
     def fits(self, text: str) -> bool:
         """Whether the whole text is this one."""
-        return text == self.text if self.is_exact else _expression(self, ignores_case=False).fullmatch(text) is not None
+        if self.is_exact:
+            return text == self.text
+        first, *middle, last = self.text.split("*")
+        end = len(text) - len(last)
+        if not (len(first) <= end and text.startswith(first) and text.endswith(last)):
+            return False
+        return _follow_each_other(middle, text, len(first), end)
 
     def is_in(self, text: str) -> bool:
         """Whether the text contains this one, in whatever case."""
-        return _expression(self, ignores_case=True).search(text) is not None
+        parts = [self.text] if self.is_quoted else self.text.split("*")
+        folded = text.casefold()
+        return _follow_each_other([part.casefold() for part in parts], folded, 0, len(folded))
 
     def __str__(self) -> str:
         escaped = self.text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"' if self.is_quoted else self.text
 
 
-@lru_cache(maxsize=256)
-def _expression(pattern: Pattern, *, ignores_case: bool) -> re.Pattern[str]:
-    parts = [pattern.text] if pattern.is_quoted else pattern.text.split("*")
-    flags = re.DOTALL | (re.IGNORECASE if ignores_case else 0)
-    return re.compile(".*?".join(map(re.escape, parts)), flags)
+def _follow_each_other(parts: Sequence[str], text: str, start: int, end: int) -> bool:
+    """Whether the parts are found one behind the other between these places."""
+    # The first place of each part leaves most room for the rest. A regular expression would try all the others as well,
+    # for longer than anybody waits.
+    for part in parts:
+        found = text.find(part, start, end)
+        if found < 0:
+            return False
+        start = found + len(part)
+    return True
 
 
 class Compared(Struct, frozen=True):

@@ -1,12 +1,16 @@
 """Which jobs a search means."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw, json
 from msgspec.structs import replace
 
 from holdfast.search import matches, parse
+from holdfast.search.terms import Pattern
 from holdfast.values import DeadReason, JobState, JobView
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -151,3 +155,25 @@ def test_the_reason_of_a_cancellation_is_found_by_its_words() -> None:
 
 def test_arguments_that_are_no_json_are_not_found() -> None:
     assert not means("args.user:42", replace(JOB, payload=Raw(b"{{")))
+
+
+# Few different letters, so that parts are found at many places and overlap.
+stars = st.text(alphabet="abB*", max_size=8)
+written = st.text(alphabet="abAB\n*", max_size=12)
+
+
+@given(stars, written)
+def test_a_star_stands_for_any_characters(pattern: str, text: str) -> None:
+    meant = ".*".join(map(re.escape, pattern.split("*")))
+    assert Pattern(pattern).fits(text) is (re.fullmatch(meant, text, re.DOTALL) is not None)
+    assert Pattern(pattern).is_in(text) is (re.search(meant, text, re.DOTALL | re.IGNORECASE) is not None)
+    assert Pattern(pattern, is_quoted=True).fits(text) is (pattern == text)
+    assert Pattern(pattern, is_quoted=True).is_in(text) is (pattern.lower() in text.lower())
+
+
+def test_many_stars_in_a_long_text_are_answered() -> None:
+    text, pattern = "a" * 10_000, "a*" * 30
+    for last, is_there in (("a", True), ("b", False)):
+        assert Pattern(pattern + last).fits(text) is is_there
+        assert Pattern(pattern + last).is_in(text) is is_there
+    assert means(f"error:{pattern}b", replace(JOB, last_error=text)) is False

@@ -151,6 +151,18 @@ def test_paths_lead_to_typed_values(text: str, path: tuple[str, ...], operand: P
     assert read(text) == Search((ValueTerm(root=Root.ARGS, path=path, operands=(operand,)),))
 
 
+@pytest.mark.parametrize("field", ["args.user.id", "meta.n", "payload.user", "attempts"])
+@pytest.mark.parametrize("sign", ["<", "<=", ">", ">="])
+def test_a_comparison_may_leave_out_the_colon(field: str, sign: str) -> None:
+    assert read(f"{field}{sign}1") == read(f"{field}:{sign}1")
+    assert not isinstance(read(f"{field}{sign}1").terms[0], WordTerm)
+
+
+@pytest.mark.parametrize("text", ["a>b", "x->y", "shop.send>1", "<Future", "List[int]>"])
+def test_a_word_may_have_a_sign_in_it(text: str) -> None:
+    assert read(text) == Search((WordTerm(pattern=Pattern(text)),))
+
+
 @pytest.mark.parametrize(
     ("text", "column", "says"),
     [
@@ -181,6 +193,10 @@ def test_paths_lead_to_typed_values(text: str, path: tuple[str, ...], operand: P
         ('error:"a"b', 10, "a space or a comma has to follow"),
         ('"half', 1, "is not closed"),
         ("dead -", 6, "there is nothing behind '-'"),
+        ("state:dead atempts>1", 12, "did you mean attempts:>1?"),
+        ("arg.user>=3", 1, "did you mean args.user:>=3?"),
+        ("attempts!=1", 9, "did you mean -attempts:1?"),
+        ("-args.user!=1", 11, "did you mean args.user:1?"),
     ],
 )
 def test_a_mistake_is_pointed_at(text: str, column: int, says: str) -> None:

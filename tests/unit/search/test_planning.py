@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.search import matches, parse, plan, scan, walk
+from holdfast.search.scanning import count
 from holdfast.testing.lab import Lab, memory_lab
 from holdfast.values import DeadReason, JobFilter, JobState
 
@@ -101,6 +102,7 @@ def test_a_search_taken_apart_means_the_same_jobs(text: str, limit: int) -> None
             if after is None:
                 break
         assert sorted(found) == meant
+        assert count(lab.engine, made) == (len(meant), None)
 
 
 def test_a_search_says_when_it_has_looked_long_enough() -> None:
@@ -112,6 +114,15 @@ def test_a_search_says_when_it_has_looked_long_enough() -> None:
         second = scan(lab.engine, made, limit=10, look_at=4, after=first.next)
         assert ([job.id for job in second.jobs], second.next, second.is_cut) == (["a"], None, False)
         assert not scan(lab.engine, made, limit=10, look_at=0).is_cut
+
+
+def test_counting_says_when_it_has_looked_long_enough() -> None:
+    with memory_lab() as lab:
+        lab.put(*"abcdef")
+        made = plan(parse("-id:a*", now=lab.now()), now=lab.now())
+        assert count(lab.engine, made, look_at=4) == (4, 4)
+        assert count(lab.engine, made, look_at=6) == count(lab.engine, made, look_at=0) == (5, None)
+        assert count(lab.engine, plan(parse("state:pending", now=lab.now()), now=lab.now()), look_at=2) == (6, None)
 
 
 def test_what_the_engine_does_alone_is_never_cut() -> None:
