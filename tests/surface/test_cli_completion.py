@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 
 from holdfast import Holdfast
@@ -14,6 +15,7 @@ from holdfast.cli import COMMANDS, failing
 from holdfast.cli.completing import BY_ENGINE
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
+from holdfast.cli.workers import start
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.backends.sqlite_glance import NAMES, glance
@@ -234,6 +236,8 @@ def test_the_environment_names_every_setting(terminal: Terminal) -> None:
 
 
 def test_the_help_of_a_command_is_its_own(terminal: Terminal) -> None:
+    # Looked at by itself before, a command keeps a help option without -h.
+    start.get_help(click.Context(start))
     assert terminal("help", "worker", "start").out == terminal("worker", "start", "--help").out
 
 

@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
             hint = f" Did you mean '{near[0]}'?" if near else " holdfast --help lists them."
             ctx.fail(f"No such command '{args[0]}'.{hint}")
         name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else _with_globals(command), rest
+        return name, None if command is None else with_globals(command), rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[Any]]":
         from click.shell_completion import CompletionItem
@@ -135,13 +135,13 @@ _FLAGS: Final = {
 }
 
 
-def _with_globals(command: click.Command) -> click.Command:
+def with_globals(command: click.Command) -> click.Command:
     """A copy of the command that accepts, unseen, the global options which it does not have itself."""
     from copy import copy
 
     copied = copy(command)
     if isinstance(copied, click.Group):
-        copied.commands = {name: _with_globals(inner) for name, inner in copied.commands.items()}
+        copied.commands = {name: with_globals(inner) for name, inner in copied.commands.items()}
         return copied
     # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
     vars(copied)["_help_option"] = None

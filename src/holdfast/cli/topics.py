@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from holdfast.cli import with_globals
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import did_you_mean, json_option
@@ -112,7 +113,8 @@ def _of_command(ctx: click.Context, words: tuple[str, ...]) -> str:
             near = did_you_mean(words[0], names) if command is root.command else ""
             hint = near or f"topics: {', '.join(TOPICS)}"
             raise UnknownTopic(f"there is no help on '{' '.join(words)}'; {hint}")
-        command, context = inner, click.Context(inner, info_name=word, parent=context)
+        command = with_globals(inner) if command is root.command else inner
+        context = click.Context(command, info_name=word, parent=context)
     return command.get_help(context)
 
 
