@@ -51,7 +51,7 @@ from holdfast.cli.selecting import (
     say_if_unknown,
 )
 from holdfast.cli.start_options import work_options
-from holdfast.cli.style import COLOURS, DOUBTFUL, Tint, paint, painted_table
+from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.clock import to_us
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from holdfast.search import Search
 
 EVERYTHING: Final = "all"
+FIT: Final = Fit(
+    pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
+)
 NO_QUEUES: Final = "no queues yet; they come with their first job"
 
 
@@ -107,7 +110,7 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
         if not quiet:
             say_where(hf.location)
         if watch_s is not None:
-            return watch(watch_s, lambda: _documents(hf.backend()), _table, as_json=as_json or as_jsonl)
+            return watch(watch_s, lambda: _documents(hf.backend()), _lines, as_json=as_json or as_jsonl)
         documents = _documents(hf.backend())
     if as_json:
         print_json(documents)
@@ -117,20 +120,21 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
         for document in documents:
             click.echo(plain(document.queue))
     elif documents:
-        for line in _table(documents):
-            click.echo(line)
+        _table(documents).print()
     else:
         say(NO_QUEUES)
     return 0
 
 
-def _table(documents: Sequence[QueueDocument]) -> list[str]:
-    if not documents:
-        return [NO_QUEUES]
+def _lines(documents: Sequence[QueueDocument]) -> list[str]:
+    return _table(documents).lines if documents else [NO_QUEUES]
+
+
+def _table(documents: Sequence[QueueDocument]) -> Table:
     shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
     headings = ("QUEUE", "WAITING", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
     colours: list[Tint] = [None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
-    return painted_table(headings, [_row(document, shown) for document in documents], colours)
+    return painted_table(headings, [_row(document, shown) for document in documents], colours, fit=FIT)
 
 
 def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
