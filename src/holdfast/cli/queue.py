@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from holdfast.cli.advice import starting
 from holdfast.cli.documents import (
     PausedDocument,
     PauseDocument,
@@ -205,7 +206,7 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         report = workers[worker_id].report
         click.echo(f"{'worker':<12} {plain(f'{worker_id} on {report.host}, pid {report.pid}')}")
     if not document.workers:
-        say(f"no worker takes jobs of this queue; start one:  holdfast worker start --queue {name}")
+        say(f"no worker takes jobs of this queue; start one:  {starting(name)}")
 
 
 @queue.command()

@@ -43,7 +43,7 @@ FIT: Final = Fit(
     pliant={"QUEUES": 12, "HOST": 12},
     left_out=("MEMORY", "UP", "FAILED", "DONE", "PID", "HOST", "HEARD", "QUEUES"),
 )
-NOBODY: Final = "no workers; start one:  holdfast worker start"
+NOBODY: Final = "no workers; start one:  holdfast worker start APP"
 STATES: Final[Mapping[str, str]] = {WorkerState.LIVE: GOOD, WorkerState.DRAINING: DOUBTFUL, WorkerState.LOST: BAD}
 
 
