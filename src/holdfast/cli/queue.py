@@ -49,7 +49,7 @@ from holdfast.cli.selecting import (
     confirm_severe,
     counted,
     dry_run_option,
-    say_if_unknown,
+    unknown_queues,
 )
 from holdfast.cli.start_options import work_options
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
@@ -222,8 +222,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url, *chosen) as hf:
         say_where(hf.location)
-        if not as_json:
-            say_if_unknown(hf.backend(), *chosen)
+        unknown = {} if as_json else unknown_queues(hf.backend(), *chosen)
         if not dry_run:
             for name in chosen:
                 hf.backend().pause(name, reason)
@@ -232,8 +231,11 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
         return
     for name in chosen:
         click.echo(f"would pause {name}" if dry_run else f"{glyph('✓', '*')} {name} is paused")
-    if not dry_run:
-        say(f"  go on:  holdfast queue resume {' '.join(chosen)}")
+    for name, hint in unknown.items():
+        undo = "" if dry_run else f"  undo it:  holdfast queue resume {name}"
+        say(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
+    if not dry_run and len(unknown) < len(chosen):
+        say(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
 
 
 @queue.command()
