@@ -343,6 +343,12 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
 # Waiting
 
 
+def test_who_waits_for_nobody_is_told_how_to_start_the_application(terminal: Terminal) -> None:
+    terminal.write("shop.py", "from holdfast import Holdfast\n\nhf = Holdfast()\n\n@hf.job\ndef add() -> None: ...\n")
+    answer = terminal("enqueue", "--app", "shop:hf", "--job", "add", "-q", "mail", "--wait", "10ms")
+    assert "no worker is known here yet; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
+
+
 def test_following_prints_the_output_and_not_the_result(terminal: Terminal) -> None:
     terminal("config", "set", "allowed-commands", "sh")
     words = ["--id", "a", "--", "sh", "-c", "echo one; echo two"]
