@@ -27,7 +27,7 @@ from holdfast.handlers import (
     check_command,
 )
 from holdfast.handlers.dependencies import check_factory
-from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown
+from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown, check_options
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.queues.addresses import engine_of, redacted, sqlite_path
@@ -237,6 +237,7 @@ class Holdfast:
         """Make a plain or async function a job, under its own name or another key."""
 
         def register(function: Callable[..., Any]) -> Job[..., Any, Any]:
+            check_options(options, "key", "no_retry")
             handler = FunctionHandler(function, key=key, no_retry=no_retry, overrides=self.registry.overrides)
             job = Job[..., Any, Any](self, handler, options)  # wrong options are an error here, where they are written
             self.registry.register(handler.key, handler)

@@ -1,7 +1,8 @@
 """`Job`: a function that is also a job, and the options jobs are enqueued with."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from functools import update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -164,13 +165,19 @@ class JobDecorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
 
 
+def check_options(options: Collection[str], *beside: str) -> None:
+    """Refuse the name of an option that is none; `beside` are those that can be given here, too."""
+    known = sorted({*JobOptions.__optional_keys__, *beside})
+    for name in sorted(options):
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            guess = f" did you mean '{near[0]}'?" if near else ""
+            raise DefinitionError(f"'{name}' is no option of a job;{guess} known: {', '.join(known)}")
+
+
 def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
     """The definition of a job with these options."""
-    unknown = sorted(set(options) - JobOptions.__optional_keys__)
-    if unknown:
-        raise DefinitionError(
-            f"'{unknown[0]}' is no option of a job; known: {', '.join(sorted(JobOptions.__optional_keys__))}"
-        )
+    check_options(options)
     expires = options.get("expires")
     expires_at = expires if isinstance(expires, datetime) else None
     expires_in = None if isinstance(expires, datetime) else span_s(expires)

@@ -69,6 +69,17 @@ def test_names_out_of_the_store_are_offered(shop: Terminal) -> None:
     assert offered(shop, "dlq", "show", "") == []
 
 
+def test_states_are_offered_where_states_are_wanted(terminal: Terminal) -> None:
+    assert offered(terminal, "list", "--state", "") == list(JobState)
+    assert offered(terminal, "list", "--state", "dead,c") == ["dead,completed", "dead,cancelled"]
+    assert offered(terminal, "queue", "purge", "--state", "") == ["completed", "dead", "cancelled"]
+    assert offered(terminal, "list", "--where", "state:de") == ["state:dead"]
+    assert offered(terminal, "cancel", "--where", "'tag:a -state:dead,pe") == ["tag:a -state:dead,pending"]
+    # As bash says it, to whom a colon is a word.
+    assert offered(terminal, "list", "--where", "state", ":") == list(JobState)
+    assert offered(terminal, "list", "--where", "state", ":", "de") == ["dead"]
+
+
 def test_every_queue_is_offered_whatever_its_jobs_have_come_to(tmp_path: Path) -> None:
     with Holdfast(f"sqlite:///{tmp_path}/jobs.db", directory=tmp_path) as hf:
         engine = hf.backend()

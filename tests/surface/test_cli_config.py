@@ -91,6 +91,7 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
         ("timeout", "5 parsecs", "timeout = '5 parsecs': write a time span as seconds or like 90s, 15m, 2h, 3d"),
         ("timeout", "-5", "timeout = '-5': write a time span"),
         ("backoff", "bogus", "backoff = 'bogus': choose one of none, fixed, linear, exponential"),
+        ("backoff", "expnential", "backoff = 'expnential': did you mean 'exponential'? choose one of none"),
         ("verify", "perhaps", "verify = 'perhaps': write true or false"),
         ("max-retires", "5", "there is no setting 'max-retires'; did you mean 'max-retries'?"),
         ("colour", "red", "there is no setting 'colour'; known keys: url, max-retries"),

@@ -103,7 +103,7 @@ def test_an_expired_job_is_retried_only_on_purpose(shop: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "remark"),
     [
-        (["waiting"], 4, "waiting is neither dead nor cancelled; nothing was changed"),
+        (["waiting"], 4, "waiting is pending, neither dead nor cancelled; nothing was changed"),
         (["nobody"], 3, "nobody is not known here"),
         (["waiting", "nobody"], 3, "nobody is not known here"),
     ],

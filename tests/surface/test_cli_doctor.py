@@ -421,16 +421,22 @@ def test_a_queue_without_a_worker_is_found(worked: Terminal) -> None:
     worked("enqueue", "--queue", "defaults", '{"job": "add"}')
     level, sentence = planted(worked, "queues")
     assert level == "error"
-    assert (
-        sentence == "defaults has 1 jobs waiting and no worker; a worker works 'default': is one of the two mistyped?"
-    )
+    assert sentence == "defaults has 1 job waiting and no worker; a worker works 'default': is one of the two mistyped?"
+
+
+def test_where_no_job_waits_no_worker_is_claimed(terminal: Terminal) -> None:
+    terminal("enqueue", "--id", "a", "--job", "add")
+    assert "start one:  holdfast worker start APP" in [each["advice"] for each in findings(terminal)]
+    terminal("cancel", "a")
+    said = {each["check"]: each["message"] for each in findings(terminal)}
+    assert said["queues"] == "no job waits"
 
 
 def test_a_paused_queue_is_worth_a_note(worked: Terminal) -> None:
     with Holdfast(directory=worked.project) as hf:
         hf.backend().pause("default", "until noon")
     notes = [each["message"] for each in findings(worked) if (each["check"], each["level"]) == ("queues", "note")]
-    assert notes == ["default is paused (until noon), with 1 jobs waiting"]
+    assert notes == ["default is paused (until noon), with 1 job waiting"]
 
 
 APP = """
@@ -459,7 +465,7 @@ def test_handlers_the_application_lacks_are_found(worked: Terminal) -> None:
     assert any("'add'" in sentence for sentence in sentences)
     assert any("did you mean 'subtract'?" in sentence for sentence in sentences)
     assert any("queue 'mail' may not run handler 'subtract'" in sentence for sentence in sentences)
-    assert all("1 waiting jobs cannot be run by shop:hf" in sentence for sentence in sentences)
+    assert all("1 waiting job cannot be run by shop:hf" in sentence for sentence in sentences)
 
 
 def test_handlers_no_worker_has_are_found_without_an_application(worked: Terminal) -> None:

@@ -329,19 +329,26 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
             "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
-            "  no running worker takes jobs of queue 'mial' (did you mean 'mail'?);  holdfast worker start --queue mial"
+            "  no running worker takes jobs of queue 'mial' (did you mean 'mail'?);  "
+            "holdfast worker start APP --queue mial"
         ]
         assert remarks("--job", "old", "-q", "slow") == [
-            "  no running worker takes jobs of queue 'slow';  holdfast worker start --queue slow"
+            "  no running worker takes jobs of queue 'slow';  holdfast worker start APP --queue slow"
         ]
         assert remarks("--job", "old", "-q", "paused") == [
             "  queue 'paused' is paused: deploy;  holdfast queue resume paused",
-            "  no running worker takes jobs of queue 'paused';  holdfast worker start --queue paused",
+            "  no running worker takes jobs of queue 'paused';  holdfast worker start APP --queue paused",
         ]
         assert terminal("enqueue", "--quiet", "--job", "send_mial").err == ""
 
 
 # Waiting
+
+
+def test_who_waits_for_nobody_is_told_how_to_start_the_application(terminal: Terminal) -> None:
+    terminal.write("shop.py", "from holdfast import Holdfast\n\nhf = Holdfast()\n\n@hf.job\ndef add() -> None: ...\n")
+    answer = terminal("enqueue", "--app", "shop:hf", "--job", "add", "-q", "mail", "--wait", "10ms")
+    assert "no worker is known here yet; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
 
 
 def test_following_prints_the_output_and_not_the_result(terminal: Terminal) -> None:

@@ -10,6 +10,7 @@ from holdfast import Holdfast
 from holdfast.queues.backends.sqlite_inspector import SqliteInspector
 from holdfast.values import DeadReason, JobFilter
 
+from .registry import claim
 from .terminal import Terminal
 
 CONTROLS = {chr(code) for code in (*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
@@ -162,13 +163,33 @@ def test_as_json_every_job_has_every_member(shop: Terminal) -> None:
 # show
 
 
+def test_a_run_that_completed_is_a_run(terminal: Terminal) -> None:
+    with Holdfast(directory=terminal.project) as hf:
+        for job_id in ("done", "running", "new"):
+            hf.define("add").id(job_id).dispatch()
+        engine = hf.backend()
+        assert engine.ack(claim(engine))
+        claim(engine)
+        tries = {each["id"]: each["try"] for each in terminal("list", "--json", "--fields", "id,try").json}
+    assert tries == {"done": "1/4", "running": "1/4", "new": "0/4"}
+    assert "attempts     1 of 4\n" in terminal("show", "done").out
+    assert "attempts     0 of 4\n" in terminal("show", "new").out
+
+
+def test_a_job_cancelled_without_a_reason_has_no_empty_line(terminal: Terminal) -> None:
+    with Holdfast(directory=terminal.project) as hf:
+        hf.define("add").id("a").dispatch()
+        hf.backend().cancel("a", "")
+    assert "\ncancelled" not in terminal("show", "a").out
+
+
 def test_one_job_is_shown_with_its_history(shop: Terminal) -> None:
     answer = shop("show", "bad")
     assert (answer.code, answer.err) == (0, "")
     for line in (
         "id           bad",
         "state        dead (failed)",
-        "attempts     2 failed of 2",
+        "attempts     2 of 2, 2 failed",
         'payload      {"text":"disk gone"}',
         "last error   ValueError: disk gone",
         "  | ValueError: disk gone",

@@ -44,9 +44,9 @@ def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] =
 @pytest.mark.parametrize(
     ("workers", "says"),
     [
-        ((), "no worker is running"),
+        ((), "no worker is running;  holdfast worker start APP --queue mail"),
         ((worker(WorkerState.LOST),), "no worker is running"),
-        ((worker(queues=("default",)),), "no worker takes jobs of this queue;  holdfast worker start --queue mail"),
+        ((worker(queues=("default",)),), "no worker takes jobs of this queue;  holdfast worker start APP --queue mail"),
         ((worker(handlers=("other",)),), "no worker of this queue knows the handler 'send'"),
         ((worker(WorkerState.DRAINING),), "every worker of this queue is about to stop"),
         ((worker(),), "it is due since 5 m; jobs of a higher priority, or older, go first"),
@@ -55,6 +55,11 @@ def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] =
 def test_a_waiting_job_waits_for_somebody(workers: tuple[WorkerView, ...], says: str) -> None:
     [reason] = reasons(JOB, *workers)
     assert reason.startswith(says)
+
+
+def test_a_command_needs_no_application_and_the_usual_queue_no_name() -> None:
+    assert reasons(replace(JOB, job="command")) == ["no worker is running;  holdfast worker start --queue mail"]
+    assert reasons(replace(JOB, queue="default")) == ["no worker is running;  holdfast worker start APP"]
 
 
 def test_a_paused_queue_is_named_first_with_its_reason() -> None:

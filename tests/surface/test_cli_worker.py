@@ -235,6 +235,13 @@ def test_without_an_application_only_allowed_commands_are_run(terminal: Terminal
     assert terminal.job("job1")["history"][0]["output"] == "hello\n"
 
 
+def test_a_worker_without_an_application_says_that_functions_need_one(shop: Terminal) -> None:
+    shop("enqueue", """[{"job": "add", "payload": {"a": 1}}, {"job": "add", "payload": {"a": 2}}]""")
+    hint = "name yours:  holdfast worker start APP"
+    assert shop("worker", "start", "--burst").err.count(hint) == 1
+    assert hint not in shop("worker", "start", "shop:hf", "--burst").err
+
+
 def test_a_worker_that_allows_nothing_says_so(terminal: Terminal) -> None:
     answer = terminal("worker", "start", "--burst")
     assert (

@@ -34,7 +34,7 @@ def running(job_id: str) -> RunningJob:
 
 def test_without_workers_it_says_how_to_start_one(terminal: Terminal) -> None:
     answer = terminal("worker", "list")
-    assert (answer.code, answer.out, answer.err) == (0, "", "no workers; start one:  holdfast worker start\n")
+    assert (answer.code, answer.out, answer.err) == (0, "", "no workers; start one:  holdfast worker start APP\n")
     assert terminal("worker", "list", "--json").json == []
 
 

@@ -394,6 +394,60 @@ def test_on_a_terminal_lines_fit_and_colours_are_only_there(
             assert ESCAPE in desk.piped(*words).out
 
 
+UUID = "01a1e152-0eef-74ed-b36d-aa317915c763"
+
+
+@pytest.fixture
+def narrow(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The terminal with a job of an automatic id that has failed, 80 columns wide."""
+    desk.piped("version")
+    with Holdfast(directory=desk.terminal.project) as hf:
+        hf.define("welcome").id(UUID).queue("mail").priority(9).max_retries(3).dispatch()
+        engine = hf.backend()
+        assert engine.abandon(claim(engine, "mail"), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
+    monkeypatch.setenv("COLUMNS", "80")
+    return desk.terminal
+
+
+def test_a_narrow_list_keeps_state_and_error_and_names_what_it_leaves_out(
+    narrow: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = narrow("list", "--queue", "mail", "--state", "dead")
+    heading, row = answer.out.splitlines()
+    assert heading.split() == ["ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "ERROR"]
+    assert row.startswith("01a1e152")
+    assert "…" in row.split()[0]
+    assert "no such order" in row
+    assert answer.err == "shortened: ID (-o wide shows all)\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    answer = narrow("list", "--queue", "mail", "--state", "dead")
+    heading, row = answer.out.splitlines()
+    assert heading.split() == ["ID", "STATE", "ERROR"]
+    assert row.split()[1] == "dead"
+    assert "ValueError: n" in row
+    assert " ".join(answer.err.split()) == "shortened: ID; left out: JOB, QUEUE, TRY, AGE (-o wide shows all)"
+    monkeypatch.delenv("COLUMNS")
+    answer = narrow("list", "--queue", "mail", "--state", "dead")
+    assert UUID in answer.out
+    assert answer.err == ""
+
+
+def test_a_narrow_status_leaves_out_states_without_jobs_first(
+    narrow: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = narrow("status")
+    heading = answer.out.splitlines()[1].split()
+    assert {"PENDING", "DEAD"} <= set(heading)
+    assert "BLOCKED" not in heading
+    assert "left out: BLOCKED" in answer.err
+    assert "(--json has all)" in answer.err
+    monkeypatch.setenv("COLUMNS", "40")
+    heading = narrow("status").out.splitlines()[1].split()
+    assert heading == ["QUEUE", "PENDING", "FAILED", "DEAD"]
+    monkeypatch.delenv("COLUMNS")
+    assert "left out" not in narrow("status").err
+
+
 def test_top_fills_the_terminal_until_it_is_left(desk: Desk) -> None:
     desk.piped("version")
     screen = desk.terminal.on_screen("top")
@@ -557,6 +611,8 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("status --queue mial", "did you mean 'mail'?"),
         ("queue show mial", "did you mean 'mail'?"),
         ("queue pause mial", "did you mean 'mail'?"),
+        ("queue pause defalt", "did you mean 'default'?  undo it:  holdfast queue resume defalt"),
+        ("queue pause other", "nothing is known of a queue 'other': no job, no worker"),
         ("queue resume slwo", "did you mean 'slow'?"),
         ("config get leese", "did you mean 'lease'?"),
         ("schema helth", "did you mean 'holdfast.health/1'?"),
@@ -566,6 +622,7 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("cancel nobody", "see  holdfast list"),
         ("retry nobody", "see  holdfast list"),
         ("delete nobody", "see  holdfast list"),
+        ("retry job1", "job1 is pending, neither dead nor cancelled"),
         ("retry job1", "look at it:  holdfast show job1"),
         ("dlq show job1", "look at it with  holdfast show job1"),
         ("dlq discard job1", "see  holdfast show job1"),

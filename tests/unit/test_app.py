@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
@@ -694,3 +694,13 @@ def test_every_public_name_is_there_and_no_other_is_made_up() -> None:
         assert getattr(holdfast, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Holdfest'"):
         holdfast.Holdfest  # noqa: B018
+
+
+def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
+    hf = Holdfast("memory://")
+    options: dict[str, Any] = {"max_retry": 3}
+    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known: .*key, .*no_retry, "):
+        hf.job(**options)(print)
+    job = hf.job(key="say")(lambda: None)
+    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known: backoff, delay"):
+        job.options(**options)

@@ -203,7 +203,7 @@ def test_no_number_is_endless_or_none(name: str, number: str) -> None:
         ("backoff-base", [], "write a number"),
         ("verify", "perhaps", "write true or false"),
         ("verify", 1, "write true or false"),
-        ("backoff", "expnential", "choose one of none, fixed, linear, exponential"),
+        ("backoff", "expnential", "did you mean 'exponential'? choose one of none, fixed, linear, exponential"),
         ("backoff", {}, "choose one of none, fixed, linear, exponential"),
         ("url", 5, "write it as text"),
         ("allowed-commands", 5, "write a list of words"),

@@ -40,14 +40,14 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     if not choices.quiet:
         say(f"  kept in {location}")
         say_when(definitions[0], is_bulk=is_bulk)
-        for remark in outlook(engine, [(one.queue, one.handler) for one in definitions]):
+        for remark in outlook(engine, [(one.queue, one.handler) for one in definitions], app=choices.app):
             say(f"  {remark}")
     if not choices.is_waiting:
         return 0
     limit_s, shape = choices.wait_s or 0.0, _shape(choices)
     if not is_bulk:
-        return await_job(engine, accepted[0].id, limit_s, shape)
-    return await_jobs(engine, [one.id for one in accepted], limit_s, shape)
+        return await_job(engine, accepted[0].id, limit_s, shape, app=choices.app)
+    return await_jobs(engine, [one.id for one in accepted], limit_s, shape, app=choices.app)
 
 
 def _envelopes(

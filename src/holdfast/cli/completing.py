@@ -57,6 +57,8 @@ def offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[Comp
     """What could stand here."""
     if "--" in words:
         return []  # what follows is a command of somebody else's
+    if states := _states(words, incomplete):
+        return [CompletionItem(state) for state in states]
     kind = _kind_of(words, incomplete)
     if kind is not None:
         head, comma, _ = incomplete.rpartition(",")
@@ -64,6 +66,33 @@ def offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[Comp
         if fitting := [CompletionItem(name) for name in names if name.startswith(incomplete)]:
             return fitting
     return shell.get_completions(words, incomplete)
+
+
+def _states(words: list[str], incomplete: str) -> list[str]:
+    """The states that could stand here: behind an option that wants them, or in a search."""
+    head = ""
+    if words[-1:] == ["--where"]:
+        head = incomplete[: _last(incomplete, " ")]
+        field, colon, _ = incomplete[len(head) :].partition(":")
+        if not colon or field.removeprefix("-") not in STATE_FIELDS:
+            return []
+        head += field + colon
+    elif words[-3:-2] == ["--where"] and words[-2] in STATE_FIELDS and words[-1] == ":":
+        pass  # bash takes a colon for a word of its own
+    elif words[-2:-1] == ["--where"] and words[-1] in STATE_FIELDS and incomplete == ":":
+        incomplete = ""
+    elif words[-1:] != ["--state"] and words[-1:] != ["--status"]:
+        return []
+    from holdfast.values import FINAL_STATES, JobState
+
+    head = incomplete[: max(len(head), _last(incomplete, ","))]
+    names = [state.value for state in JobState if "purge" not in words or state in FINAL_STATES]
+    return [f"{head}{name}" for name in names if f"{head}{name}".startswith(incomplete)]
+
+
+def _last(text: str, sign: str) -> int:
+    """Where what follows the last such sign begins."""
+    return text.rfind(sign) + 1
 
 
 def _kind_of(words: list[str], incomplete: str) -> str | None:
@@ -163,6 +192,7 @@ BY_ENGINE: "Final[dict[str, Callable[[Engine], Iterable[str]]]]" = {
     "dead": _dead,
     "workers": _workers,
 }
+STATE_FIELDS: Final = ("state", "status")
 # Names of which kind an option wants, and the arguments of a command.
 OPTIONS: Final = {"--queue": "queues", "-q": "queues", "--job": "jobs"}
 ARGUMENTS: Final = {

@@ -164,8 +164,8 @@ def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator
     counts, workers = engine.counts(), engine.workers()
     yield from key_findings(hf, engine.facts(KEY_FACTS), has_jobs=bool(counts))
     yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=hf.settings.lease)
-    yield from worker_findings(workers)
-    yield from queue_findings(counts, workers, engine.pauses())
+    yield from worker_findings(workers, app)
+    yield from queue_findings(counts, workers, engine.pauses(), app)
     if app is not None:
         yield from handler_findings(engine, hf.registry.resolve_for, app)
     elif any(view.state is WorkerState.LIVE for view in workers):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from holdfast.cli.advice import starting
 from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
 from holdfast.cli.logs import print_attempt
 from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
@@ -53,9 +54,11 @@ class Shape(Enum):
         return self in (Shape.OUTPUT, Shape.OUTPUT_JSONL)
 
 
-def await_job(engine: Engine, job_id: str, limit_s: float, shape: Shape = Shape.RESULT) -> int:
+def await_job(
+    engine: Engine, job_id: str, limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
+) -> int:
     """Wait until the job has ended, print its result, and return the exit code for it."""
-    _say_if_nobody_works(engine, [job_id])
+    _say_if_nobody_works(engine, [job_id], app)
     line = StatusLine()
     history: JobHistory | None = None
     printed = 0
@@ -95,9 +98,11 @@ def _print_end(history: JobHistory, shape: Shape) -> None:
         click.echo(plain(result))
 
 
-def await_jobs(engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT) -> int:
+def await_jobs(
+    engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
+) -> int:
     """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
-    _say_if_nobody_works(engine, job_ids)
+    _say_if_nobody_works(engine, job_ids, app)
     everything = list(dict.fromkeys(job_ids))
     waiting = everything
     line = StatusLine()
@@ -156,11 +161,13 @@ def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] =
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
 
 
-def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str]) -> None:
-    if _find(engine, job_ids[:AT_ONCE], UNFINISHED) and all(
-        view.state is WorkerState.LOST for view in engine.workers()
-    ):
-        say("  no worker is known here yet; start one:  holdfast worker start")
+def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None = None) -> None:
+    from holdfast.handlers import COMMAND_KEY
+
+    waiting = _find(engine, job_ids[:AT_ONCE], UNFINISHED)
+    if waiting and all(view.state is WorkerState.LOST for view in engine.workers()):
+        first = next((job for job in waiting if job.job != COMMAND_KEY), waiting[0])
+        say(f"  no worker is known here yet; start one:  {starting(first.queue, app=app, job=first.job)}")
 
 
 def _show(line: StatusLine, job: JobView) -> None:

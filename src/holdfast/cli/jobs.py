@@ -31,7 +31,7 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
-from holdfast.cli.style import BAD, COLOURS, Tint, paint, painted_table
+from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
@@ -46,15 +46,33 @@ F = TypeVar("F", bound=Callable[..., Any])
 # What a table shows of a job, by the name of the column. Every member of the JSON can be one, too.
 SHORT: Final[dict[str, Callable[[JobView], object]]] = {
     "job": lambda job: job.name or job.job,
-    "try": lambda job: f"{job.attempts}/{'?' if job.max_retries is None else job.max_retries + 1}",
+    "try": lambda job: f"{runs(job)}/{possible_runs(job)}",
     "age": lambda job: age(job.accepted_at),
     "error": lambda job: _shortened(job.cancel_reason if job.state is JobState.CANCELLED else job.last_error),
 }
 USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
 # With -o wide, where nothing is cut.
 MORE: Final = (*USUAL[:-1], "priority", "accepted_at", "due_at", "finished_at", "tags", "error")
+FIT: Final = Fit(
+    pliant={"ID": 17, "JOB": 12, "ERROR": 24},
+    in_the_middle=("ID",),
+    left_out=("QUEUE", "TRY", "AGE", "JOB"),
+    shows_all="-o wide shows all",
+)
+# Columns that somebody chose are all wanted.
+CHOSEN_FIT: Final = msgspec.structs.replace(FIT, left_out=())
 TINTS: Final[dict[str, Tint]] = {"state": COLOURS, "error": BAD, "last_error": BAD}
 COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *JobView.__struct_fields__)))
+
+
+def runs(job: JobView) -> int:
+    """How many runs of its possible ones a job has begun: those that failed, and the one that succeeded or goes on."""
+    return job.attempts + (job.state in (JobState.COMPLETED, JobState.PROCESSING))
+
+
+def possible_runs(job: JobView) -> str:
+    """How many runs a job may have before it is dead; of some that is not known."""
+    return "?" if job.max_retries is None else str(job.max_retries + 1)
 
 
 class Columns(click.ParamType[tuple[str, ...]]):
@@ -201,7 +219,7 @@ def _watch(engine: Engine, filters: Filters, shape: Shape, form: str) -> int:
         return [_members(job, shape.columns) for job in jobs] if as_json else jobs
 
     def lines(jobs: Any) -> list[str]:
-        return _table(jobs, shape, form) if jobs else ["no jobs"]
+        return _table(jobs, shape, form).lines if jobs else ["no jobs"]
 
     assert shape.watch_s is not None  # noqa: S101 - for the type checker
     return watch(shape.watch_s, look, lines, as_json=as_json)
@@ -257,15 +275,17 @@ def _print_finding(finding: Finding, shape: Shape, form: str) -> None:
         case "csv":
             _print_csv(finding, shape.columns or USUAL)
         case _:
-            for line in _table(finding.jobs, shape, form) if finding.jobs else []:
-                click.echo(line)
+            if finding.jobs:
+                _table(finding.jobs, shape, form).print()
 
 
-def _table(jobs: Sequence[JobView], shape: Shape, form: str) -> list[str]:
+def _table(jobs: Sequence[JobView], shape: Shape, form: str) -> Table:
     columns = shape.columns or (MORE if form == "wide" else USUAL)
     rows = [[_cell(job, column, shape.columns) for column in columns] for job in jobs]
     tints = [TINTS.get(column) for column in columns]
-    return painted_table([name.replace("_", " ").upper() for name in columns], rows, tints, is_wide=form == "wide")
+    headings = [name.replace("_", " ").upper() for name in columns]
+    fit = CHOSEN_FIT if shape.columns else FIT
+    return painted_table(headings, rows, tints, fit=fit, is_wide=form == "wide")
 
 
 def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
@@ -370,7 +390,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("job", job.job),
         ("name", job.name),
         ("queue", f"{job.queue} (priority {job.priority})"),
-        ("attempts", f"{job.attempts} failed of {'?' if job.max_retries is None else job.max_retries + 1}"),
+        ("attempts", f"{runs(job)} of {possible_runs(job)}{f', {job.attempts} failed' if job.attempts else ''}"),
         ("crashes", job.crashes or None),
         ("accepted", instant(job.accepted_at)),
         ("due", instant(job.due_at)),
@@ -380,7 +400,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("expires", instant(job.expires_at) if job.expires_at else None),
         ("timeout", None if job.timeout is None else span(job.timeout) if job.timeout else "none"),
         ("fenced", "killed if its worker cannot prove its lease" if job.fence else None),
-        ("cancelled", job.cancel_reason),
+        ("cancelled", job.cancel_reason or None),
         ("cancelling", "asked for, its worker will see it" if job.cancel_requested else None),
         ("tags", ", ".join(job.tags) or None),
         ("trace", job.trace_id),

@@ -4,26 +4,33 @@ from collections.abc import Collection
 from contextlib import suppress
 from difflib import get_close_matches
 
+from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import BackendError
+from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
 from holdfast.values import QueuePause, WorkerState, WorkerView
 
 
-def outlook(engine: Engine, jobs: Collection[tuple[str, str]]) -> list[str]:
+def outlook(engine: Engine, jobs: Collection[tuple[str, str]], *, app: str | None = None) -> list[str]:
     """What keeps jobs of these queues and handlers waiting, as far as is known; never a reason to fail."""
     with suppress(BackendError):
-        return remarks(jobs, engine.pauses(), engine.workers())
+        return remarks(jobs, engine.pauses(), engine.workers(), app=app)
     return []
 
 
 def remarks(
-    jobs: Collection[tuple[str, str]], pauses: Collection[QueuePause], workers: Collection[WorkerView]
+    jobs: Collection[tuple[str, str]],
+    pauses: Collection[QueuePause],
+    workers: Collection[WorkerView],
+    *,
+    app: str | None = None,
 ) -> list[str]:
     """A sentence for each obstacle. That no worker is running is none: one may be about to be started."""
     heard = [view.report for view in workers if view.state is not WorkerState.LOST]
     worked = {queue.partition(":")[0] for report in heard for queue in report.queues}
     queues = dict.fromkeys(queue for queue, _ in jobs)
+    functions = {queue: job for queue, job in jobs if job != COMMAND_KEY}
     said = [
         f"queue '{pause.queue}' is paused{f': {pause.reason}' if pause.reason else ''};  "
         f"holdfast queue resume {pause.queue}"
@@ -34,9 +41,8 @@ def remarks(
     for queue in queues:
         if public and queue not in worked:
             guess = _guess(queue, public)
-            said.append(
-                f"no running worker takes jobs of queue '{queue}'{guess};  holdfast worker start --queue {queue}"
-            )
+            start = starting(queue, app=app, job=functions.get(queue, COMMAND_KEY))
+            said.append(f"no running worker takes jobs of queue '{queue}'{guess};  {start}")
     for queue, job in dict.fromkeys(jobs):
         takers = [report for report in heard if queue in (each.partition(":")[0] for each in report.queues)]
         known = {handler for report in takers for handler in report.handlers}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from holdfast.cli.advice import starting
 from holdfast.cli.documents import (
     PausedDocument,
     PauseDocument,
@@ -48,10 +49,10 @@ from holdfast.cli.selecting import (
     confirm_severe,
     counted,
     dry_run_option,
-    say_if_unknown,
+    unknown_queues,
 )
 from holdfast.cli.start_options import work_options
-from holdfast.cli.style import COLOURS, DOUBTFUL, Tint, paint, painted_table
+from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.clock import to_us
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
     from holdfast.search import Search
 
 EVERYTHING: Final = "all"
+FIT: Final = Fit(
+    pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
+)
 NO_QUEUES: Final = "no queues yet; they come with their first job"
 
 
@@ -107,7 +111,7 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
         if not quiet:
             say_where(hf.location)
         if watch_s is not None:
-            return watch(watch_s, lambda: _documents(hf.backend()), _table, as_json=as_json or as_jsonl)
+            return watch(watch_s, lambda: _documents(hf.backend()), _lines, as_json=as_json or as_jsonl)
         documents = _documents(hf.backend())
     if as_json:
         print_json(documents)
@@ -117,20 +121,21 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
         for document in documents:
             click.echo(plain(document.queue))
     elif documents:
-        for line in _table(documents):
-            click.echo(line)
+        _table(documents).print()
     else:
         say(NO_QUEUES)
     return 0
 
 
-def _table(documents: Sequence[QueueDocument]) -> list[str]:
-    if not documents:
-        return [NO_QUEUES]
+def _lines(documents: Sequence[QueueDocument]) -> list[str]:
+    return _table(documents).lines if documents else [NO_QUEUES]
+
+
+def _table(documents: Sequence[QueueDocument]) -> Table:
     shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
     headings = ("QUEUE", "WAITING", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
     colours: list[Tint] = [None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
-    return painted_table(headings, [_row(document, shown) for document in documents], colours)
+    return painted_table(headings, [_row(document, shown) for document in documents], colours, fit=FIT)
 
 
 def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
@@ -201,7 +206,7 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         report = workers[worker_id].report
         click.echo(f"{'worker':<12} {plain(f'{worker_id} on {report.host}, pid {report.pid}')}")
     if not document.workers:
-        say(f"no worker takes jobs of this queue; start one:  holdfast worker start --queue {name}")
+        say(f"no worker takes jobs of this queue; start one:  {starting(name)}")
 
 
 @queue.command()
@@ -217,8 +222,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url, *chosen) as hf:
         say_where(hf.location)
-        if not as_json:
-            say_if_unknown(hf.backend(), *chosen)
+        unknown = {} if as_json else unknown_queues(hf.backend(), *chosen)
         if not dry_run:
             for name in chosen:
                 hf.backend().pause(name, reason)
@@ -227,8 +231,11 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
         return
     for name in chosen:
         click.echo(f"would pause {name}" if dry_run else f"{glyph('✓', '*')} {name} is paused")
-    if not dry_run:
-        say(f"  go on:  holdfast queue resume {' '.join(chosen)}")
+    for name, hint in unknown.items():
+        undo = "" if dry_run else f"  undo it:  holdfast queue resume {name}"
+        say(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
+    if not dry_run and len(unknown) < len(chosen):
+        say(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
 
 
 @queue.command()

@@ -32,7 +32,10 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
     engine, keyring = _onlooking(hf, backend)
     with engine, hf.standing_in(engine, keyring):
         documents = [_planned(hf, job) for job in jobs]
-        remarks = [*_taken(engine, documents), *outlook(engine, [(one.queue, one.job) for one in documents])]
+        remarks = [
+            *_taken(engine, documents),
+            *outlook(engine, [(one.queue, one.job) for one in documents], app=choices.app),
+        ]
     if choices.quiet:
         click.echo("".join(f"{one.id}\n" for one in documents if one.id is not None), nl=False)
         return 0

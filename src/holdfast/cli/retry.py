@@ -80,7 +80,7 @@ def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, 
         say(none)
     else:
         for job_id, answer in answers.items():
-            _say_replay(job_id, answer)
+            _say_replay(engine, job_id, answer)
     if ReplayAnswer.UNKNOWN in answers.values():
         return NOT_FOUND
     return 0 if all(answer is ReplayAnswer.REPLAYED for answer in answers.values()) else REFUSED
@@ -101,14 +101,16 @@ def _of_a_run(engine: Engine, job_id: str) -> bool:
     return history is not None and is_private(history.job.queue)
 
 
-def _say_replay(job_id: str, answer: ReplayAnswer) -> None:
+def _say_replay(engine: Engine, job_id: str, answer: ReplayAnswer) -> None:
     match answer:
         case ReplayAnswer.REPLAYED:
             click.echo(f"{glyph('✓', '*')} {job_id} waits again, attempts from zero, history kept")
         case ReplayAnswer.EXPIRED:
             say(f"{glyph('✗', 'x')} {job_id} has expired; to run it all the same add  --ignore-expiry")
         case ReplayAnswer.NOT_FINAL:
-            say(f"{glyph('✗', 'x')} {job_id} is neither dead nor cancelled; nothing was changed")
+            history = engine.get(job_id)
+            state = f"{history.job.state}, " if history is not None else ""
+            say(f"{glyph('✗', 'x')} {job_id} is {state}neither dead nor cancelled; nothing was changed")
             say(f"  look at it:  holdfast show {job_id}")
         case ReplayAnswer.UNKNOWN:
             say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")

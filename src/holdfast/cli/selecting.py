@@ -240,12 +240,19 @@ def _can_ask() -> bool:
 
 def say_if_unknown(engine: Engine, *queues: str | None) -> None:
     """Tell whoever may have mistyped a queue which one it could have been."""
+    for queue, hint in unknown_queues(engine, *queues).items():
+        say(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
+
+
+def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
+    """Those of the queues of which there is no job, no pause and no worker, each with what could have been meant."""
     known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
     known |= {name.partition(":")[0] for view in engine.workers() for name in view.report.queues}
-    for queue in queues:
-        if queue is not None and queue not in known and "*" not in queue:
-            hint = did_you_mean(queue, (name for name in known if not is_private(name)))
-            say(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
+    return {
+        queue: did_you_mean(queue, (name for name in known if not is_private(name)))
+        for queue in queues
+        if queue is not None and queue not in known and "*" not in queue
+    }
 
 
 def counted(number: int, what: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 from msgspec import Struct
@@ -14,12 +14,24 @@ from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, nothing, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
-from holdfast.cli.style import COLOURS, columns, painted_table, shortened
+from holdfast.cli.style import COLOURS, Fit, Table, columns, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.values import JobState, WorkerState
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+
+SHORTEST_QUEUE: Final = 16
+# What a narrow terminal is not shown, the least important state first.
+UNIMPORTANT: Final = (
+    JobState.BLOCKED,
+    JobState.CANCELLED,
+    JobState.SCHEDULED,
+    JobState.COMPLETED,
+    JobState.PROCESSING,
+    JobState.PENDING,
+    JobState.FAILED,
+)
 
 
 class Workers(Struct, frozen=True, kw_only=True):
@@ -67,6 +79,8 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
         return 0
     for line in lines(seen):
         click.echo(line)
+    if seen.queues:
+        _table(seen).say_what_is_missing()
     if url is None and queue is None:
         for name in hf.settings.backends:
             say(f"there is {name}, too:  holdfast status --url {name}")
@@ -95,15 +109,22 @@ def lines(seen: Status) -> list[str]:
     """The same for people, no wider than their terminal."""
     shown = [plain(seen.location)]  # whole: it is to be copied
     if seen.queues:
-        rows = [
-            (f"{name} (paused)" if states["paused"] else name, *(states[state] or nothing() for state in JobState))
-            for name, states in seen.queues.items()
-        ]
-        colours = (None, *(COLOURS.get(state) for state in JobState))
-        shown += painted_table(("QUEUE", *(state.upper() for state in JobState)), rows, colours)
+        shown += _table(seen).lines
     if workers := worker_line(seen.workers):
         shown.append(shortened(workers, columns()))
     return shown
+
+
+def _table(seen: Status) -> Table:
+    rows = [
+        (f"{name} (paused)" if states["paused"] else name, *(states[state] or nothing() for state in JobState))
+        for name, states in seen.queues.items()
+    ]
+    colours = (None, *(COLOURS.get(state) for state in JobState))
+    # Where no job is, nothing is lost by not saying so.
+    order = sorted(UNIMPORTANT, key=lambda state: bool(seen.totals[state]))
+    fit = Fit(pliant={"QUEUE": SHORTEST_QUEUE}, left_out=tuple(state.upper() for state in order))
+    return painted_table(("QUEUE", *(state.upper() for state in JobState)), rows, colours, fit=fit)
 
 
 def worker_line(workers: Workers) -> str:

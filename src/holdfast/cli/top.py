@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
+from holdfast.cli.jobs import possible_runs, runs
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import age, print_json
 from holdfast.cli.private_queue import is_private
@@ -136,14 +137,13 @@ def is_shown(job: JobView, needle: str) -> bool:
 
 def job_cells(job: JobView) -> tuple[str, ...]:
     """A job as a row."""
-    runs = "?" if job.max_retries is None else str(job.max_retries + 1)
     said = job.progress.message if job.progress is not None and job.state is JobState.PROCESSING else job.last_error
     return (
         job.id,
         job.state,
         job.name or job.job,
         job.queue,
-        f"{job.attempts}/{runs}",
+        f"{runs(job)}/{possible_runs(job)}",
         age(job.accepted_at),
         said or "",
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from holdfast.cli.advice import starting
 from holdfast.cli.output import instant, span
 from holdfast.cli.private_queue import is_private
 from holdfast.values import (
@@ -67,9 +68,9 @@ def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Wor
     if is_private(job.queue):
         return found if takers else [*found, "it belongs to a 'holdfast run' that may be over"]
     if not heard:
-        found.append("no worker is running;  holdfast worker start")
+        found.append(f"no worker is running;  {starting(job.queue, job=job.job)}")
     elif not takers:
-        found.append(f"no worker takes jobs of this queue;  holdfast worker start --queue {job.queue}")
+        found.append(f"no worker takes jobs of this queue;  {starting(job.queue, job=job.job)}")
     elif not any(job.job in view.report.handlers for view in takers):
         found.append(f"no worker of this queue knows the handler '{job.job}'")
     elif all(view.state is WorkerState.DRAINING for view in takers):

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 import msgspec
@@ -16,7 +16,7 @@ from holdfast import __version__
 from holdfast.app import COMMAND_FACTS, Holdfast
 from holdfast.cli.output import glyph, plain, say, span
 from holdfast.cli.start_options import StartChoices
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.logs import log_to_stderr
@@ -32,6 +32,7 @@ from holdfast.worker.supervisor import Supervisor
 from holdfast.worker.systemd import ENVIRONMENT_NAMES, Notifier
 
 GC_THRESHOLD: Final = 20_000
+Printer: TypeAlias = Callable[[Sequence[WorkerResult]], None]
 
 
 def run_worker(choices: StartChoices) -> int:
@@ -50,7 +51,9 @@ def run_worker(choices: StartChoices) -> int:
             hf.backend(setup.backend).add_facts(COMMAND_FACTS, hf.commands.allowed)
         if choices.probe_port is not None:
             _count_for_prometheus(hf)
-        printer = None if choices.quiet else _documents if choices.as_json else _lines
+        printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines
+        if choices.app is None:
+            printer = _asking_for_application(printer)
         options = choices.worker_options(hf.settings)
         supervisor = hf.supervisor(
             _program(setup), options, backend=setup.backend, on_results=printer, notifier=notifier
@@ -177,6 +180,25 @@ def _say_now(sentence: str) -> None:
     """Say something from a thread that must not wait for whoever holds `sys.stderr`."""
     with suppress(OSError):
         os.write(2, f"{sentence}\n".encode())
+
+
+def _asking_for_application(printer: Printer | None) -> Printer:
+    """The same, for a worker without an application; the first job that needs one is remarked, and why it waits."""
+    is_said = False
+
+    def on_results(results: Sequence[WorkerResult]) -> None:
+        nonlocal is_said
+        if printer is not None:
+            printer(results)
+        unknown = (each for each in results if each.error is not None and each.error.type == UnknownHandler.__name__)
+        if not is_said and (first := next(unknown, None)) is not None:
+            is_said = True
+            say(
+                f"job '{first.job}' is a function's, and this worker was started without an application, for command "
+                "jobs only; name yours:  holdfast worker start APP"
+            )
+
+    return on_results
 
 
 def _lines(results: Sequence[WorkerResult]) -> None:

@@ -29,7 +29,7 @@ from holdfast.cli.output import (
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.selecting import dry_run_option
 from holdfast.cli.start_options import StartChoices, start_options
-from holdfast.cli.style import BAD, DOUBTFUL, GOOD, columns, paint, painted_table, shortened
+from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
 from holdfast.cli.waiting import looks
 from holdfast.cli.watching import watch, watch_option
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 
 SHORTEST_ID: Final = 8
 COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
-NOBODY: Final = "no workers; start one:  holdfast worker start"
+FIT: Final = Fit(
+    pliant={"QUEUES": 12, "HOST": 12},
+    left_out=("MEMORY", "UP", "FAILED", "DONE", "PID", "HOST", "HEARD", "QUEUES"),
+)
+NOBODY: Final = "no workers; start one:  holdfast worker start APP"
 STATES: Final[Mapping[str, str]] = {WorkerState.LIVE: GOOD, WorkerState.DRAINING: DOUBTFUL, WorkerState.LOST: BAD}
 
 
@@ -121,8 +125,7 @@ def list_workers(
         for view in workers:
             click.echo(plain(view.report.id))
     elif workers:
-        for line in _table(workers, with_jobs=with_jobs):
-            click.echo(line)
+        _table(workers, with_jobs=with_jobs).print()
         _say_lost(workers)
     else:
         say(NOBODY)
@@ -136,7 +139,11 @@ def _known(engine: Engine) -> list[WorkerView]:
 def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) -> int:
     if as_json:
         return watch(pause_s, lambda: [_document(view) for view in _known(engine)], lambda _: [], as_json=True)
-    return watch(pause_s, lambda: _known(engine), lambda seen: _table(seen, with_jobs=with_jobs) if seen else [NOBODY])
+
+    def lines(seen: Sequence[WorkerView]) -> list[str]:
+        return _table(seen, with_jobs=with_jobs).lines if seen else [NOBODY]
+
+    return watch(pause_s, lambda: _known(engine), lines)
 
 
 @worker.command("show")
@@ -333,12 +340,13 @@ def _counted(number: int, what: str, many: str = "") -> str:
     return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
-def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> list[str]:
-    heading, *lines = painted_table(COLUMNS, [_row(view, workers) for view in workers], (None, STATES))
+def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> Table:
+    table = painted_table(COLUMNS, [_row(view, workers) for view in workers], (None, STATES), fit=FIT)
+    heading, *lines = table.lines
     shown = [heading]
     for view, line in zip(workers, lines, strict=True):
         shown += [line, *(_job_lines(view) if with_jobs else [])]
-    return shown
+    return msgspec.structs.replace(table, lines=shown)
 
 
 def _say_lost(workers: Sequence[WorkerView]) -> None:

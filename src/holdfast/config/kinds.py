@@ -58,7 +58,11 @@ def _parse(key: Key, raw: Any) -> Any:
             return _words(raw)
         case "choice":
             if raw not in key.choices:
-                raise ValueError(f"choose one of {', '.join(key.choices)}")
+                from difflib import get_close_matches
+
+                near = get_close_matches(str(raw), key.choices, n=1)
+                guess = f"did you mean '{near[0]}'? " if near else ""
+                raise ValueError(f"{guess}choose one of {', '.join(key.choices)}")
             return str(raw)
         case "lists":
             return _lists(raw)

@@ -18,6 +18,7 @@ LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
+_SHOWN: Final = 60
 _label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
@@ -129,8 +130,10 @@ def check_queue(queue: str) -> str:
 def check_id(job_id: str) -> str:
     """The job's id, if it can be one."""
     if not isinstance(job_id, str) or not _job_id.fullmatch(job_id):  # pyright: ignore[reportUnnecessaryIsInstance]
+        text = repr(job_id)
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(str(job_id)):,} characters)"
         raise DefinitionError(
-            f"{job_id!r} cannot be a job id: use letters, digits and _ . : @ / + = -, starting with a letter, "
+            f"{shown} cannot be a job id: use letters, digits and _ . : @ / + = -, starting with a letter, "
             "digit or '_', at most 128"
         )
     return job_id
@@ -156,12 +159,20 @@ def unique(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags once each, in the order given."""
     if isinstance(tags, str):
         raise DefinitionError(f"tags must be a list, like ['{tags}']")
-    return tuple(dict.fromkeys(tags))
+    try:
+        return tuple(dict.fromkeys(tags))
+    except TypeError:
+        raise DefinitionError(f"tags must be a list of texts, like ['import'], not {tags!r}") from None
 
 
 def _check_instant(option: str, instant: datetime | None) -> None:
     if instant is None:
         return
+    if not isinstance(instant, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(
+            f"{option} must be a datetime with a time zone, like datetime.now(UTC) + timedelta(hours=1), "
+            f"not {instant!r}"
+        )
     if instant.tzinfo is None:
         raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
     if instant > LATEST:
@@ -169,6 +180,8 @@ def _check_instant(option: str, instant: datetime | None) -> None:
 
 
 def _check_label(option: str, text: str | None) -> None:
+    if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
+        raise DefinitionError(f"{option} must be text, like {str(text)!r}, not {text!r}")
     if text is not None and not _label.fullmatch(text):
         raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
 
@@ -180,6 +193,8 @@ def _check_number(option: str, value: float | None, low: float, high: float, *, 
         raise DefinitionError(f"{option} must be a number{' of seconds' if high == MAX_SPAN_S else ''}, not {value!r}")
     # NaN fails both comparisons, so the test is for being inside, never for being outside.
     if not low <= value <= high:
+        if high == MAX_SPAN_S:
+            raise DefinitionError(f"{option} must be between 0 and {high / 86400:g} days, not {value:g} seconds")
         raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")
     if whole and not isinstance(value, int):
         raise DefinitionError(f"{option} must be a whole number, not {value!r}")

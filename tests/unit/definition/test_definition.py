@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.definition import JobDefinition
-from holdfast.definition.definition import MAX_SPAN_S, check_id, check_queue
+from holdfast.definition.definition import MAX_SPAN_S, check_id, check_queue, unique
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -118,6 +118,31 @@ def test_a_datetime_without_a_zone_is_refused() -> None:
         MAIL.with_run_at(naive)
     with pytest.raises(DefinitionError, match="expires 2026-01-01T00:00:00 has no time zone"):
         MAIL.with_expires(naive)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"run_at": "tomorrow"}, r"run_at must be a datetime with a time zone, like .*, not 'tomorrow'"),
+        ({"tags": (1,)}, "tag must be text, like '1', not 1"),
+        ({"name": 5}, "name must be text, like '5', not 5"),
+        ({"timeout": 1e300}, r"timeout must be between 0 and 3660 days, not 1e\+300 seconds"),
+    ],
+)
+def test_what_is_of_another_type_is_refused_with_what_to_write(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        JobDefinition(handler="mail", **options)
+
+
+@pytest.mark.parametrize("tags", [5, [["a"]]])
+def test_tags_are_texts(tags: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"tags must be a list of texts, like \['import'\]"):
+        unique(tags)
+
+
+def test_an_id_that_is_too_long_is_not_repeated_whole() -> None:
+    with pytest.raises(DefinitionError, match=r"^'a{59}\.\.\. \(5,000 characters\) cannot be a job id"):
+        check_id("a" * 5000)
 
 
 def test_two_ways_to_say_when_are_refused() -> None:

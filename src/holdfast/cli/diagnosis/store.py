@@ -6,9 +6,11 @@ from difflib import get_close_matches
 from typing import Final
 
 from holdfast import __version__
+from holdfast.cli.advice import starting
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.output import age, span
 from holdfast.cli.private_queue import is_private
+from holdfast.cli.selecting import counted
 from holdfast.errors import HandlerError
 from holdfast.queues.contract import Engine, EngineInfo
 from holdfast.values import FINAL_STATES, JobFilter, JobState, QueuePause, WorkerState, WorkerView
@@ -77,7 +79,7 @@ def schema_findings(info: EngineInfo) -> Findings:
         )
 
 
-def worker_findings(workers: Sequence[WorkerView]) -> Findings:
+def worker_findings(workers: Sequence[WorkerView], app: str | None = None) -> Findings:
     """Workers lost, and workers of another version."""
     lost = [view for view in workers if view.state is WorkerState.LOST]
     alive = [view for view in workers if view.state is not WorkerState.LOST]
@@ -86,9 +88,9 @@ def worker_findings(workers: Sequence[WorkerView]) -> Findings:
         yield warning(
             "workers",
             f"worker {report.id[:8]} (pid {report.pid} on {report.host}) is lost: heard {age(view.heard_at)} ago, with "
-            f"{report.running:,} jobs, which come back when their leases end",
+            f"{counted(report.running, 'job')}; what it held comes back when the leases end",
             "look whether it was killed (dmesg says so, if memory ran out) or cannot reach the engine; start another:  "
-            "holdfast worker start",
+            f"{starting(app=app)}",
         )
     for version, number in Counter(view.report.version for view in alive).items():
         if version != __version__:
@@ -100,33 +102,36 @@ def worker_findings(workers: Sequence[WorkerView]) -> Findings:
     if alive:
         yield fine("workers", f"{len(alive):,} live")
     elif not lost:
-        yield note("workers", "none is running", "start one:  holdfast worker start")
+        yield note("workers", "none is running", f"start one:  {starting(app=app)}")
 
 
-def queue_findings(counts: JobCounts, workers: Sequence[WorkerView], pauses: Sequence[QueuePause]) -> Findings:
+def queue_findings(
+    counts: JobCounts, workers: Sequence[WorkerView], pauses: Sequence[QueuePause], app: str | None = None
+) -> Findings:
     """Queues with jobs that nobody will take."""
-    found = 0
+    found = seen = 0
     worked = worked_queues(workers)
     reasons = {pause.queue: pause.reason for pause in pauses}
     for queue, states in sorted(counts.items()):
         waiting = sum(states.get(state, 0) for state in WAITING_STATES)
         if not waiting or is_private(queue):
             continue
+        seen += 1
         if queue in reasons:
             found += 1
             why = f" ({reasons[queue]})" if reasons[queue] else ""
-            yield note("queues", f"{queue} is paused{why}, with {waiting:,} jobs waiting")
+            yield note("queues", f"{queue} is paused{why}, with {counted(waiting, 'job')} waiting")
         if queue not in worked:
             found += 1
             near = get_close_matches(queue, worked, n=1)
             guess = f"; a worker works '{near[0]}': is one of the two mistyped?" if near else ""
             yield error(
                 "queues",
-                f"{queue} has {waiting:,} jobs waiting and no worker{guess}",
-                f"start one:  holdfast worker start --queue {queue}",
+                f"{queue} has {counted(waiting, 'job')} waiting and no worker{guess}",
+                f"start one:  {starting(queue, app=app)}",
             )
     if not found:
-        yield fine("queues", "every queue with jobs has a worker" if counts else "there are no jobs")
+        yield fine("queues", "every queue with waiting jobs has a worker" if seen else "no job waits")
 
 
 def worked_queues(workers: Sequence[WorkerView]) -> set[str]:
@@ -148,14 +153,14 @@ def handler_findings(engine: Engine, resolve: Callable[[str, str], object], sour
     for sentence, number in list(refusals.items())[:_NAMED]:
         yield error(
             "handlers",
-            f"{number:,} waiting jobs cannot be run by {source}: {sentence}",
+            f"{counted(number, 'waiting job')} cannot be run by {source}: {sentence}",
             "start workers with the application that knows it, or cancel the jobs:  holdfast cancel ID",
         )
     if len(refusals) > _NAMED:
-        yield error("handlers", f"and {len(refusals) - _NAMED:,} more handlers are not known", "see above")
+        yield error("handlers", f"more handlers are not known: {len(refusals) - _NAMED:,}", "see above")
     if not refusals:
         looked = "every waiting job" if is_all else f"the newest {MOST_LOOKED_AT:,} waiting jobs"
-        yield fine("handlers", f"{looked} can be run by {source}")
+        yield fine("handlers", f"{looked} can be run by {source}" if kinds else "no job waits for one")
 
 
 def of_workers(workers: Sequence[WorkerView]) -> Callable[[str, str], object]:
