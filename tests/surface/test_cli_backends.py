@@ -82,6 +82,11 @@ def test_the_doctor_minds_no_backend_that_a_variable_names(shop: Terminal, monke
     assert answer.code == 0, answer.out
 
 
+def test_health_says_whom_it_has_not_asked(shop: Terminal) -> None:
+    answer = shop("health", "--live")
+    assert answer.err == "reports was not asked:  holdfast health --url reports\n"
+
+
 def test_the_check_of_the_settings_looks_at_each(shop: Terminal) -> None:
     shop.config.write_text('[backends]\ncache = "redis://db/0"\n')
     answer = shop("config", "check")

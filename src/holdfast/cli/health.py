@@ -13,7 +13,7 @@ from msgspec import Struct
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, existing, given_or_global, json_option, onlooker
-from holdfast.cli.output import glyph, print_json, span
+from holdfast.cli.output import glyph, print_json, say, span
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
 from holdfast.cli.watching import watch, watch_option
@@ -128,6 +128,8 @@ def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, l
 
         return redacted(url), list(_of_worker(question, url))
     with existing(url) as hf:
+        for name in hf.settings.backends if url is None else ():
+            say(f"{name} was not asked:  holdfast health --url {name}")
         return hf.location, list(_of_store(question, hf, max_wait_s))
 
 
