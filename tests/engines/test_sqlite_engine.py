@@ -2,7 +2,6 @@
 
 import json
 import re
-import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -73,7 +72,7 @@ def test_no_verb_does_more_because_more_jobs_wait_are_scheduled_or_have_finished
     assert many == pytest.approx(few, rel=0.05)
 
 
-@pytest.mark.parametrize("queues", [1, inspector.FEW_QUEUES, inspector.FEW_QUEUES + 2])
+@pytest.mark.parametrize("queues", [1, 30])
 def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_path: Path, queues: int) -> None:
     with opened(quick_path) as engine:
         for number in range(queues):
@@ -82,24 +81,6 @@ def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_
             for lease in engine.claim(queue, 100, owner_token=new_owner_token()):
                 assert engine.ack(lease)
         assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
-
-
-@pytest.mark.parametrize("known", [(), ("mail",), ("mail", "mailer", "none")])
-def test_names_are_told_apart_whether_they_are_known_or_not(known: tuple[str, ...]) -> None:
-    counted = inspector.tally("mail><mailer><mail><mailer><mailer", known)
-    assert {name: number for name, number in counted.items() if number} == {"mail": 2, "mailer": 3}
-
-
-def test_more_finished_jobs_than_the_longest_text_holds_are_counted_all_the_same(quick_path: Path) -> None:
-    with opened(quick_path) as engine:
-        for queue, number in (("mail", 200), ("reports", 100)):
-            engine.accept([job(queue=queue) for _ in range(number)])
-            leases = engine.claim(queue, number, owner_token=new_owner_token())
-            assert all(engine.settle([Ack(lease=lease) for lease in leases]))
-        expected = {"mail": {JobState.COMPLETED: 200}, "reports": {JobState.COMPLETED: 100}}
-        assert engine.counts() == expected
-        engine.file.connection().setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
-        assert engine.counts() == expected
 
 
 def test_a_queue_that_only_old_jobs_were_in_is_counted(quick_path: Path) -> None:

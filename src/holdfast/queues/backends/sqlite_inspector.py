@@ -2,8 +2,7 @@
 
 import json
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from holdfast.clock import Clock, from_us, span_us, to_us
@@ -33,8 +32,6 @@ from holdfast.values import (
     ReplayAnswer,
 )
 
-FEW_QUEUES: Final = 20
-
 FORGET: Final = """
     UPDATE holdfast_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
 
@@ -61,13 +58,19 @@ COUNT_WAITING_IN: Final = """
     FROM holdfast_jobs WHERE state <= 1 AND queue = :queue GROUP BY queue"""
 COUNT_LEASED: Final = """
     SELECT queue, count(*) FROM holdfast_jobs WHERE state = 2 AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
-# Grouped by queue, SQLite would sort every row: of a million jobs that takes half a second. Their queues in one text
-# take a fifth of it, and are told apart here.
-LIST_FINISHED: Final = "SELECT group_concat(queue, '><') FROM holdfast_jobs WHERE state >= 4 AND state = ?"
+# From one queue to the next, and the number of each: entries of an index are counted faster than they are grouped.
 COUNT_FINISHED: Final = """
-    SELECT queue, count(*) FROM holdfast_jobs WHERE state >= 4 AND state = ? GROUP BY queue"""
+    WITH RECURSIVE ended (queue) AS (
+        SELECT min(queue) FROM holdfast_jobs WHERE state >= 4 AND state = :state
+        UNION ALL
+        SELECT (SELECT min(queue) FROM holdfast_jobs WHERE state >= 4 AND state = :state AND queue > ended.queue)
+        FROM ended WHERE queue IS NOT NULL
+    )
+    SELECT queue, (SELECT count(*) FROM holdfast_jobs j WHERE state >= 4 AND state = :state AND j.queue = ended.queue)
+    FROM ended WHERE queue IS NOT NULL"""
 COUNT_FINISHED_IN: Final = """
-    SELECT state, count(*) FROM holdfast_jobs WHERE state >= 4 AND state < 7 AND queue = :queue GROUP BY 1"""
+    SELECT state, count(*) FROM holdfast_jobs
+    WHERE state >= 4 AND state IN (4, 5, 6) AND queue = :queue GROUP BY state"""
 
 VIEW_COLUMNS: Final = """
     j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, x''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
@@ -126,7 +129,7 @@ class SqliteInspector(Retention):
                     add(name, JobState.PROCESSING, number)
                 if queue is None:
                     for state in (COMPLETED, DEAD, CANCELLED):
-                        for name, number in self._count_finished(connection, state, list(numbers)[:FEW_QUEUES]).items():
+                        for name, number in connection.execute(self._sql(COUNT_FINISHED), {"state": state}):
                             add(name, STATES[state], number)
                 else:
                     for state, number in connection.execute(self._sql(COUNT_FINISHED_IN), query):
@@ -137,13 +140,6 @@ class SqliteInspector(Retention):
 
         self.file.read(read)
         return numbers
-
-    def _count_finished(self, connection: sqlite3.Connection, state: int, known: list[str]) -> Mapping[str, int]:
-        try:
-            (names,) = connection.execute(self._sql(LIST_FINISHED), (state,)).fetchone()
-        except sqlite3.DataError:  # tens of millions: a text cannot be that long
-            return dict(connection.execute(self._sql(COUNT_FINISHED), (state,)))
-        return tally(names or "", known)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         conditions, query = self._conditions(where)
@@ -310,25 +306,6 @@ class SqliteInspector(Retention):
         now = self.clock.now_us()
         any_old = self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
         return self.file.write(drop) if any_old else 0
-
-
-def tally(names: str, known: Iterable[str] = ()) -> Mapping[str, int]:
-    """How often each name occurs in a text like `mail><reports><mail`; those that are known are found sooner."""
-    text = f"<{names}>" if names else ""
-    numbers = Counter({name: text.count(f"<{name}>") for name in known})
-    if numbers.total() == text.count("<"):
-        return numbers
-    numbers.clear()
-    # To take the few names that are frequent out of the text is cheaper than an object for each of a million.
-    for _ in range(FEW_QUEUES):
-        if not text:
-            return numbers
-        first = text[: text.index(">") + 1]
-        others = text.replace(first, "")
-        numbers[first[1:-1]] = (len(text) - len(others)) // len(first)
-        text = others
-    numbers.update(text[1:-1].split("><") if text else ())
-    return numbers
 
 
 def _merged(parts: Sequence[str]) -> str:
