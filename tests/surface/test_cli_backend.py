@@ -128,7 +128,8 @@ def test_the_sql_as_json_is_the_sql_in_steps(terminal: Terminal) -> None:
     document = terminal("migrate", "--sql", "--json").json
     printed = terminal("migrate", "--sql").out
     assert document["location"] == str(terminal.database)
-    assert [(step["number"], step["name"]) for step in document["migrations"]] == [(1, "jobs"), (2, "workers"), (3, "tally")]
+    steps = [(step["number"], step["name"]) for step in document["migrations"]]
+    assert steps == [(1, "jobs"), (2, "workers"), (3, "tally")]
     at = -1
     for step in document["migrations"]:
         found = printed.find(step["sql"])
