@@ -321,14 +321,10 @@ class Holdfast:
 
     def backend_of_batch(self, definitions: Iterable[JobDefinition]) -> str:
         """The name of the one backend that all of these jobs belong to: all or none is what one engine can promise."""
-        names = self.backends.names_for(definition.queue for definition in definitions)
-        if len(names) > 1:
-            (one, queue), (other, another), *_ = names.items()
-            raise DefinitionError(
-                f"all or none of these jobs cannot be promised: queue '{queue}' is in backend '{one}' and queue "
-                f"'{another}' in backend '{other}'; enqueue those of each backend by themselves"
-            )
-        return next(iter(names), DEFAULT)
+        try:
+            return self.backends.name_for_all(definition.queue for definition in definitions)
+        except ConfigError as problem:
+            raise DefinitionError(f"all or none of these jobs cannot be promised: {problem}") from None
 
     def enqueueing(self, definitions: Sequence[JobDefinition]) -> Enqueueing:
         """The hooks of the middleware around whatever keeps these definitions."""
@@ -446,7 +442,8 @@ class Holdfast:
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
 
-        engine, signer, _ = self.backends.opened(self.backend_for_all(options.queues) if backend is None else backend)
+        name = self.backends.name_for_all(options.queues) if backend is None else backend
+        engine, signer, _ = self.backends.opened(name)
         self.prepare()
         return Supervisor(
             engine,
@@ -459,17 +456,6 @@ class Holdfast:
             version=__version__,
             notifier=notifier,
         )
-
-    def backend_for_all(self, queues: Iterable[str]) -> str:
-        """The name of the one backend that all of these queues are in."""
-        names = self.backends.names_for(queues)
-        if len(names) > 1:
-            (one, queue), (other, another), *_ = names.items()
-            raise ConfigError(
-                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}', and this is about "
-                "one: name those of each by themselves"
-            )
-        return next(iter(names), DEFAULT)
 
     def prepare(self) -> None:
         """Load what the configuration names: a name that leads nowhere is an error now, before any job is taken."""

@@ -55,9 +55,16 @@ class Backends:
         """The backend that a queue is in."""
         return self._routes.get(queue, DEFAULT)
 
-    def names_for(self, queues: Iterable[str]) -> dict[str, str]:
-        """The backends that these queues are in, each with one of them."""
-        return {self.name_for(queue): queue for queue in queues}
+    def name_for_all(self, queues: Iterable[str]) -> str:
+        """The one backend that all of these queues are in."""
+        names = {self.name_for(queue): queue for queue in queues}
+        if len(names) > 1:
+            (one, queue), (other, another), *_ = names.items()
+            raise ConfigError(
+                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}'; "
+                "take those of each by themselves"
+            )
+        return next(iter(names), DEFAULT)
 
     def opened(self, name: str = DEFAULT) -> Opened:
         """The engine of that name and its keys."""

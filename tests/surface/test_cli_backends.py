@@ -55,11 +55,11 @@ def test_what_is_in_two_backends_is_refused_with_what_to_do(shop: Terminal) -> N
     for words in (["worker", "start", "--queue", "nightly,default"], ["queue", "pause", "nightly", "default"]):
         answer = shop(*words)
         assert answer.code == 2
-        assert "name those of each by themselves" in answer.err
+        assert "take those of each by themselves" in answer.err
     both = '[{"job": "resize", "queue": "nightly"}, {"job": "resize"}]'
     answer = shop("enqueue", both)
     assert answer.code == 2
-    assert "enqueue those of each backend by themselves" in answer.err
+    assert "take those of each by themselves" in answer.err
     assert shop("list", "-q").out == ""
 
 

@@ -94,10 +94,10 @@ def test_commands_are_allowed_by_the_workers_of_their_own_backend(hf: Holdfast) 
 
 
 def test_a_worker_takes_from_one_backend(hf: Holdfast) -> None:
-    assert hf.backend_for_all(["nightly", "weekly"]) == "reports"
-    assert hf.backend_for_all(["mail"]) == "default"
-    with pytest.raises(ConfigError, match="name those of each by themselves"):
-        hf.backend_for_all(["nightly", "mail"])
+    assert hf.backends.name_for_all(["nightly", "weekly"]) == "reports"
+    assert hf.backends.name_for_all(["mail"]) == "default"
+    with pytest.raises(ConfigError, match="take those of each by themselves"):
+        hf.backends.name_for_all(["nightly", "mail"])
 
 
 def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast, tmp_path: Path) -> None:

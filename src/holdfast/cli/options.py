@@ -202,7 +202,7 @@ def existing(url: str | None, *queues: str | None, job: str | None = None) -> Ho
     hf = Holdfast.at(url)
     named = [queue for queue in queues if queue is not None]
     if url is None and named:
-        hf.relocate(hf.backend_for_all(named), alone=True)
+        hf.relocate(hf.backends.name_for_all(named), alone=True)
     elif url is None and job is not None and hf.settings.backends:
         hf.relocate(_backend_of(hf, job), alone=True)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():

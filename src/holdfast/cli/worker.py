@@ -87,7 +87,7 @@ def _program(setup: Setup) -> Program:
 def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
     """Say which backend is worked: the one that --url names or is, or else the one the queues are in."""
     if setup.url is None:
-        return msgspec.structs.replace(setup, backend=hf.backend_for_all(choices.queues))
+        return msgspec.structs.replace(setup, backend=hf.backends.name_for_all(choices.queues))
     return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.backends.urls else setup
 
 
