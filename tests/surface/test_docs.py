@@ -212,7 +212,8 @@ def test_a_new_command_gets_a_section_and_one_that_is_gone_is_named() -> None:
         with_commands("<!-- generated: options holdfast rum -->\n<!-- end -->\n")
 
 
-def test_the_examples_of_commands_can_be_typed() -> None:
+def test_the_examples_of_commands_can_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/bash")
     named = {tuple(path.split()[1:]): command for path, command in COMMANDS.items()}
     for example in [line for command in COMMANDS.values() for line in examples_of(command)]:
         ours = [part for part in re.split(r" [|>] |[<$]\(|\)", example) if "holdfast " in part]
