@@ -15,7 +15,7 @@ from holdfast.cli import COMMANDS, failing
 from holdfast.cli.completing import BY_ENGINE
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
-from holdfast.cli.workers import start
+from holdfast.cli.worker.command import start
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.backends.sqlite_glance import NAMES, glance

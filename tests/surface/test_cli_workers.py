@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast import Holdfast
-from holdfast.cli.workers import COLUMNS
+from holdfast.cli.worker.views import COLUMNS
 from holdfast.queues.contract import Engine
 from holdfast.values import RunningJob, StopOrder, WorkerReport
 

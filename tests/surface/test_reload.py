@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.reload import run_reloading, watched_directories
+from holdfast.cli.worker.reload import run_reloading, watched_directories
 from holdfast.errors import ConfigError
 
 from .terminal import Terminal
@@ -24,7 +24,7 @@ FOR_EVER = "1e9"
 RELOADER = """\
 import sys
 from pathlib import Path
-from holdfast.cli.reload import run_reloading
+from holdfast.cli.worker.reload import run_reloading
 grace_s, hurry_s = map(float, sys.argv[1:])
 sys.exit(run_reloading([sys.executable, "worker.py"], [Path.cwd()], grace_s=grace_s, hurry_s=hurry_s))
 """

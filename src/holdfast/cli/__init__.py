@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 # Where each command lives, and what `--help` says of it without loading it.
 COMMANDS: Final = {
     "run": ("holdfast.cli.run:run", "Keep one command as a job, work it here, exit with its code."),
-    "enqueue": ("holdfast.cli.enqueue:enqueue", "Add jobs: by name, by JSON, from a file or stdin, or a command."),
-    "worker": ("holdfast.cli.workers:worker", "Run jobs; list and stop workers."),
+    "enqueue": (
+        "holdfast.cli.enqueue.command:enqueue",
+        "Add jobs: by name, by JSON, from a file or stdin, or a command.",
+    ),
+    "worker": ("holdfast.cli.worker.command:worker", "Run jobs; list and stop workers."),
     "list": ("holdfast.cli.jobs:list_jobs", "Show jobs, newest first."),
     "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
     "logs": ("holdfast.cli.logs:logs", "Print what a job has printed."),

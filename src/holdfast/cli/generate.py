@@ -16,9 +16,9 @@ from msgspec import Struct
 from holdfast import __version__
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
-from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues
+from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues, with_options
 from holdfast.cli.output import glyph, print_json, say
-from holdfast.cli.start_options import MOST_PROCESSES, MOST_SLOTS
+from holdfast.cli.worker.options import MOST_PROCESSES, MOST_SLOTS
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
 
 
 def _options(command: F) -> F:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(_OPTIONS, command)
 
 
 @click.group()

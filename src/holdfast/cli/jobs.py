@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option
+from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
 from holdfast.cli.output import (
     age,
     glyph,
@@ -122,9 +122,7 @@ TABLE: Final = "table"
 
 def shape_options(command: F) -> F:
     """The options of lists; they arrive as the fields of `Shape`."""
-    for option in reversed(_SHAPES):
-        command = option(command)
-    return command
+    return with_options(_SHAPES, command)
 
 
 _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from itertools import pairwise
@@ -24,6 +24,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_WEIGHT: Final = 1000
 LEAST_MEMORY: Final = 32 * 1024 * 1024
 _size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
+
+
+def with_options(options: Sequence[Callable[[Any], Any]], command: F) -> F:
+    """Give a command several options at once; they are in the order of the help."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def url_option(command: F) -> F:

@@ -51,9 +51,9 @@ from holdfast.cli.selecting import (
     dry_run_option,
     unknown_queues,
 )
-from holdfast.cli.start_options import work_options
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
+from holdfast.cli.worker.options import work_options
 from holdfast.clock import to_us
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
 
@@ -277,7 +277,7 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
       holdfast queue work mail --app shop:hf
       holdfast queue work mail:3 default --allow sleep --burst
     """
-    from holdfast.cli.workers import start
+    from holdfast.cli.worker.command import start
 
     if once:
         said |= {"burst": True, "max_jobs": 1}

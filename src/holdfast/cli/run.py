@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.enqueue_options import Labels, label_options
+from holdfast.cli.labels import Labels, label_options
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue

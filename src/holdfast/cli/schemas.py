@@ -53,9 +53,12 @@ DOCUMENTS: Final = {
     "holdfast.schema/1": ("holdfast.cli.schemas:NameDocument", "schema"),
     "holdfast.status/1": ("holdfast.cli.status:Status", "status, top"),
     "holdfast.version/1": ("holdfast.cli.version:VersionDocument", "version"),
-    "holdfast.worker/1": ("holdfast.cli.workers:WorkerDocument", "worker list, worker show"),
-    "holdfast.worker.result/1": ("holdfast.cli.worker:ResultDocument", "worker start, queue work: one for each run"),
-    "holdfast.worker.stop/1": ("holdfast.cli.workers:StopDocument", "worker stop"),
+    "holdfast.worker/1": ("holdfast.cli.worker.views:WorkerDocument", "worker list, worker show"),
+    "holdfast.worker.result/1": (
+        "holdfast.cli.worker.running:ResultDocument",
+        "worker start, queue work: one for each run",
+    ),
+    "holdfast.worker.stop/1": ("holdfast.cli.worker.stop:StopDocument", "worker stop"),
 }
 # The schema of the configuration file is no document's: it is made from the table of settings.
 CONFIGURATION: Final = "config"

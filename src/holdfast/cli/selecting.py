@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from holdfast.cli.documents import RehearsalDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.options import States, did_you_mean
+from holdfast.cli.options import States, did_you_mean, with_options
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
@@ -58,9 +58,7 @@ def where_option(command: F) -> F:
 
 def filter_options(command: F) -> F:
     """The filters of commands that read; they arrive as the fields of `Filters`."""
-    for option in reversed(_FILTERS):
-        command = option(command)
-    return command
+    return with_options(_FILTERS, command)
 
 
 # In the order of the help.
@@ -144,9 +142,7 @@ def change_options(command: F) -> F:
             help="Never ask; without --yes, refuse what would have to be asked.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(options, command)
 
 
 def _note_no_input(ctx: click.Context, param: click.Parameter, given: bool) -> None:
@@ -255,9 +251,9 @@ def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
     }
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, what: str, many: str = "") -> str:
     """A number of things, in words."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
 def print_rehearsal(

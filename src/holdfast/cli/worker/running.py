@@ -15,7 +15,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.app import COMMAND_FACTS, Holdfast
 from holdfast.cli.output import glyph, plain, say, span
-from holdfast.cli.start_options import StartChoices
+from holdfast.cli.worker.options import StartChoices
 from holdfast.errors import ConfigError, UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
@@ -72,7 +72,7 @@ def run_worker(choices: StartChoices) -> int:
 
 
 def _run_reloading(choices: StartChoices) -> int:
-    from holdfast.cli.reload import run_reloading, watched_directories
+    from holdfast.cli.worker.reload import run_reloading, watched_directories
 
     patience = choices.grace + choices.kill_after + 5.0 if choices.grace else math.inf
     return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience)

@@ -10,9 +10,9 @@ import msgspec
 
 from holdfast.app import Holdfast
 from holdfast.cli.arguments import Argument, located, parse_arguments, typed, untyped
-from holdfast.cli.descriptions import Description, is_bulk, is_json, read_json
-from holdfast.cli.enqueue_options import EnqueueChoices
-from holdfast.cli.instants import ahead
+from holdfast.cli.enqueue.descriptions import Description, is_bulk, is_json, read_json
+from holdfast.cli.enqueue.instants import ahead
+from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.output import say
 from holdfast.cli.spec import read_spec
 from holdfast.definition import JobDefinition

@@ -7,10 +7,10 @@ import click
 import msgspec
 
 from holdfast.app import Holdfast
-from holdfast.cli.asking import Asked, named, refuse_fleeting, say_when
 from holdfast.cli.documents import PlannedDocument
-from holdfast.cli.enqueue_options import EnqueueChoices
-from holdfast.cli.outlook import outlook
+from holdfast.cli.enqueue.options import EnqueueChoices
+from holdfast.cli.enqueue.outlook import outlook
+from holdfast.cli.enqueue.request import Asked, named, refuse_fleeting, say_when
 from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict

@@ -5,37 +5,13 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
-from msgspec import Struct
 
-from holdfast.cli.instants import SpanOrWhen, When
-from holdfast.cli.options import Span, json_option, url_option, wait_option
+from holdfast.cli.enqueue.instants import SpanOrWhen, When
+from holdfast.cli.labels import LABEL_OPTIONS, Labels, only_said
+from holdfast.cli.options import Span, json_option, url_option, wait_option, with_options
 from holdfast.cli.output import utc_option
-from holdfast.errors import DefinitionError
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Labels(Struct, frozen=True, kw_only=True):
-    """What a job was to be called and labelled with, by the names of the options."""
-
-    job_id: str | None
-    name: str | None
-    tags: tuple[str, ...]
-    meta: tuple[str, ...]
-    trace_id: str | None
-
-    def fields(self) -> dict[str, Any]:
-        """The same by the names of the fields of a job's description; what was not said is left out."""
-        from holdfast.cli.arguments import parse_arguments, untyped
-
-        said: dict[str, Any] = {
-            "id": self.job_id,
-            "name": self.name,
-            "tags": _split_tags(self.tags) or None,
-            "meta": untyped(parse_arguments(self.meta, what="--meta")) or None,
-            "trace_id": self.trace_id,
-        }
-        return _said(said)
 
 
 class EnqueueChoices(Labels, frozen=True, kw_only=True):
@@ -101,19 +77,7 @@ class EnqueueChoices(Labels, frozen=True, kw_only=True):
             "fence": self.fence or None,
             "cwd": self.cwd,
         }
-        return {**super().fields(), **_said(said)}
-
-
-def _said(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _split_tags(given: tuple[str, ...]) -> list[str]:
-    """Tags, however many were written into one word."""
-    tags = [tag.strip() for word in given for tag in word.split(",")]
-    if "" in tags:
-        raise DefinitionError(f"{','.join(given)!r} holds a tag without a name; write --tag a,b")
-    return tags
+        return {**super().fields(), **only_said(said)}
 
 
 class _BackoffText(click.ParamType[str]):
@@ -131,31 +95,11 @@ class _BackoffText(click.ParamType[str]):
         return str(value)
 
 
-def label_options(command: F) -> F:
-    """Give a command those that name and label a job, which arrive as the fields of `Labels`."""
-    return _with(_LABELS, command)
-
-
 def enqueue_options(command: F) -> F:
     """Give a command all of them, which arrive as the fields of `EnqueueChoices`."""
-    return _with(_OPTIONS, command)
+    return with_options(_OPTIONS, command)
 
 
-def _with(options: tuple[Callable[[Any], Any], ...], command: F) -> F:
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-_LABELS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option(
-        "--id", "job_id", metavar="ID", help="The id: enqueueing it again with the same content adds nothing."
-    ),
-    click.option("--name", metavar="TEXT", help="A name for people, in lists and logs."),
-    click.option("--tag", "--tags", "tags", multiple=True, metavar="A,B", help="Labels to find it by; repeatable."),
-    click.option("--meta", multiple=True, metavar="K=V", help="A note for the handler; K:=JSON, too; repeatable."),
-    click.option("--trace-id", metavar="TEXT", help="Handed to the handler, and to be searched for."),
-)
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.argument("words", metavar="[SPEC]...", nargs=-1, type=click.UNPROCESSED),
@@ -163,7 +107,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--app", metavar="MODULE:NAME", help="Your application: jobs are checked against its functions."),
     click.option("--command", "-c", metavar="TEXT", help="A command in one text, split as a shell would."),
     click.option("--file", "--from-file", "file", metavar="FILE", help="Read SPEC from this file, like @FILE."),
-    *_LABELS,
+    *LABEL_OPTIONS,
     click.option("--queue", "-q", metavar="NAME", help="The queue, instead of the one in the JSON."),
     click.option("--priority", "-p", type=click.IntRange(0, 9), help="0 to 9, higher first."),
     click.option("--max-retries", "-r", type=click.IntRange(0, 1000), metavar="N", help="Retries after the first run."),

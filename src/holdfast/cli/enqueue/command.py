@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.enqueue_options import EnqueueChoices, enqueue_options
+from holdfast.cli.enqueue.options import EnqueueChoices, enqueue_options
 from holdfast.cli.options import WithWait
 
 
@@ -26,7 +26,7 @@ def enqueue(**said: Any) -> int:
       holdfast enqueue --queue nightly --delay 2h -- pg_dump shop
     """
     # Imported here: whoever asks for help needs none of it.
-    from holdfast.cli.adding import act
+    from holdfast.cli.enqueue.adding import act
 
     choices = EnqueueChoices(**said)
     choices.check()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option
+from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option, with_options
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -77,16 +77,12 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
 def start_options(command: F) -> F:
     """Give a command all of them, which arrive as the fields of `StartChoices`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(_OPTIONS, command)
 
 
 def work_options(command: F) -> F:
     """Give a command all of them but those that say which application and which queues."""
-    for option in reversed(_OPTIONS[2:]):
-        command = option(command)
-    return command
+    return with_options(_OPTIONS[2:], command)
 
 
 # In the order of the help.

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import click
 
 from holdfast.app import Holdfast
-from holdfast.cli.asking import Asked, Request, application, named, refuse_fleeting, say_when
 from holdfast.cli.documents import EnqueuedDocument
 from holdfast.cli.endings import Shape, await_job, await_jobs
-from holdfast.cli.enqueue_options import EnqueueChoices
-from holdfast.cli.outlook import outlook
+from holdfast.cli.enqueue.dry_run import rehearse
+from holdfast.cli.enqueue.options import EnqueueChoices
+from holdfast.cli.enqueue.outlook import outlook
+from holdfast.cli.enqueue.request import Asked, Request, application, named, refuse_fleeting, say_when
 from holdfast.cli.output import glyph, print_json, print_jsonl, say
-from holdfast.cli.rehearsal import rehearse
 from holdfast.definition import JobDefinition
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import Accepted, JobEnvelope

@@ -1,0 +1,153 @@
+"""`holdfast worker stop`: an order that is left with the jobs, where each worker looks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import click
+from msgspec import Struct
+
+from holdfast.cli.documents import Document
+from holdfast.cli.failing import TIME_IS_UP
+from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
+from holdfast.cli.output import age, glyph, print_json, say, say_where
+from holdfast.cli.progress import StatusLine
+from holdfast.cli.selecting import counted, dry_run_option
+from holdfast.cli.waiting import looks
+from holdfast.cli.worker.choosing import is_lost, named, short_id, unnamed
+from holdfast.cli.worker.views import job_line
+from holdfast.values import StopOrder, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+
+
+class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.stop/1"):
+    """What was asked of a worker, and how it was seen last; `left`, if it is not there any more."""
+
+    id: str
+    order: StopOrder
+    state: Literal["live", "draining", "lost", "left"]
+
+
+@click.command(cls=WithWait)
+@click.argument("worker_ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "everybody", is_flag=True, help="Every worker.")
+@click.option("--now", is_flag=True, help="Hand running jobs back at once.")
+@wait_option(alone="60", help="Wait that long until they have stopped, 60 s if not said.")
+@dry_run_option
+@url_option
+@json_option
+def stop(
+    worker_ids: tuple[str, ...],
+    everybody: bool,
+    now: bool,
+    wait_s: float | None,
+    dry_run: bool,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Ask workers to stop, wherever they run. Running jobs finish first.
+
+    The order is left with the jobs, where each worker looks for it; no process is signalled. The beginning of an ID
+    is enough. Without one, the only worker there is.
+
+    \b
+    Examples:
+      holdfast worker stop
+      holdfast worker stop 5f3a --now
+      holdfast worker stop --all --wait 5m
+    """
+    if worker_ids and everybody:
+        raise click.UsageError("name the workers by their ids, or say --all")
+    order = StopOrder.NOW if now else StopOrder.DRAIN
+    with existing(url) as hf:
+        say_where(hf.location)
+        engine = hf.backend()
+        known = engine.workers()
+        chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
+        ends = [_End(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]
+        for end in ends if not dry_run else []:
+            end.is_known = engine.order_stop(end.view.report.id, order)
+            if not as_json:
+                _say_order(end, order)
+        asked = [end for end in ends if end.is_running]
+        if wait_s is not None and not dry_run:
+            _wait(engine, asked, wait_s)
+    if as_json:
+        print_json([StopDocument(id=end.view.report.id, order=order, state=end.state) for end in ends])
+    elif not ends:
+        say("no workers; nothing to stop")
+    elif dry_run:
+        for end in ends:
+            click.echo(f"would stop {end.name} ({end.state}, {counted(end.view.report.running, 'job')} running)")
+        say("nobody was asked: --dry-run")
+    elif wait_s is not None:
+        for end in asked:
+            _say_end(end)
+    is_late = wait_s is not None and not dry_run and any(end.is_running for end in asked)
+    return TIME_IS_UP if is_late else 0
+
+
+class _End(Struct):
+    """One worker that shall stop: as it was when the order was given, then as it was seen last."""
+
+    name: str
+    view: WorkerView
+    is_known: bool = True
+
+    @property
+    def state(self) -> Literal["live", "draining", "lost", "left"]:
+        return self.view.state.value if self.is_known else "left"
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_known and not is_lost(self.view)
+
+
+def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
+    """Until each has left or is lost, or the time is up."""
+    line = StatusLine()
+    try:
+        for _ in looks(limit_s):
+            there = {view.report.id: view for view in engine.workers()}
+            for end in ends:
+                end.is_known = end.view.report.id in there
+                end.view = there.get(end.view.report.id, end.view)
+            running = [end for end in ends if end.is_running]
+            if not running:
+                break
+            line.show(f"waiting for {counted(len(running), 'worker')} to stop…")
+    finally:
+        line.clear()
+
+
+def _say_order(end: _End, order: StopOrder) -> None:
+    if not end.is_known:
+        click.echo(f"{glyph('✓', '*')} {end.name} has left already")
+    elif not end.is_running:
+        # The order is left all the same: a worker that is only out of reach finds it when it comes back.
+        say(f"{glyph('•', '-')} {end.name} is lost, heard {age(end.view.heard_at)} ago: there is nothing to stop")
+        say("  its jobs come back by themselves when their leases end; should it come back itself, it will stop")
+    elif order is StopOrder.NOW:
+        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop now; running jobs are handed back")
+    else:
+        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop; running jobs finish first")
+
+
+def _say_end(end: _End) -> None:
+    if not end.is_known:
+        click.echo(f"{glyph('✓', '*')} {end.name} has stopped")
+    elif end.is_running:
+        say(f"{glyph('✗', 'x')} {end.name} has not stopped yet; {_running(end.view)}")
+        for job in end.view.report.jobs:
+            say(f"  {job_line(job)}")
+    else:
+        say(f"{glyph('•', '-')} {end.name} is lost; its jobs come back by themselves when their leases end")
+
+
+def _running(view: WorkerView) -> str:
+    """What it said it was doing; it may be about something else by now."""
+    number = view.report.running
+    return f"{age(view.heard_at)} ago it was running {counted(number, 'job') if number else 'no job'}"

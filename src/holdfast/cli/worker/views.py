@@ -1,0 +1,193 @@
+"""`holdfast worker list` and `show`: the workers that have said they are there, on whichever host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+import msgspec
+
+from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
+from holdfast.cli.output import (
+    age,
+    glyph,
+    instant,
+    nothing,
+    plain,
+    print_json,
+    print_jsonl,
+    say,
+    say_where,
+    span,
+    utc_option,
+)
+from holdfast.cli.selecting import counted
+from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
+from holdfast.cli.watching import watch, watch_option
+from holdfast.cli.worker.choosing import is_lost, named, short_id
+from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+
+COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
+FIT: Final = Fit(
+    pliant={"QUEUES": 12, "HOST": 12},
+    left_out=("MEMORY", "UP", "FAILED", "DONE", "PID", "HOST", "HEARD", "QUEUES"),
+)
+NOBODY: Final = "no workers; start one:  holdfast worker start APP"
+STATES: Final[Mapping[str, str]] = {WorkerState.LIVE: GOOD, WorkerState.DRAINING: DOUBTFUL, WorkerState.LOST: BAD}
+
+
+class WorkerDocument(WorkerReport, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker/1"):
+    """What a worker last said of itself, when it was heard, and what is asked of it."""
+
+    state: WorkerState
+    heard_at: datetime
+    order: StopOrder | None
+
+
+@click.command("list")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Show what each is running.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line.")
+@jsonl_option
+@watch_option
+@url_option
+@json_option
+def list_workers(
+    with_jobs: bool, quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool
+) -> int:
+    """Show the workers: live ones, draining ones, and lost ones last."""
+    one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
+    with existing(url) as hf:
+        if not quiet:
+            say_where(hf.location)
+        if watch_s is not None:
+            return _watch(hf.backend(), watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
+        workers = _known(hf.backend())
+    if as_json:
+        print_json([_document(view) for view in workers])
+    elif as_jsonl:
+        print_jsonl(_document(view) for view in workers)
+    elif quiet:
+        for view in workers:
+            click.echo(plain(view.report.id))
+    elif workers:
+        _table(workers, with_jobs=with_jobs).print()
+        _say_lost(workers)
+    else:
+        say(NOBODY)
+    return 0
+
+
+def _known(engine: Engine) -> list[WorkerView]:
+    return sorted(engine.workers(), key=is_lost)
+
+
+def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) -> int:
+    if as_json:
+        return watch(pause_s, lambda: [_document(view) for view in _known(engine)], lambda _: [], as_json=True)
+
+    def lines(seen: Sequence[WorkerView]) -> list[str]:
+        return _table(seen, with_jobs=with_jobs).lines if seen else [NOBODY]
+
+    return watch(pause_s, lambda: _known(engine), lines)
+
+
+@click.command("show")
+@click.argument("worker_id", metavar="ID")
+@utc_option
+@url_option
+@json_option
+def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
+    """Show one worker: what it works, what it is running, what it has done. The beginning of an ID is enough.
+
+    \b
+    Examples:
+      holdfast worker show 5f3a
+    """
+    with existing(url) as hf:
+        say_where(hf.location)
+        known = hf.backend().workers()
+    view = named(worker_id, known)
+    if as_json:
+        print_json(_document(view))
+        return
+    for label, value in _facts(view):
+        click.echo(f"{label:<10} {paint(str(value), STATES.get(view.state) if label == 'state' else None)}")
+    for line in _job_lines(view):
+        click.echo(line)
+    _say_lost([view])
+
+
+def _facts(view: WorkerView) -> list[tuple[str, object]]:
+    report, dot = view.report, glyph("·", "-")
+    asked = f" (asked to stop: {view.order})" if view.order is not None else ""
+    return [
+        ("id", report.id),
+        ("state", f"{view.state}{asked}"),
+        ("where", f"pid {report.pid} on {report.host}"),
+        ("version", report.version),
+        ("up", f"{age(report.started_at)}, since {instant(report.started_at)}"),
+        ("heard", f"{age(view.heard_at)} ago, speaks every {span(report.beat_every_s)}"),
+        ("queues", ", ".join(report.queues)),
+        ("handlers", ", ".join(report.handlers) or "command jobs only"),
+        ("slots", f"{report.running} of {report.slots} busy, in {counted(report.processes, 'process', 'processes')}"),
+        ("runs", f"{report.done:,} done {dot} {report.failed:,} failed"),
+        ("memory", _memory(report.memory_bytes)),
+    ]
+
+
+def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> Table:
+    table = painted_table(COLUMNS, [_row(view, workers) for view in workers], (None, STATES), fit=FIT)
+    heading, *lines = table.lines
+    shown = [heading]
+    for view, line in zip(workers, lines, strict=True):
+        shown += [line, *(_job_lines(view) if with_jobs else [])]
+    return msgspec.structs.replace(table, lines=shown)
+
+
+def _say_lost(workers: Sequence[WorkerView]) -> None:
+    if any(is_lost(view) for view in workers):
+        say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+
+
+def _job_lines(view: WorkerView) -> list[str]:
+    more = view.report.running - len(view.report.jobs)
+    said = [*map(job_line, view.report.jobs), *([f"and {more:,} more"] if more else [])]
+    return [shortened(f"  {glyph('└', '-')} {line}", columns()) for line in said]
+
+
+def job_line(job: RunningJob) -> str:
+    return plain(f"{job.id} {job.job} on {job.queue} for {age(job.started_at)}")
+
+
+def _row(view: WorkerView, known: Sequence[WorkerView]) -> tuple[object, ...]:
+    report = view.report
+    is_asked = view.order is not None and view.state is WorkerState.LIVE
+    return (
+        short_id(view, known),
+        f"{view.state} (asked to stop)" if is_asked else view.state,
+        report.host,
+        report.pid,
+        ",".join(report.queues),
+        f"{report.running}/{report.slots}",
+        f"{report.done:,}",
+        f"{report.failed:,}",
+        _memory(report.memory_bytes),
+        age(report.started_at),
+        f"{age(view.heard_at)} ago",
+    )
+
+
+def _memory(size: int) -> str:
+    if not size:
+        return nothing()
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _document(view: WorkerView) -> WorkerDocument:
+    facts = msgspec.structs.asdict(view.report)
+    return WorkerDocument(**facts, state=view.state, heard_at=view.heard_at, order=view.order)
