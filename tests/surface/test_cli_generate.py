@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,25 @@ def entries(unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
 
 
-def is_a_start(words: list[str]) -> None:
-    """What is started is a command of ours, with options it knows."""
+def command_of(words: Sequence[str]) -> click.Command:
     command: click.Command | None = cli
-    for word in words[:2]:
+    for word in words:
         assert isinstance(command, click.Group)
         command = command.get_command(click.Context(command), word)
     assert command is not None
-    context = command.make_context("start", words[2:])
+    return command
+
+
+def option_of(words: Sequence[str], name: str) -> dict[str, Any]:
+    """What a command says of one of its options."""
+    command = command_of(words)
+    [option] = [param for param in command.params if name in param.opts]
+    return option.to_info_dict()
+
+
+def is_a_start(words: list[str]) -> None:
+    """What is started is a command of ours, with options it knows."""
+    context = command_of(words[:2]).make_context("start", words[2:])
     assert context.params["app"] == "shop:hf"
     assert context.params["queues"] == {"mail": 3, "default": 1}
     assert context.params["count"] == 4
@@ -54,6 +66,12 @@ def test_the_service_starts_the_worker_as_asked(terminal: Terminal) -> None:
     is_a_start(words[words.index("worker") :])
     assert int(unit["TimeoutStopSec"]) > 30 + 10
     assert unit["KillMode"] == "mixed"
+
+
+@pytest.mark.parametrize("option", ["--queue", "--count", "--concurrency", "--grace"])
+@pytest.mark.parametrize("command", ["systemd", "docker", "compose"])
+def test_an_option_that_the_worker_has_too_means_the_same(command: str, option: str) -> None:
+    assert option_of(("generate", command), option) == option_of(("worker", "start"), option)
 
 
 def test_a_printed_service_says_where_it_belongs(terminal: Terminal) -> None:

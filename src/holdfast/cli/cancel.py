@@ -11,7 +11,7 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
 from holdfast.cli.output import glyph, print_json, say, say_where, span
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import change_options, chosen, confirm, counted, only_in, print_rehearsal, where_option
+from holdfast.cli.selecting import change_options, choice_options, chosen, confirm, counted, only_in, print_rehearsal
 from holdfast.cli.waiting import looks
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
 
@@ -22,8 +22,7 @@ UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STAT
 
 
 @click.command(cls=WithWait)
-@click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@where_option
+@choice_options
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job.")
 @wait_option(alone="0", help="Wait that long for running jobs to end.")
 @change_options

@@ -14,13 +14,13 @@ from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.selecting import (
     Chosen,
     change_options,
+    choice_options,
     chosen,
     confirm,
     counted,
     first_code,
     only_in,
     print_rehearsal,
-    where_option,
 )
 from holdfast.values import FINAL_STATES, JobState
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@where_option
+@choice_options
 @change_options
 @url_option
 @json_option

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from holdfast.cli.delete import code_of, discard_all, states_of_the_rest
 from holdfast.cli.documents import DiscardDocument
 from holdfast.cli.jobs import Shape, print_job, print_list, shape_options, taken
-from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.options import existing, json_option, url_option, with_options
 from holdfast.cli.output import glyph, print_json, say, say_where, utc_option
-from holdfast.cli.retry import replay
+from holdfast.cli.retry import ignore_expiry_option, replay
 from holdfast.cli.selecting import (
     Chosen,
     Filters,
     change_options,
+    choice_options,
     chosen,
     counted,
     dry_run_option,
@@ -25,14 +27,25 @@ from holdfast.cli.selecting import (
     found_by,
     only_in,
     print_rehearsal,
-    where_option,
 )
 from holdfast.values import JobState
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 NONE: Final = "there are no dead letters"
+
+
+def _choice_options(command: F) -> F:
+    """The ids, the search, and the ways to mean many dead letters at once."""
+    options: tuple[Callable[[Any], Any], ...] = (
+        choice_options,
+        click.option("--all", "everything", is_flag=True, help="Every dead letter."),
+        click.option("--queue", metavar="NAME", help="With --all: only of this queue."),
+    )
+    return with_options(options, command)
 
 
 @click.group()
@@ -61,11 +74,8 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
 
 
 @dlq.command()
-@click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@where_option
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-@click.option("--queue", metavar="NAME", help="With --all: only of this queue.")
-@click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
+@_choice_options
+@ignore_expiry_option
 @dry_run_option
 @url_option
 @json_option
@@ -96,10 +106,7 @@ def retry(
 
 
 @dlq.command()
-@click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@where_option
-@click.option("--all", "everything", is_flag=True, help="Every dead letter.")
-@click.option("--queue", metavar="NAME", help="With --all: only of this queue.")
+@_choice_options
 @change_options
 @url_option
 @json_option

@@ -16,9 +16,9 @@ from msgspec import Struct
 from holdfast import __version__
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
-from holdfast.cli.options import Span, WeightedQueues, json_option, merged_queues, with_options
+from holdfast.cli.options import json_option, with_options
 from holdfast.cli.output import glyph, print_json, say
-from holdfast.cli.worker.options import MOST_PROCESSES, MOST_SLOTS
+from holdfast.cli.worker.options import KILL_AFTER_S, grace_option, queue_option, size_options
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-KILL_AFTER_S: Final = 10.0
 # Beyond grace and kill: to hand the rest back and to say goodbye.
 FAREWELL_S: Final = 20.0
 PROBE_PORT: Final = 7001
@@ -107,27 +106,9 @@ def _name(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--app", metavar="APP", callback=_app, help="Your application, MODULE:NAME; without, only commands."),
-    click.option(
-        "--queue",
-        "-q",
-        "queues",
-        type=WeightedQueues(),
-        multiple=True,
-        callback=merged_queues,
-        metavar="A,B",
-        help="Queues to work, as in worker start; repeatable.",
-    ),
-    click.option(
-        "--count", type=click.IntRange(1, MOST_PROCESSES), default=1, metavar="N", help="Processes that run jobs."
-    ),
-    click.option(
-        "--concurrency",
-        type=click.IntRange(1, MOST_SLOTS),
-        default=1,
-        metavar="C",
-        help="Jobs at once in each process.",
-    ),
-    click.option("--grace", type=Span(), default=30.0, metavar="SPAN", help="How long running jobs may finish."),
+    queue_option,
+    *size_options,
+    grace_option,
     click.option("--user", metavar="NAME", callback=_user, help="Who runs the jobs; never root."),
     click.option("--name", default="holdfast-worker", metavar="NAME", callback=_name, help="What it is called."),
     click.option("--output", "-o", metavar="DIR", help="Write the files there, instead of printing them."),

@@ -13,13 +13,14 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import Chosen, chosen, dry_run_option, first_code, only_in, print_rehearsal, where_option
+from holdfast.cli.selecting import Chosen, choice_options, chosen, dry_run_option, first_code, only_in, print_rehearsal
 from holdfast.values import JobState, JobView, ReplayAnswer
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 REPLAYABLE: Final = (JobState.DEAD, JobState.CANCELLED)
+ignore_expiry_option: Final = click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
 
 
 class OverAndDone(click.ClickException):
@@ -29,9 +30,8 @@ class OverAndDone(click.ClickException):
 
 
 @click.command()
-@click.argument("job_ids", metavar="[ID]...", nargs=-1)
-@where_option
-@click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
+@choice_options
+@ignore_expiry_option
 @dry_run_option
 @url_option
 @json_option

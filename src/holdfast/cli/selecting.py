@@ -56,6 +56,11 @@ def where_option(command: F) -> F:
     )(command)
 
 
+def choice_options(command: F) -> F:
+    """The ids and the search of commands that change jobs."""
+    return with_options((click.argument("job_ids", metavar="[ID]...", nargs=-1), where_option), command)
+
+
 def filter_options(command: F) -> F:
     """The filters of commands that read; they arrive as the fields of `Filters`."""
     return with_options(_FILTERS, command)

@@ -19,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_PROCESSES: Final = 512
 MOST_SLOTS: Final = 1000
+KILL_AFTER_S: Final = 10.0
 
 
 class StartChoices(Struct, frozen=True, kw_only=True):
@@ -77,27 +78,25 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
 def start_options(command: F) -> F:
     """Give a command all of them, which arrive as the fields of `StartChoices`."""
-    return with_options(_OPTIONS, command)
+    return with_options((click.argument("app", required=False), queue_option, *_OPTIONS), command)
 
 
 def work_options(command: F) -> F:
     """Give a command all of them but those that say which application and which queues."""
-    return with_options(_OPTIONS[2:], command)
+    return with_options(_OPTIONS, command)
 
 
-# In the order of the help.
-_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.argument("app", required=False),
-    click.option(
-        "--queue",
-        "-q",
-        "queues",
-        type=WeightedQueues(),
-        multiple=True,
-        callback=merged_queues,
-        metavar="A,B",
-        help="Queues to work; a:3,b gives a three turns for one of b; repeatable. Default: default.",
-    ),
+queue_option: Final = click.option(
+    "--queue",
+    "-q",
+    "queues",
+    type=WeightedQueues(),
+    multiple=True,
+    callback=merged_queues,
+    metavar="A,B",
+    help="Queues to work; a:3,b gives a three turns for one of b; repeatable. Default: default.",
+)
+size_options: Final = (
     click.option(
         "--count", type=click.IntRange(1, MOST_PROCESSES), default=1, metavar="N", help="Processes that run jobs."
     ),
@@ -108,6 +107,17 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         metavar="C",
         help="Jobs at once in each process.",
     ),
+)
+grace_option: Final = click.option(
+    "--grace",
+    type=Span(),
+    default=30.0,
+    metavar="SPAN",
+    help="How long running jobs may finish when the worker stops; 0 = for ever.",
+)
+# In the order of the help.
+_OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
+    *size_options,
     click.option("--allow", multiple=True, metavar="PROGRAM", help="A program that command jobs may run; repeatable."),
     click.option("--burst", is_flag=True, help="Stop when nothing is due."),
     click.option(
@@ -135,17 +145,11 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         metavar="N",
         help="How far jobs step back behind the worker when the processor is wanted by both; 0 = not.",
     ),
-    click.option(
-        "--grace",
-        type=Span(),
-        default=30.0,
-        metavar="SPAN",
-        help="How long running jobs may finish when the worker stops; 0 = for ever.",
-    ),
+    grace_option,
     click.option(
         "--kill-after",
         type=Span(),
-        default=10.0,
+        default=KILL_AFTER_S,
         metavar="SPAN",
         help="Kill what has not stopped that long after its timeout or its cancellation.",
     ),
