@@ -32,10 +32,11 @@ from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, Signer, Unsigned
-from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, Progress, WorkerResult
+from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, JobEnvelope, Progress, WorkerResult
 
 if TYPE_CHECKING:
     from holdfast.execution.runtime import JobRuntime, OnEnded
@@ -309,13 +310,22 @@ class Holdfast:
         engine = self.backend_for(definition.queue)
         return engine.enqueue(definition, id=id, tx=tx), engine
 
-    def enqueue_many(self, definitions: Iterable[JobDefinition], *, tx: object | None = None) -> list[str]:
-        """Keep one job of each definition, all or none, in one round trip; in your own transaction, if `tx` is one."""
+    def enqueue_many(
+        self,
+        definitions: Iterable[JobDefinition],
+        *,
+        ids: Iterable[str | None] | None = None,
+        tx: object | None = None,
+    ) -> list[str]:
+        """Keep one job of each definition, all or none, in one round trip; in your own transaction, if `tx` is one.
+
+        `ids` has one for each definition, in their order, None for a new one; without it all get new ones.
+        """
         with self.enqueueing(list(definitions)) as enqueueing:
             for definition in enqueueing.definitions:
                 self.check(definition)
             engine = self.backend(self.backend_of_batch(enqueueing.definitions))
-            accepted = engine.accept(engine.envelopes.make_many(enqueueing.definitions), tx)
+            accepted = engine.accept(_envelopes(engine.envelopes, enqueueing.definitions, ids), tx)
             enqueueing.ids = [one.id for one in accepted]
         return list(enqueueing.ids)
 
@@ -342,11 +352,14 @@ class Holdfast:
 
         return AsyncJobHandle(await asyncio.to_thread(self.dispatch, definition, id=id, returns=returns))
 
-    async def enqueue_many_async(self, definitions: Iterable[JobDefinition]) -> list[str]:
+    async def enqueue_many_async(
+        self, definitions: Iterable[JobDefinition], *, ids: Iterable[str | None] | None = None
+    ) -> list[str]:
         """Keep one job of each definition, all or none, while the event loop goes on."""
         import asyncio
 
-        return await asyncio.to_thread(self.enqueue_many, list(definitions))
+        given = None if ids is None else list(ids)
+        return await asyncio.to_thread(self.enqueue_many, list(definitions), ids=given)
 
     def check(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
@@ -550,6 +563,19 @@ class Holdfast:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _envelopes(
+    factory: EnvelopeFactory, definitions: Sequence[JobDefinition], ids: Iterable[str | None] | None
+) -> list[JobEnvelope]:
+    if ids is None:
+        return factory.make_many(definitions)
+    given = list(ids)
+    if len(given) != len(definitions):
+        raise DefinitionError(
+            f"{len(given)} ids for {len(definitions)} definitions: give one for each, None where a new one will do"
+        )
+    return [factory.make(one, id=job_id) for one, job_id in zip(definitions, given, strict=True)]
 
 
 def _others(backends: Mapping[str, str]) -> Mapping[str, str]:

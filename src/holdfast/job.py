@@ -23,7 +23,7 @@ import msgspec
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.definition.builder import BackoffLike, as_backoff
-from holdfast.definition.definition import span_s, unique
+from holdfast.definition.definition import refuse_id, span_s, unique
 from holdfast.errors import DefinitionError
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import FunctionHandler, JobContext
@@ -99,8 +99,18 @@ class Job(Generic[P, C_co, R_co]):
         return Job(self._app, self._handler, {**self._options, **options})
 
     def define(self, *args: P.args, **kwargs: P.kwargs) -> JobDefinition:
-        """The definition of this call; an invalid argument is an error here, not in the worker."""
-        return msgspec.structs.replace(self.template, payload=self._handler.payload_of(*args, **kwargs))
+        """The definition of this call; an invalid argument is an error here, not in the worker.
+
+        A definition has no id, so an `id` among the options is an error here, too.
+        """
+        definition, job_id = self.definition_and_id(*args, **kwargs)
+        refuse_id(job_id)
+        return definition
+
+    def definition_and_id(self, *args: P.args, **kwargs: P.kwargs) -> tuple[JobDefinition, str | None]:
+        """The definition of this call, and the id to enqueue it under, if the options have one."""
+        definition = msgspec.structs.replace(self.template, payload=self._handler.payload_of(*args, **kwargs))
+        return definition, self._options.get("id")
 
     # A parameter of our own beside those of the function cannot be written for a type checker in one signature: with
     # `tx` it checks nothing, and the arguments are checked when the call is made.
@@ -114,13 +124,13 @@ class Job(Generic[P, C_co, R_co]):
         A function with a parameter `tx` of its own gets it: write `hf.enqueue(job.define(...), tx=connection)` then.
         """
         tx = None if self._handler.takes("tx") else kwargs.pop("tx", None)
-        definition = self.define(*args, **kwargs)
-        return self._app.dispatch(definition, id=self._options.get("id"), tx=tx, returns=self._handler.returns)
+        definition, job_id = self.definition_and_id(*args, **kwargs)
+        return self._app.dispatch(definition, id=job_id, tx=tx, returns=self._handler.returns)
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R_co]:
         """Keep this call for a worker, while the event loop goes on."""
-        definition = self.define(*args, **kwargs)
-        return await self._app.dispatch_async(definition, id=self._options.get("id"), returns=self._handler.returns)
+        definition, job_id = self.definition_and_id(*args, **kwargs)
+        return await self._app.dispatch_async(definition, id=job_id, returns=self._handler.returns)
 
     def handle(self, job_id: str) -> JobHandle[R_co]:
         """What is known of a job that was enqueued by this one; its result is read as the function declares it."""

@@ -389,6 +389,42 @@ def test_many_jobs_are_kept_together_or_not_at_all(hf: Holdfast) -> None:
     assert hf.enqueue_many([]) == []
 
 
+def test_a_definition_has_no_id_and_says_where_to_give_it(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    refused = (
+        "a definition has no id, and 'mail-1' would be lost: leave it out here, and give it to "
+        "hf.enqueue(definition, id=...), or those of many to hf.enqueue_many(definitions, ids=[...])"
+    )
+    with pytest.raises(DefinitionError) as problem:
+        send.options(id="mail-1").define("ada")
+    assert str(problem.value) == refused
+    with pytest.raises(DefinitionError) as problem:
+        hf.define("send", {"to": "ada"}).id("mail-1").definition()
+    assert str(problem.value) == refused
+
+
+def test_many_jobs_are_kept_under_the_ids_that_were_given(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    definitions = [send.define(to) for to in ("ada", "bob", "eve")]
+    first, new, last = hf.enqueue_many(definitions, ids=iter(["mail-1", None, "mail-3"]))
+    assert (first, last) == ("mail-1", "mail-3")
+    assert new not in ("mail-1", "mail-3")
+    # Again: what is there already is not added.
+    assert asyncio.run(hf.enqueue_many_async(definitions[::2], ids=["mail-1", "mail-3"])) == ["mail-1", "mail-3"]
+    assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
+    with pytest.raises(IdConflict, match="mail-3"):
+        hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "mail-4"])
+    with pytest.raises(DefinitionError, match="2 ids for 3 definitions: give one for each"):
+        hf.enqueue_many(definitions, ids=["mail-1", "mail-2"])
+    with pytest.raises(DefinitionError, match="cannot be a job id"):
+        hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "-"])
+    assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
+
+
 def test_a_definition_can_be_enqueued_again_and_again(hf: Holdfast) -> None:
     definition = hf.define("mail.send", {"to": "ada"}).priority(8).definition()
     assert hf.enqueue(definition) != hf.enqueue(definition)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Protocol, TypeAlias
 
 from holdfast.codec import encode_payload
-from holdfast.definition.definition import JobDefinition, check_id
+from holdfast.definition.definition import JobDefinition, check_id, refuse_id
 from holdfast.errors import DefinitionError
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -81,7 +81,13 @@ class JobBuilder:
         return self
 
     def definition(self) -> JobDefinition:
+        """What was built, without an id: one that was given is an error here."""
+        refuse_id(self._id)
         return self._definition
+
+    def definition_and_id(self) -> tuple[JobDefinition, str | None]:
+        """What was built, and the id to enqueue it under, if one was given."""
+        return self._definition, self._id
 
     def dispatch(self, *, tx: object | None = None) -> str:
         """Enqueue the job and return its id; with `tx`, in that transaction of yours."""

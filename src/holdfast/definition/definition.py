@@ -127,6 +127,15 @@ def check_queue(queue: str) -> str:
     return queue
 
 
+def refuse_id(job_id: str | None) -> None:
+    """Refuse to make a definition of what was given an id: a definition has none, and this one would be lost."""
+    if job_id is not None:
+        raise DefinitionError(
+            f"a definition has no id, and '{job_id}' would be lost: leave it out here, and give it to "
+            f"hf.enqueue(definition, id=...), or those of many to hf.enqueue_many(definitions, ids=[...])"
+        )
+
+
 def check_id(job_id: str) -> str:
     """The job's id, if it can be one."""
     if not isinstance(job_id, str) or not _job_id.fullmatch(job_id):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -285,9 +285,9 @@ class JobKit:
         attempt = 1
         if isinstance(job, Job):
             self._check_ours(job)
-            definition = job.define(*args, **kwargs)
+            definition, job_id = job.definition_and_id(*args, **kwargs)
         else:
-            definition = job.definition() if isinstance(job, JobBuilder) else job
+            definition, job_id = job.definition_and_id() if isinstance(job, JobBuilder) else (job, None)
             attempt = kwargs.pop("attempt", 1)
             if args or kwargs:
                 raise TypeError("a definition has its arguments already; beside it there may be only attempt=")
@@ -297,7 +297,7 @@ class JobKit:
         with self.app.enqueueing([definition]) as enqueueing:
             [definition] = enqueueing.definitions
             self.app.check(definition)
-            envelope = self._stage.engine.envelopes.make(definition)
+            envelope = self._stage.engine.envelopes.make(definition, id=job_id)
             enqueueing.ids = [envelope.id]
         return envelope, attempt
 

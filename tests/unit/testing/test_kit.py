@@ -462,6 +462,15 @@ def test_performing_a_definition_can_be_any_attempt(kit: JobKit) -> None:
     assert Send.payload_type is Address
 
 
+def test_performing_a_job_that_has_an_id_runs_it_under_that_id(kit: JobKit) -> None:
+    @kit.app.job
+    def who(context: JobContext) -> str:
+        return context.id
+
+    assert kit.perform(who.options(id="one")) == "one"
+    assert kit.perform(kit.app.define(who.key, {}).id("two")) == "two"
+
+
 def test_performing_obeys_the_allowlist(tmp_path: Path) -> None:
     hf = Holdfast("memory://", settings=Settings(), directory=tmp_path, allowlist={"default": []})
     with JobKit(hf) as kit, pytest.raises(HandlerForbidden):
