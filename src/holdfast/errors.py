@@ -29,6 +29,8 @@ HoldfastError
     └── ResultGone              it completed, but the result is no longer kept
 """
 
+from holdfast.plaintext import abridged
+
 
 class HoldfastError(Exception):
     """The root: catching it catches everything Holdfast raises on purpose."""
@@ -152,7 +154,8 @@ class UnknownJob(JobError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"no job '{job_id}' is known here: it was never accepted, or its record has been pruned or deleted"
+            f"no job '{abridged(job_id)}' is known here: "
+            "it was never accepted, or its record has been pruned or deleted"
         )
         self.job_id = job_id
 

@@ -233,6 +233,14 @@ def test_a_job_nobody_knows_is_not_found(shop: Terminal, command: list[str]) -> 
     assert shop(*command, "nobody", "--json").error["code"] == "UnknownJob"
 
 
+@pytest.mark.parametrize("command", ["show", "dlq show", "logs", "wait", "retry", "cancel", "delete", "dlq discard"])
+def test_an_id_that_is_too_long_to_be_one_is_not_repeated_whole(shop: Terminal, command: str) -> None:
+    answer = shop(*command.split(), "j" * 5000)
+    assert (answer.code, answer.out) == (3, "")
+    assert f"{'j' * 60}... (5,000 characters)" in answer.err
+    assert "j" * 61 not in answer.err
+
+
 # Nothing stored reaches the terminal raw
 
 

@@ -46,6 +46,16 @@ def test_a_job_nobody_knows_is_an_error_that_names_it(lab: Lab) -> None:
     assert stranger.cancel() is CancelAnswer.UNKNOWN
 
 
+def test_an_id_that_is_too_long_to_be_one_is_not_repeated_whole(lab: Lab) -> None:
+    longest, longer = "j" * 128, "j" * 5000
+    with pytest.raises(UnknownJob, match=f"no job '{longest}' is known here"):
+        handle(lab, longest).view()
+    with pytest.raises(UnknownJob) as caught:
+        handle(lab, longer).view()
+    assert str(caught.value).startswith(f"no job '{'j' * 60}... (5,000 characters)' is known here: ")
+    assert caught.value.job_id == longer
+
+
 def test_the_result_is_what_the_handler_returned(lab: Lab) -> None:
     lab.engine.ack(lab.take("job1"), lab.record(result=b'{"sum":[1,2.5,null]}'))
     assert handle(lab).result() == {"sum": [1, 2.5, None]}

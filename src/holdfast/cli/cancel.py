@@ -13,6 +13,7 @@ from holdfast.cli.output import glyph, print_json, say, say_where, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.selecting import change_options, choice_options, chosen, confirm, counted, only_in, print_rehearsal
 from holdfast.cli.waiting import looks
+from holdfast.plaintext import abridged
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def cancel(
         for (job_id, answer), code in zip(answers.items(), codes, strict=True):
             sentence = _sentence(answer, states[job_id], code, stopped_within_s)
             if code:
-                say(f"{glyph('✗', 'x')} {job_id} {sentence}")
+                say(f"{glyph('✗', 'x')} {abridged(job_id)} {sentence}")
             else:
                 click.echo(f"{glyph('✓', '*')} {job_id} {sentence}")
     return max(codes, default=0)

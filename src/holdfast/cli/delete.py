@@ -21,6 +21,7 @@ from holdfast.cli.selecting import (
     first_code,
     only_in,
     print_rehearsal,
+    say_unknown,
 )
 from holdfast.values import FINAL_STATES, JobState
 
@@ -88,6 +89,6 @@ def _say_answers(answers: Mapping[str, bool], states: Mapping[str, JobState | No
         if done:
             click.echo(f"{glyph('✓', '*')} {job_id} deleted")
         elif state is None:
-            say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
+            say_unknown(job_id)
         else:
             say(f"{glyph('✗', 'x')} {job_id} is {state}, not over: end it first with  holdfast cancel {job_id}")

@@ -27,6 +27,7 @@ from holdfast.cli.selecting import (
     found_by,
     only_in,
     print_rehearsal,
+    say_unknown,
 )
 from holdfast.values import JobState
 
@@ -142,7 +143,7 @@ def discard(
             if done:
                 click.echo(f"{glyph('✓', '*')} {job_id} discarded")
             elif states[job_id] is None:
-                say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast dlq list")
+                say_unknown(job_id, see="holdfast dlq list")
             else:
                 say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded: see  holdfast show {job_id}")
     return code_of(states)

@@ -13,7 +13,16 @@ from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import Chosen, choice_options, chosen, dry_run_option, first_code, only_in, print_rehearsal
+from holdfast.cli.selecting import (
+    Chosen,
+    choice_options,
+    chosen,
+    dry_run_option,
+    first_code,
+    only_in,
+    print_rehearsal,
+    say_unknown,
+)
 from holdfast.values import JobState, JobView, ReplayAnswer
 
 if TYPE_CHECKING:
@@ -113,4 +122,4 @@ def _say_replay(engine: Engine, job_id: str, answer: ReplayAnswer) -> None:
             say(f"{glyph('✗', 'x')} {job_id} is {state}neither dead nor cancelled; nothing was changed")
             say(f"  look at it:  holdfast show {job_id}")
         case ReplayAnswer.UNKNOWN:
-            say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
+            say_unknown(job_id)

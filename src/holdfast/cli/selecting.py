@@ -19,6 +19,7 @@ from holdfast.cli.options import States, did_you_mean, with_options
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
+from holdfast.plaintext import abridged
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -279,13 +280,18 @@ def print_rehearsal(
     else:
         for job_id, job in views.items():
             if job is None:
-                say(f"{glyph('✗', 'x')} {job_id} is not known here; see  holdfast list")
+                say_unknown(job_id)
             elif (why := refusals[job_id]) is not None:
                 say(f"{glyph('✗', 'x')} {job_id} {why}: would be refused")
             else:
                 click.echo(f"would {verb} {job_id} ({job.state} on {job.queue})")
         say(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
     return [NOT_FOUND if job is None else REFUSED if refusals[job_id] else 0 for job_id, job in views.items()]
+
+
+def say_unknown(job_id: str, *, see: str = "holdfast list") -> None:
+    """Tell that there is no job of this id."""
+    say(f"{glyph('✗', 'x')} {abridged(job_id)} is not known here; see  {see}")
 
 
 def only_in(states: Iterable[JobState]) -> Callable[[JobView], str | None]:

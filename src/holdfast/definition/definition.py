@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from holdfast.codec import encode_payload
 from holdfast.errors import DefinitionError
+from holdfast.plaintext import abridged
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff
 
 MAX_RETRIES: Final = 1000
@@ -131,7 +132,7 @@ def refuse_id(job_id: str | None) -> None:
     """Refuse to make a definition of what was given an id: a definition has none, and this one would be lost."""
     if job_id is not None:
         raise DefinitionError(
-            f"a definition has no id, and '{job_id}' would be lost: leave it out here, and give it to "
+            f"a definition has no id, and '{abridged(job_id)}' would be lost: leave it out here, and give it to "
             f"hf.enqueue(definition, id=...), or those of many to hf.enqueue_many(definitions, ids=[...])"
         )
 
