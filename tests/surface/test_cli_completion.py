@@ -32,7 +32,7 @@ QUEUES = ("a-first", "cancelled", "completed", "dead", "m-second", "processing",
 
 
 def offered(terminal: Terminal, *words: str, **environment: str) -> list[str]:
-    """What bash is offered for the last of these words."""
+    """What bash is offered for the last of these words; it takes `=` and `:` for words of their own."""
     asked = {
         "_HOLDFAST_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(("holdfast", *words)),
@@ -42,6 +42,19 @@ def offered(terminal: Terminal, *words: str, **environment: str) -> list[str]:
     answer = terminal.program(stdin="", program=(), **{**asked, **environment})
     assert (answer.code, answer.err) == (0, "")
     return [line.partition(",")[2] for line in answer.out.splitlines()]
+
+
+def offered_as_one_word(terminal: Terminal, *words: str) -> list[str]:
+    """What zsh is offered for the last of these words, and fish as well; both keep an `=` within its word."""
+    line = " ".join(("holdfast", *words))
+    patience = {"HOLDFAST_COMPLETION_WAIT": "30"}
+    zsh = {"_HOLDFAST_COMPLETE": "zsh_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    fish = {"_HOLDFAST_COMPLETE": "fish_complete", "COMP_WORDS": line, "COMP_CWORD": words[-1]}
+    first, second = (terminal.program(stdin="", program=(), **asked, **patience) for asked in (zsh, fish))
+    assert (first.code, first.err, second.code, second.err) == (0, "", 0, "")
+    said = first.out.splitlines()[1::3]
+    assert [line.partition(",")[2].partition("\t")[0] for line in second.out.splitlines()] == said
+    return said
 
 
 @pytest.fixture
@@ -78,6 +91,31 @@ def test_states_are_offered_where_states_are_wanted(terminal: Terminal) -> None:
     # As bash says it, to whom a colon is a word.
     assert offered(terminal, "list", "--where", "state", ":") == list(JobState)
     assert offered(terminal, "list", "--where", "state", ":", "de") == ["dead"]
+
+
+def test_a_value_that_is_glued_to_its_option_is_completed(shop: Terminal) -> None:
+    assert offered(shop, "list", "--state", "=") == list(JobState)
+    assert offered(shop, "list", "--state", "=", "dead,c") == ["dead,completed", "dead,cancelled"]
+    assert offered(shop, "list", "--where", "=", "state", ":", "de") == ["dead"]
+    assert offered(shop, "list", "--queue", "=", "m") == ["mail"]
+    assert offered(shop, "list", "--color", "=", "al") == ["always"]
+    assert offered(shop, "list", "--state", "=", "dead", "--queue", "=", "m") == ["mail"]
+    assert offered_as_one_word(shop, "list", "--state=") == [f"--state={state}" for state in JobState]
+    assert offered_as_one_word(shop, "list", "--status=dead,c") == [
+        "--status=dead,completed",
+        "--status=dead,cancelled",
+    ]
+    assert offered_as_one_word(shop, "list", "--where=state:de") == ["--where=state:dead"]
+    assert offered_as_one_word(shop, "worker", "start", "--queue=mail,d") == ["--queue=mail,default"]
+    assert offered_as_one_word(shop, "list", "--color=al") == ["--color=always"]
+    # Of an argument it is a part.
+    assert offered(shop, "enqueue", "--job", "add", "to", "=", "") == []
+
+
+def test_behind_a_flag_no_value_is_offered(shop: Terminal) -> None:
+    assert offered(shop, "enqueue", "-q", "m") == ["mail"]
+    assert offered(shop, "list", "-q", "m") == []
+    assert offered(shop, "queue", "list", "-q", "m") == []
 
 
 def test_every_queue_is_offered_whatever_its_jobs_have_come_to(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -54,9 +55,31 @@ def answer_shell(root: click.Group, instruction: str) -> int:
 
 
 def offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[CompletionItem[str]]:
-    """What could stand here."""
+    """What could stand here, as the shell will put it in the place of what is incomplete."""
     if "--" in words:
         return []  # what follows is a command of somebody else's
+    words, incomplete, glued = _unglued(words, incomplete)
+    found = _offers(words, incomplete, shell)
+    return [CompletionItem(f"{glued}{item.value}", item.type, item.help) for item in found] if glued else found
+
+
+def _unglued(words: list[str], incomplete: str) -> tuple[list[str], str, str]:
+    """The words as if no value were glued to its option, and what has to be put in front of what is offered.
+
+    To bash, the `=` of `--state=dead` is a word of its own, and it keeps what stands before; zsh and fish take all for
+    one word, and replace it.
+    """
+    last = words[-1] if words else ""
+    words = [word for before, word in pairwise(["", *words]) if not (word == "=" and before.startswith("--"))]
+    if incomplete == "=" and last.startswith("--"):
+        return words, "", ""
+    option, equals, value = incomplete.partition("=")
+    if equals and option.startswith("--"):
+        return [*words, option], value, f"{option}="
+    return words, incomplete, ""
+
+
+def _offers(words: list[str], incomplete: str, shell: ShellComplete) -> list[CompletionItem[str]]:
     if states := _states(words, incomplete):
         return [CompletionItem(state) for state in states]
     kind = _kind_of(words, incomplete)
@@ -98,7 +121,8 @@ def _last(text: str, sign: str) -> int:
 def _kind_of(words: list[str], incomplete: str) -> str | None:
     """Of which kind the names are that could stand here. By the words alone: to load a command takes longer."""
     if words and words[-1] in OPTIONS:
-        return OPTIONS[words[-1]]
+        # To lists, -q is --quiet, and wants nothing.
+        return None if words[-1] == "-q" and "list" in words else OPTIONS[words[-1]]
     if incomplete.startswith("-"):
         return None
     said = [word for word in words if not word.startswith("-")]
