@@ -288,7 +288,7 @@ def test_without_the_extra_it_says_what_to_install(shop: Terminal, tmp_path: Pat
     (tmp_path / "textual" / "__init__.py").write_text("raise ModuleNotFoundError(name='textual')\n")
     screen = shop.on_screen("top", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert screen.ended() == 2
-    assert "needs the package textual: pip install 'holdfast[tui]'" in " ".join(screen.text.split())
+    assert "needs the package textual: pip install 'textual>=6,<9'" in " ".join(screen.text.split())
 
 
 def test_without_a_terminal_it_says_what_there_is(terminal: Terminal) -> None:

@@ -225,4 +225,4 @@ except ImportError as problem:
     assert code == 0, output
     first, second = output.splitlines()
     assert first == "double(number=2) 6 {'succeeded': 1}"
-    assert second.endswith("pip install 'holdfast[testing]'")
+    assert second.endswith("pip install 'pytest>=8' 'hypothesis>=6.100'")

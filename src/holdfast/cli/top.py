@@ -56,7 +56,7 @@ def top(every: float, url: str | None, as_json: bool) -> int:
             from holdfast.cli.top_screen import Screen
         except ModuleNotFoundError as problem:
             raise ConfigError(
-                f"the view that fills the terminal needs the package {problem.name}: pip install 'holdfast[tui]'; "
+                f"the view that fills the terminal needs the package {problem.name}: pip install 'textual>=6,<9'; "
                 "without it there is  holdfast status --watch"
             ) from problem
         return Screen(Board(hf), every_s=max(every, LEAST_S)).run() or 0

@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         if problem.name not in ("pytest", "hypothesis"):
             raise
         raise ModuleNotFoundError(
-            f"holdfast.testing.{name} needs the package {problem.name}: pip install 'holdfast[testing]'",
+            f"holdfast.testing.{name} needs the package {problem.name}: pip install 'pytest>=8' 'hypothesis>=6.100'",
             name=problem.name,
         ) from problem
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING or django.VERSION < (6, 0):
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as problem:
         raise ConfigError(
-            f"Django {django.get_version()} has no tasks of its own: pip install 'holdfast[django]', and name "
+            f"Django {django.get_version()} has no tasks of its own: pip install 'django-tasks>=0.12,<1', and name "
             "'django_tasks' in INSTALLED_APPS"
         ) from problem
 else:
