@@ -1,5 +1,6 @@
-"""What tests of several folders share: the place where their jobs are kept."""
+"""What tests of several folders share: the place where their jobs are kept, and imports that end with a test."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -20,3 +21,15 @@ def place(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Place]:
     engine: str = getattr(request, "param", "sqlite")
     with place_on(None if engine == "sqlite" else servers.running(engine)) as place:
         yield place
+
+
+@pytest.fixture(autouse=True)
+def own_imports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget what a test has imported from its directory: the next one may have a module of that name, too."""
+    below = str(tmp_path_factory.getbasetemp())
+    modules, path = set(sys.modules), set(sys.path)
+    yield
+    sys.path[:] = [place for place in sys.path if place in path or not place.startswith(below)]
+    for name in sys.modules.keys() - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(below):
+            del sys.modules[name]

@@ -171,7 +171,6 @@ def test_a_wrong_setting_is_explained(
 ) -> None:
     project.write(shop=SHOP)
     monkeypatch.setattr(sys, "path", [str(project.directory), *sys.path])
-    monkeypatch.delitem(sys.modules, "shop", raising=False)
     with pytest.raises(pytest.UsageError, match=f"^{re.escape(problem)}$"):
         plugin.application(setting)
 

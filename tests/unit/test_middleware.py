@@ -397,10 +397,9 @@ def test_what_is_no_middleware_is_refused_with_what_to_write_instead(tmp_path: P
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def project(tmp_path: Path) -> Path:
     """A project with a module of middleware of its own."""
     (tmp_path / "holdfast.toml").touch()
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "shop_hooks.py").write_text(
         "from holdfast import Middleware\n"
         "class Shouting(Middleware):\n"
@@ -411,8 +410,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "    def __init__(self, url): ...\n"
         "def no_middleware(): ...\n"
     )
-    yield tmp_path
-    sys.modules.pop("shop_hooks", None)
+    return tmp_path
 
 
 @pytest.mark.parametrize("name", ["Shouting", "ready"])

@@ -1,7 +1,6 @@
 """What others bring along: handlers, retry policies, metrics collectors and engines, by settings and entry points."""
 
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -65,7 +64,7 @@ theirs = Holdfast("memory://").job(shout)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Generator[Path]:
+def project(tmp_path: Path) -> Path:
     (tmp_path / "theirs.py").write_text(THEIRS)
     (tmp_path / "holdfast.toml").touch()
     package = tmp_path / "their_package-1.0.dist-info"
@@ -79,11 +78,8 @@ def project(tmp_path: Path) -> Generator[Path]:
     }
     text = "".join(f"[holdfast.{group}]\n{line}\n" for group, line in groups.items())
     (package / "entry_points.txt").write_text(text)
-    before = list(sys.path)
     sys.path.append(str(tmp_path))
-    yield tmp_path
-    sys.path[:] = before
-    sys.modules.pop("theirs", None)
+    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,6 @@ def test_a_job_of_the_application_itself_is_known_already(project: Path) -> None
     (project / "holdfast.toml").write_text('handlers = ["ours:own"]\n')
     lines = ("from holdfast import Holdfast", "hf = Holdfast('memory://')", "@hf.job", "def own(): ...")
     (project / "ours.py").write_text("\n".join(lines))
-    sys.modules.pop("ours", None)
     hf = load_app("ours:hf")
     hf.settings = Settings(handlers=("ours:own",))
     hf.prepare()
