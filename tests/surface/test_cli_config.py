@@ -398,7 +398,8 @@ def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pyt
         f"✗ max-retries = 9999 in {terminal.config}:1 is out of range: it must be between 0 and 1000",
         f"✗ there is no setting 'leese' (in {terminal.config}:3); did you mean 'lease'?",
         "✗ timeout = 'soon' in $HOLDFAST_TIMEOUT: write a time span as seconds or like 90s, 15m, 2h, 3d",
-        f"⚠ allow-unsigned = true in {terminal.config}:2 does nothing without verify = false: remove it",
+        f"⚠ allow-unsigned = true in {terminal.config}:2 does nothing without verify = false",
+        "  → remove it",
     ]
     assert answer.err == f"3 errors, 1 warning; read: {terminal.config}, the environment\n"
     answer = terminal("config", "check", "--json")
@@ -423,6 +424,15 @@ def test_a_check_of_another_place(terminal: Terminal) -> None:
     answer = terminal("config", "check", "--url", "redis://127.0.0.1:1/0")
     assert answer.code == 2
     assert "'redis://127.0.0.1:1/0' is shared with other machines" in answer.out
+
+
+def test_a_check_of_a_backend_by_its_name(terminal: Terminal) -> None:
+    terminal.config.write_text(f'url = "sqlite:///{terminal.home}"\n[backends]\nmail = "sqlite:///mail.db"\n')
+    assert terminal("config", "check").code == 2
+    assert terminal("config", "check", "--url", "default").code == 2
+    assert terminal("config", "check", "--url", "mail").code == 0
+    [url, *_] = terminal("config", "list", "--url", "mail", "--json").json
+    assert url["value"] == f"sqlite:///{terminal.project}/mail.db"
 
 
 def test_a_broken_file_can_be_checked(terminal: Terminal) -> None:

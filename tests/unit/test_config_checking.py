@@ -21,9 +21,13 @@ def problems(folder: Path, text: str = "", **environment: str) -> list[Problem]:
     return list(check_settings(read_settings(find_project(folder), environment=environment), environment))
 
 
+def _whole(problem: Problem) -> str:
+    return f"{problem.message} -> {problem.advice}" if problem.advice else problem.message
+
+
 def said(folder: Path, text: str = "", **environment: str) -> list[tuple[bool, str | None, str]]:
     return [
-        (problem.warning, problem.key, problem.message.replace(str(folder), ""))
+        (problem.warning, problem.key, _whole(problem).replace(str(folder), ""))
         for problem in problems(folder, text, **environment)
     ]
 
@@ -77,7 +81,8 @@ def test_a_key_file_is_read(folder: Path) -> None:
     [(_, key, message)] = said(folder, 'signing-key-file = "shop.key"\n')
     assert (key, message) == (
         "signing-key-file",
-        "signing-key-file in /holdfast.toml:1: cannot read the signing keys in /shop.key: No such file or directory",
+        "signing-key-file in /holdfast.toml:1: cannot read the signing keys in /shop.key: No such file or directory -> "
+        "put it there; make one with  python -c 'import secrets; print(secrets.token_hex(32))'",
     )
     path.write_text(KEY)
     path.chmod(0o644)
@@ -96,7 +101,7 @@ def test_the_key_beside_the_database_is_read_and_none_is_made(folder: Path) -> N
     path.chmod(0o640)
     [(warning, key, message)] = said(folder)
     assert (warning, key) == (False, "signing-key")
-    assert message.endswith("holds the signing keys and others can read it:  chmod 600 /.holdfast/signing.key")
+    assert message.endswith("holds the signing keys and others can read it -> chmod 600 /.holdfast/signing.key")
     path.chmod(0o600)
     assert said(folder) == []
 
@@ -125,28 +130,52 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
         (
             "allow-unsigned = true\n",
             "allow-unsigned",
-            "allow-unsigned = true in /holdfast.toml:1 does nothing without verify = false: remove it",
+            "allow-unsigned = true in /holdfast.toml:1 does nothing without verify = false -> remove it",
         ),
         (
             "verify = false\nallow_unsigned = true\n",
-            "allow-unsigned",
-            "allow-unsigned = true in /holdfast.toml:2 beside verify = false: "
-            "whoever can write the queue can have any registered handler run",
+            "verify",
+            "verify = false in /holdfast.toml:1 switches signatures off: "
+            "whoever can write the queue can have any registered handler run -> "
+            "remove verify = false and allow-unsigned = true",
+        ),
+        (
+            "lease = 1.5\n",
+            "lease",
+            "lease = 1.5 in /holdfast.toml:1 has to be renewed every 0.5s, and a busy machine will miss that: "
+            "jobs will be taken from workers that are well -> "
+            "make it longer, 60s if in doubt:  holdfast config set lease 60s",
+        ),
+        (
+            "poll-interval = 120\n",
+            "poll-interval",
+            "poll-interval = 120 in /holdfast.toml:1 is longer than lease (60s): "
+            "what a dead worker held lies about after it was given back -> "
+            "make it shorter:  holdfast config set poll-interval 1s",
+        ),
+        (
+            "crash-limit = 1\n",
+            "crash-limit",
+            "crash-limit = 1 in /holdfast.toml:1 makes a dead letter of every job whose worker is killed or cut off "
+            "from its engine -> let a job survive one crash of its worker:  holdfast config set crash-limit 3",
         ),
         (
             "lease = 10\nreap-interval = 6\n",
             "reap-interval",
-            "reap-interval = 6 in /holdfast.toml:2 is more than half of lease, so it is cut to 5s",
+            "reap-interval = 6 in /holdfast.toml:2 is more than half of lease, so it is cut to 5s -> "
+            "make it shorter, or lease longer:  holdfast config set reap-interval 5s",
         ),
         (
             "backoff-max = 1\n",
             "backoff-max",
-            "backoff-max = 1 in /holdfast.toml:1 does not go with backoff-base = 2: every delay is cut to 1s",
+            "backoff-max = 1 in /holdfast.toml:1 does not go with backoff-base = 2: every delay is cut to 1s -> "
+            "make backoff-max longer, or backoff-base shorter",
         ),
         (
             "backoff-base = 400\n",
             "backoff-base",
-            "backoff-base = 400 in /holdfast.toml:1 does not go with backoff-max = 300: every delay is cut to 300s",
+            "backoff-base = 400 in /holdfast.toml:1 does not go with backoff-max = 300: every delay is cut to 300s -> "
+            "make backoff-max longer, or backoff-base shorter",
         ),
     ],
 )
@@ -154,9 +183,26 @@ def test_what_is_hardly_meant_is_a_warning(folder: Path, text: str, key: str, me
     assert said(folder, text) == [(True, key, message)]
 
 
+@pytest.mark.parametrize("text", ["lease = 15\n", 'backoff-base = 400\nbackoff = "none"\n', "lease = 3\n"])
+def test_what_nobody_has_set_or_would_notice_is_no_warning(folder: Path, text: str) -> None:
+    assert said(folder, text) == []
+
+
+def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
+    assert said(folder, f'url = "sqlite:///{folder}"\n[backends]\nmail = "sqlite:///holdfast.toml/jobs.db"\n') == [
+        (False, "url", "url in /holdfast.toml:1:  is a directory -> let it name a file in it"),
+        (
+            False,
+            "backends",
+            "backends.mail in /holdfast.toml:2: /holdfast.toml is a file, so nothing can be kept below it -> "
+            "let it name another place",
+        ),
+    ]
+
+
 def test_a_secret_that_is_given_twice_is_a_warning(folder: Path) -> None:
     both = {"HOLDFAST_SIGNING_KEY": KEY, "HOLDFAST_SIGNING_KEY_FILE": "elsewhere"}
-    message = "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set, and the first wins: unset one"
+    message = "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set, and the first wins -> unset one"
     assert said(folder, **both) == [(True, "signing-key", message)]
 
 
@@ -172,7 +218,8 @@ def test_a_table_that_is_not_read_is_a_warning(folder: Path) -> None:
     [(warning, _, message)] = said(folder, "lease = 6\n")
     assert warning
     assert message == (
-        "[tool.holdfast] in /pyproject.toml is ignored, since /holdfast.toml is there: move its settings, and remove it"
+        "[tool.holdfast] in /pyproject.toml is ignored, since /holdfast.toml is there -> "
+        "move its settings, and remove it"
     )
 
 
@@ -182,7 +229,7 @@ def test_a_password_in_a_file_that_others_can_read_is_a_warning(folder: Path) ->
     [(warning, key, message)] = said(folder, text, HOLDFAST_SIGNING_KEY=KEY)
     assert (warning, key) == (True, "url")
     assert message == (
-        "url = postgresql://ada:…@db/shop in /holdfast.toml:1 holds a password, and others can read that file: "
+        "url = postgresql://ada:…@db/shop in /holdfast.toml:1 holds a password, and others can read that file -> "
         "chmod 600 /holdfast.toml, or give it in HOLDFAST_URL or in a file that HOLDFAST_URL_FILE names"
     )
     file.chmod(0o600)

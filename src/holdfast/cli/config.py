@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED, USAGE
-from holdfast.cli.options import json_option, jsonl_option, one_form, url_option
+from holdfast.cli.options import json_option, jsonl_option, one_form, settings_at, url_option
 from holdfast.cli.output import glyph, plain, print_json, print_jsonl, say, spelled
 from holdfast.cli.selecting import dry_run_option
 from holdfast.cli.style import BAD, DOUBTFUL, paint, print_table
@@ -25,7 +25,6 @@ from holdfast.config import (
     Reading,
     find_project,
     key_named,
-    read_settings,
     unset_setting,
     write_setting,
 )
@@ -188,9 +187,9 @@ def unset(key: str, dry_run: bool, as_json: bool) -> None:
       holdfast config unset max-retries
     """
     file, found = find_project().config_file, key_named(key)
-    is_there = dry_run and _reading().of(found).origin.place is Place.FILE
+    is_there = dry_run and settings_at().of(found).origin.place is Place.FILE
     removed = not dry_run and unset_setting(file, key)
-    reading = _reading()
+    reading = settings_at()
     now = reading.of(found)
     if as_json:
         print_json(
@@ -244,7 +243,7 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
     """
     from holdfast.config.checking import check_settings
 
-    reading = _reading(url)
+    reading = settings_at(url)
     problems = check_settings(reading)
     errors = sum(not problem.warning for problem in problems)
     warnings = len(problems) - errors
@@ -256,13 +255,9 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
     return USAGE if errors else FAILED if warnings and strict else 0
 
 
-def _reading(url: str | None = None) -> Reading:
-    return read_settings(find_project(), {"url": url})
-
-
 def _sound_reading(url: str | None = None) -> Reading:
     """The reading of settings that can be used; others are an error."""
-    reading = _reading(url)
+    reading = settings_at(url)
     reading.settings()
     return reading
 
@@ -307,6 +302,8 @@ def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int
     for problem in problems:
         sign = paint(glyph("⚠", "!"), DOUBTFUL) if problem.warning else paint(glyph("✗", "x"), BAD)
         click.echo(f"{sign} {plain(problem.message)}")
+        if problem.advice:
+            click.echo(f"  {glyph('→', '>')} {plain(problem.advice)}")
     file = reading.project.config_file
     where = str(file) if file.is_file() else f"no file ({file} does not exist)"
     if problems:
@@ -324,7 +321,7 @@ def _say_what_else(key: Key, written: Origin) -> None:
     """What somebody who has just changed a setting would otherwise wonder about."""
     from holdfast.config.checking import others_can_read, remedy
 
-    reading = _reading()
+    reading = settings_at()
     now = reading.of(key)
     if now.origin.place is not Place.FILE and key.name in reading.found:
         say(f"  but here {now.origin} wins: {key.name} = {_text(key.shown(now.value))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,7 +13,7 @@ from msgspec import structs
 from holdfast.cli.diagnosis import Finding, Level, error, fine, note
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
-from holdfast.cli.options import Span, json_option, onlooker, url_option
+from holdfast.cli.options import Span, json_option, onlooker, settings_at, url_option
 from holdfast.cli.output import glyph, plain, print_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
@@ -60,18 +60,18 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
       holdfast doctor --app shop:hf --strict
     """
     from holdfast.executor import Setup
+    from holdfast.queues.addresses import check_url
 
     location, findings = "", list[Finding]()
     try:
         hf = Setup(app=app, url=url).application()
         if url in hf.backends.urls:
             hf.relocate(url)
+        check_url(hf.url)
         location = hf.location
-        findings += _examined(hf, app=app, grace_s=grace, kill_after_s=kill_after)
-        if url is None:
-            findings += _of_others(hf, app=app)
+        findings += _examined(hf, app=app, url=url, grace_s=grace, kill_after_s=kill_after)
     except HoldfastError as problem:
-        findings.append(error("settings", str(problem), "set that right, and ask again"))
+        findings += _refused(problem, url, findings)
     is_ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
         print_json(Diagnosis(ok=is_ok, location=location, findings=tuple(findings)))
@@ -81,7 +81,20 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
     return FAILED if any(finding.level in failing for finding in findings) else 0
 
 
-def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: float) -> Iterator[Finding]:
+def _refused(problem: HoldfastError, url: str | None, before: Sequence[Finding]) -> list[Finding]:
+    """Why nothing more can be looked at: all that is wrong with the settings, and what else it is."""
+    from holdfast.cli.diagnosis.settings import SET_IT_RIGHT, is_told, problem_findings
+    from holdfast.config.checking import check_settings
+
+    told = [one for one in problem_findings(check_settings(settings_at(url))) if one not in before]
+    if not is_told(problem, told):
+        told.append(error("settings", str(problem), SET_IT_RIGHT))
+    return told
+
+
+def _examined(
+    hf: Holdfast, *, app: str | None, url: str | None, grace_s: float, kill_after_s: float
+) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.host import (
         elsewhere_findings,
         file_system_findings,
@@ -89,18 +102,23 @@ def _examined(hf: Holdfast, *, app: str | None, grace_s: float, kill_after_s: fl
         permission_findings,
         version_findings,
     )
-    from holdfast.cli.diagnosis.settings import settings_findings
+    from holdfast.cli.diagnosis.settings import reading_of, settings_findings
+    from holdfast.config.checking import check_settings
 
+    problems = check_settings(reading_of(hf, url))
+    told = list(settings_findings(problems, hf.settings, grace_s=grace_s, kill_after_s=kill_after_s))
     yield from version_findings()
     yield from path_findings(hf)
     yield from permission_findings(hf)
     yield from file_system_findings(hf)
-    yield from settings_findings(hf.settings, grace_s=grace_s, kill_after_s=kill_after_s)
+    yield from told
     yield from elsewhere_findings(hf)
-    yield from _examined_engine(hf, app=app)
+    yield from _examined_engine(hf, told, app=app)
+    if url is None:
+        yield from _of_others(hf, told, app=app)
 
 
-def _of_others(hf: Holdfast, *, app: str | None) -> Iterator[Finding]:
+def _of_others(hf: Holdfast, told: Sequence[Finding], *, app: str | None) -> Iterator[Finding]:
     """What is wrong in the other backends, one after the other; a line for each in which nothing is."""
     from holdfast.backends import DEFAULT
 
@@ -108,18 +126,22 @@ def _of_others(hf: Holdfast, *, app: str | None) -> Iterator[Finding]:
         if name == DEFAULT:
             continue
         hf.relocate(url)
-        bad = [one for one in _examined_engine(hf, app=app) if one.level is not Level.OK]
+        bad = [one for one in _examined_engine(hf, told, app=app) if one.level is not Level.OK]
         for one in bad or [fine("backend", hf.location)]:
             yield structs.replace(one, message=f"{name}: {one.message}")
 
 
-def _examined_engine(hf: Holdfast, *, app: str | None) -> Iterator[Finding]:
+def _examined_engine(hf: Holdfast, told: Sequence[Finding], *, app: str | None) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
+    from holdfast.cli.diagnosis.settings import is_told
 
     try:
         engine, _ = onlooker(hf).open(hf.url)
     except HoldfastError as problem:
-        yield error("engine", str(problem), "set url right, or install what the engine needs")
+        if is_told(problem, told):
+            yield note("engine", f"{hf.location} cannot be looked at before its settings are right")
+        else:
+            yield error("engine", str(problem), "set url right, or install what the engine needs")
         yield from key_findings(hf, frozenset(), has_jobs=False)
         return
     with engine:

@@ -17,6 +17,7 @@ from holdfast.values import DEFAULT_QUEUE, JobState
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.config import Reading
     from holdfast.queues.opening import BackendFactory
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -188,6 +189,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     words = [str(each) for each in known]
     near = [] if word in words else get_close_matches(word, words, n=1)
     return f"did you mean '{near[0]}'?" if near else ""
+
+
+def settings_at(place: str | None = None) -> Reading:
+    """What the settings say with the jobs at that URL, or in the backend of that name; without one, as they are."""
+    from holdfast.config import KEYS, find_project, read_settings
+    from holdfast.config.keys import DEFAULT_BACKEND
+
+    project = find_project()
+    reading = read_settings(project)
+    if place is None or place == DEFAULT_BACKEND:
+        return reading
+    backends: Mapping[str, str] = reading.of(KEYS["backends"]).value
+    return read_settings(project, {"url": backends.get(place, place)})
 
 
 def onlooker(hf: Holdfast) -> BackendFactory:

@@ -1,4 +1,7 @@
-"""`config check`: everything that can be known to be wrong, or not meant, before anything is opened."""
+"""Everything that can be known to be wrong with settings, or not meant, before anything is opened.
+
+`config check` and `doctor` both say it: a rule about settings stands here, and nowhere else.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +18,11 @@ from holdfast.queues.addresses import engine_of, sqlite_path
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import BackendFactory, check_driver, missing_key
 from holdfast.queues.signing import Unsigned
+from holdfast.values import BackoffStrategy
 
+MAKE_A_KEY: Final = "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+# Renewal comes every third of a lease: below this, the pause of a busy machine costs leases.
+SHORTEST_SANE_LEASE_S: Final = 3.0
 NAMED: Final = {
     "middleware": plugins.MIDDLEWARE,
     "handlers": plugins.HANDLERS,
@@ -29,11 +36,13 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
     environment = dict(os.environ if environment is None else environment)
     problems = [
         *reading.problems,
-        *_keys(reading, environment),
+        *_keys(reading),
+        *_paths(reading),
         *_engine(reading),
         *_named(reading),
         *_signatures(reading),
-        *_spans(reading),
+        *_leases(reading),
+        *_backoff(reading),
         *_overruled(reading, environment),
         *_unknown_variables(environment),
         *_ignored_table(reading),
@@ -42,21 +51,33 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
     return tuple(sorted(problems, key=lambda problem: problem.warning))
 
 
-def _keys(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
+def _keys(reading: Reading) -> Iterator[Problem]:
     """The signing keys can be read, and there are some where none is made."""
     if not reading.of(KEYS["verify"]).value:
         return
     given, filed = reading.of(KEYS["signing-key"]), reading.of(KEYS["signing-key-file"])
-    by = given if given.value else filed
     try:
-        ring = find_keyring(environment=environment, configured_file=filed.value)
+        ring = find_keyring(given.value or None, environment={}, configured_file=filed.value)
     except ConfigError as problem:
-        key = "signing-key" if given.value else "signing-key-file"
-        yield Problem(message=f"{key} {by.origin.where}: {problem}", key=key, origin=by.origin)
+        key, by = ("signing-key", given) if given.value else ("signing-key-file", filed)
+        file = None if given.value else Path(filed.value).expanduser()
+        yield _unreadable(f"{key} {by.origin.where}: ", problem, file, key=key, origin=by.origin)
         return
     if ring is None:
         for _, url, place in _places(reading):
             yield from _keys_of_engine(url, place)
+
+
+def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str, origin: Origin) -> Problem:
+    """Keys that cannot be had; the command that would help is the advice, not a part of the sentence."""
+    said, close = str(problem), f"chmod 600 {file}"
+    if said.endswith(close):
+        advice = close
+    elif file is not None and not file.exists():
+        advice = f"put it there; {MAKE_A_KEY}"
+    else:
+        advice = f"give the same keys, each of at least 32 characters, to all who use these jobs; {MAKE_A_KEY}"
+    return Problem(message=f"{begin}{said.removesuffix(f':  {close}')}", advice=advice, key=key, origin=origin)
 
 
 def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
@@ -73,13 +94,41 @@ def _keys_of_engine(url: Found, place: str) -> Iterator[Problem]:
     engine = engine_of(place)
     if engine == "sqlite":
         key_file = key_path(sqlite_path(place))
+        origin = Origin(place=Place.FILE, name=str(key_file))
         try:
             if key_file.exists():
                 read_keyring(key_file)
-        except (ConfigError, OSError) as problem:
-            yield Problem(message=str(problem), key="signing-key", origin=Origin(place=Place.FILE, name=str(key_file)))
+        except ConfigError as problem:
+            yield _unreadable("", problem, key_file, key="signing-key", origin=origin)
+        except OSError as problem:
+            yield Problem(
+                message=f"{key_file} cannot be looked for: {problem.strerror}",
+                advice="let this user read it, and nobody else",
+                key="signing-key",
+                origin=origin,
+            )
     elif engine not in ("memory", "sync"):
         yield Problem(message=missing_key(place), key="signing-key", origin=url.origin)
+
+
+def _paths(reading: Reading) -> Iterator[Problem]:
+    """A file can be where the jobs are to be. Whether this user may write it is for whoever works there to know."""
+    for name, found, place in _places(reading):
+        if engine_of(place) != "sqlite":
+            continue
+        file, key = sqlite_path(place), name.partition(".")[0]
+        above = standing_above(file)
+        if os.access(file, os.F_OK) and file.is_dir():
+            message = f"{name} {found.origin.where}: {file} is a directory"
+            yield Problem(message=message, advice="let it name a file in it", key=key, origin=found.origin)
+        elif above.is_file():
+            message = f"{name} {found.origin.where}: {above} is a file, so nothing can be kept below it"
+            yield Problem(message=message, advice="let it name another place", key=key, origin=found.origin)
+
+
+def standing_above(file: Path) -> Path:
+    """The nearest place above a file that is there, as far as this user can see."""
+    return next((place for place in file.parents if os.access(place, os.F_OK)), file.parent)
 
 
 def _engine(reading: Reading) -> Iterator[Problem]:
@@ -125,27 +174,63 @@ def _named(reading: Reading) -> Iterator[Problem]:
 
 def _signatures(reading: Reading) -> Iterator[Problem]:
     verify, unsigned = reading.of(KEYS["verify"]), reading.of(KEYS["allow-unsigned"])
-    if not unsigned.value:
-        return
-    if verify.value:
-        yield _warning("allow-unsigned", unsigned, "does nothing without verify = false: remove it")
-    else:
+    if verify.value and unsigned.value:
+        yield _warning("allow-unsigned", unsigned, "does nothing without verify = false", "remove it")
+    if not verify.value and all(problem.key != "verify" for problem in reading.problems):
         yield _warning(
-            "allow-unsigned",
-            unsigned,
-            "beside verify = false: whoever can write the queue can have any registered handler run",
+            "verify",
+            verify,
+            "switches signatures off: whoever can write the queue can have any registered handler run",
+            "remove verify = false and allow-unsigned = true",
         )
 
 
-def _spans(reading: Reading) -> Iterator[Problem]:
-    reap, lease = reading.of(KEYS["reap-interval"]), reading.of(KEYS["lease"])
+def _leases(reading: Reading) -> Iterator[Problem]:
+    lease, poll = reading.of(KEYS["lease"]), reading.of(KEYS["poll-interval"])
+    reap, crashes = reading.of(KEYS["reap-interval"]), reading.of(KEYS["crash-limit"])
+    if lease.value < SHORTEST_SANE_LEASE_S:
+        yield _warning(
+            "lease",
+            lease,
+            f"has to be renewed every {lease.value / 3:.2g}s, and a busy machine will miss that: jobs will be taken "
+            "from workers that are well",
+            "make it longer, 60s if in doubt:  holdfast config set lease 60s",
+        )
+    if poll.value > lease.value:
+        yield _warning(
+            "poll-interval",
+            poll,
+            f"is longer than lease ({lease.value:g}s): what a dead worker held lies about after it was given back",
+            "make it shorter:  holdfast config set poll-interval 1s",
+        )
     if reap.value > lease.value / 2 and "reap-interval" in reading.found:
-        yield _warning("reap-interval", reap, f"is more than half of lease, so it is cut to {lease.value / 2:g}s")
+        cut = f"{lease.value / 2:g}s"
+        yield _warning(
+            "reap-interval",
+            reap,
+            f"is more than half of lease, so it is cut to {cut}",
+            f"make it shorter, or lease longer:  holdfast config set reap-interval {cut}",
+        )
+    if crashes.value == 1:
+        yield _warning(
+            "crash-limit",
+            crashes,
+            "makes a dead letter of every job whose worker is killed or cut off from its engine",
+            "let a job survive one crash of its worker:  holdfast config set crash-limit 3",
+        )
+
+
+def _backoff(reading: Reading) -> Iterator[Problem]:
     base, most = reading.of(KEYS["backoff-base"]), reading.of(KEYS["backoff-max"])
-    if 0 < most.value < base.value:
+    if 0 < most.value < base.value and reading.of(KEYS["backoff"]).value != BackoffStrategy.NONE:
         key, found = ("backoff-max", most) if "backoff-max" in reading.found else ("backoff-base", base)
         other = f"backoff-base = {base.value:g}" if key == "backoff-max" else f"backoff-max = {most.value:g}"
-        yield _warning(key, found, f"does not go with {other}: every delay is cut to {most.value:g}s")
+        yield _warning(
+            key,
+            found,
+            f"does not go with {other}: every delay is cut to {most.value:g}s",
+            "make backoff-max longer, or backoff-base shorter",
+        )
 
 
 def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
@@ -154,7 +239,8 @@ def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Pro
         given = reading.of(key).origin
         if key.file_variable in environment and given.place is Place.VARIABLE:
             yield Problem(
-                message=f"${key.variable} and ${key.file_variable} are both set, and the first wins: unset one",
+                message=f"${key.variable} and ${key.file_variable} are both set, and the first wins",
+                advice="unset one",
                 key=key.name,
                 origin=given,
                 warning=True,
@@ -187,7 +273,8 @@ def _ignored_table(reading: Reading) -> Iterator[Problem]:
         return
     if ignored:
         yield Problem(
-            message=f"[{OUR_TABLE}] in {shared} is ignored, since {file} is there: move its settings, and remove it",
+            message=f"[{OUR_TABLE}] in {shared} is ignored, since {file} is there",
+            advice="move its settings, and remove it",
             origin=Origin(place=Place.FILE, name=str(shared)),
             warning=True,
         )
@@ -198,7 +285,7 @@ def _open_files(reading: Reading) -> Iterator[Problem]:
     for name, found in reading.found.items():
         key = KEYS[name]
         if found.origin.place is Place.FILE and key.shown(found.value) != found.value and others_can_read(found):
-            yield _warning(name, found, f"holds a password, and others can read that file: {remedy(key, found)}")
+            yield _warning(name, found, "holds a password, and others can read that file", remedy(key, found))
 
 
 def others_can_read(found: Found) -> bool:
@@ -212,7 +299,13 @@ def remedy(key: Key, found: Found) -> str:
     return f"chmod 600 {found.origin.name}, or give it in {variable} or in a file that {variable}_FILE names"
 
 
-def _warning(name: str, found: Found, what: str) -> Problem:
+def _warning(name: str, found: Found, what: str, advice: str) -> Problem:
     shown = KEYS[name].shown(found.value)
     text = str(shown).lower() if isinstance(shown, bool) else f"{shown:g}" if isinstance(shown, float) else str(shown)
-    return Problem(message=f"{name} = {text} {found.origin.where} {what}", key=name, origin=found.origin, warning=True)
+    return Problem(
+        message=f"{name} = {text} {found.origin.where} {what}",
+        advice=advice,
+        key=name,
+        origin=found.origin,
+        warning=True,
+    )

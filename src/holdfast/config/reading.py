@@ -26,6 +26,7 @@ class Place(StrEnum):
     VARIABLE = "variable"
     SECRET_FILE = "secret-file"  # noqa: S105 - the name of a place
     FLAG = "flag"
+    APPLICATION = "application"
 
 
 class Origin(Struct, frozen=True, kw_only=True):
@@ -47,6 +48,8 @@ class Origin(Struct, frozen=True, kw_only=True):
                 return f"the file that ${self.name} names"
             case Place.FLAG:
                 return self.name
+            case Place.APPLICATION:
+                return "the application"
 
     @property
     def where(self) -> str:
@@ -65,9 +68,11 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """Something that is wrong with the settings, in a sentence that says what to do; a warning stops nothing."""
+    """Something that is wrong with the settings; a warning stops nothing."""
 
     message: str
+    advice: str = ""
+    """What to do, unless the message says it."""
     key: str | None = None
     origin: Origin | None = None
     warning: bool = False

@@ -15,6 +15,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.options import onlooker
 from holdfast.config import KEYS, Project, find_project, read_settings
+from holdfast.config.checking import standing_above
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.backends import sqlite_file
@@ -56,21 +57,18 @@ def path_findings(hf: Holdfast) -> Findings:
     if database is None:
         yield fine("paths", f"jobs {hf.location}")
         return
-    if database.is_dir():
-        yield error("paths", f"{database} is a directory", "let url name a file in it")
-        return
-    standing = next((place for place in database.parents if place.exists()), database.parent)
+    standing = standing_above(database)
     if not standing.is_dir():
-        yield error("paths", f"{standing} is a file, so nothing can be kept below it", "choose another url")
-    elif not os.access(standing, os.W_OK | os.X_OK):
+        return  # that is told with the settings
+    if not os.access(standing, os.W_OK | os.X_OK):
         yield error(
             "paths",
             f"{standing} cannot be written by this user, and SQLite keeps files beside its database",
             f"let user {os.geteuid()} write there, or choose another url",
         )
-    elif database.exists():
+    elif database.is_file():
         yield fine("paths", f"jobs {database}")
-    else:
+    elif not database.is_dir():
         yield note("paths", f"{database} does not exist yet; it is made when it is first needed")
 
 
@@ -85,19 +83,13 @@ def permission_findings(hf: Holdfast) -> Findings:
 
 
 def _settings_file(hf: Holdfast) -> Findings:
+    """Only here: where a pipeline checks settings, files are often open to all, and nobody works there."""
     path = hf.project.config_file
-    mode = _mode(path)
-    if mode & stat.S_IWOTH:
+    if _mode(path) & stat.S_IWOTH:
         yield error(
             "permissions",
             f"{path} can be written by everybody: whoever does may allow any command, or move the jobs",
             f"chmod o-w {path}",
-        )
-    elif mode & stat.S_IROTH and (url := _written_url(hf.project)) and redacted(url) != url:
-        yield warning(
-            "permissions",
-            f"{path} holds a password in url, and everybody on this machine can read it",
-            f"chmod 600 {path}, or give the URL in HOLDFAST_URL",
         )
 
 

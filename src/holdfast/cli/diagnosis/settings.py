@@ -1,53 +1,57 @@
-"""Settings that are each in their range and together make no sense."""
+"""What is wrong with the settings, in the words of `config check`, and with options of workers that go by them."""
 
-from holdfast.cli.diagnosis import Findings, fine, note, warning
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from holdfast.app import Holdfast
+from holdfast.backends import DEFAULT
+from holdfast.cli.diagnosis import Finding, Findings, error, fine, note, warning
 from holdfast.cli.output import span
-from holdfast.config import Settings
-from holdfast.values import BackoffStrategy
+from holdfast.config import KEYS, Found, Origin, Place, Problem, Reading, Settings, read_settings
 
-# Renewal comes every third of a lease: below this, the pause of a busy machine costs leases.
-SHORTEST_SANE_LEASE_S = 3.0
-
-
-def settings_findings(settings: Settings, *, grace_s: float, kill_after_s: float) -> Findings:
-    """Leases, the grace of workers started so, and what else contradicts itself."""
-    found = [*_leases(settings), *_grace(settings, grace_s, kill_after_s), *_backoff(settings)]
-    yield from found or [
-        fine("settings", f"lease {span(settings.lease)}, grace {span(grace_s) if grace_s else 'without end'}")
-    ]
+ABOUT_KEYS = frozenset({"signing-key", "signing-key-file", "verify", "allow-unsigned"})
+SET_IT_RIGHT = "set that right, and ask again"
 
 
-def _leases(settings: Settings) -> Findings:
-    lease = settings.lease
-    if lease < SHORTEST_SANE_LEASE_S:
-        yield warning(
-            "settings",
-            f"lease is {span(lease)}: it has to be renewed every {span(lease / 3)}, and a busy machine will miss that; "
-            "jobs will be taken from workers that are well",
-            "make it longer, 60s if in doubt:  holdfast config set lease 60s",
-        )
-    if settings.poll_interval > lease:
-        yield warning(
-            "settings",
-            f"poll-interval ({span(settings.poll_interval)}) is longer than lease ({span(lease)}): "
-            "what a dead worker held lies about after it was given back",
-            "make poll-interval shorter:  holdfast config set poll-interval 1s",
-        )
-    if settings.reap_interval > lease / 2:
-        yield note(
-            "settings",
-            f"reap-interval ({span(settings.reap_interval)}) has no effect: workers look every {span(lease / 2)}, half "
-            "a lease, at the latest",
-        )
-    if settings.crash_limit == 1:
-        yield warning(
-            "settings",
-            "crash-limit is 1: every job whose worker is killed or cut off from its engine becomes a dead letter",
-            "let a job survive one crash of its worker:  holdfast config set crash-limit 3",
-        )
+def reading_of(hf: Holdfast, url: str | None) -> Reading:
+    """What the settings say, and over them what `--url`, or else the application, has decided."""
+    reading = read_settings(hf.project)
+    decided = {name: getattr(hf.settings, key.field) for name, key in KEYS.items() if key.in_file}
+    decided["backends"] = {name: place for name, place in hf.backends.urls.items() if name != DEFAULT}
+    decided["url"] = "" if hf.url == hf.project.default_url else hf.url
+    if (given := given_key(hf)) is not None:
+        decided["signing-key"] = given
+    found = dict(reading.found)
+    for name, value in decided.items():
+        if value != reading.of(KEYS[name]).value:
+            found[name] = Found(value=value, origin=Origin(place=Place.APPLICATION))
+    if url is not None and url != DEFAULT:
+        found["url"] = Found(value=hf.url, origin=Origin(place=Place.FLAG, name="--url"))
+    return structs.replace(reading, found=found)
 
 
-def _grace(settings: Settings, grace_s: float, kill_after_s: float) -> Findings:
+def given_key(hf: Holdfast) -> str | None:
+    """The key an application was made with. It is nobody's business but here, so it is no part of its interface."""
+    given: str | None = getattr(hf, "_signing_key", None)
+    return given
+
+
+def problem_findings(problems: Iterable[Problem]) -> Findings:
+    """Problems of settings as findings."""
+    for problem in problems:
+        tell = warning if problem.warning else error
+        check = "keys" if problem.key in ABOUT_KEYS else "settings"
+        yield tell(check, problem.message, problem.advice or SET_IT_RIGHT)
+
+
+def is_told(problem: Exception, told: Iterable[Finding]) -> bool:
+    """Whether a finding says what was raised: the one names the place, the other may say that there are more."""
+    return any(one.message in str(problem) or str(problem) in one.message for one in told)
+
+
+def worker_option_findings(settings: Settings, *, grace_s: float, kill_after_s: float) -> Findings:
+    """The options that workers are started with, beside the settings."""
     if 0 < grace_s < 1:
         yield warning(
             "settings",
@@ -69,12 +73,14 @@ def _grace(settings: Settings, grace_s: float, kill_after_s: float) -> Findings:
         )
 
 
-def _backoff(settings: Settings) -> Findings:
-    cap = settings.backoff_max
-    if settings.backoff != BackoffStrategy.NONE and cap and settings.backoff_base > cap:
-        yield warning(
-            "settings",
-            f"backoff-base ({settings.backoff_base:g} s) is longer than backoff-max ({span(cap)}): every delay is cut "
-            "to that, and none grows",
-            "make backoff-max longer, or backoff-base shorter",
-        )
+def settings_findings(
+    problems: Iterable[Problem], settings: Settings, *, grace_s: float, kill_after_s: float
+) -> Findings:
+    """All that is wrong with them; or a line that says they are well."""
+    found = [
+        *problem_findings(problems),
+        *worker_option_findings(settings, grace_s=grace_s, kill_after_s=kill_after_s),
+    ]
+    yield from found
+    if all(one.check != "settings" for one in found):
+        yield fine("settings", f"lease {span(settings.lease)}, grace {span(grace_s) if grace_s else 'without end'}")
