@@ -1,6 +1,8 @@
 """The pool of children, event by event: nothing a child has said is lost, in whatever order it is heard."""
 
+import os
 import selectors
+import signal
 import time
 from collections.abc import Sequence
 from select import select
@@ -8,10 +10,12 @@ from select import select
 import pytest
 
 from holdfast.values import ExecutionResult, Progress
+from holdfast.worker.executors import guarded, guardian
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason
 
+from ..faults.processes import until
 from .floor import Floor
 from .test_verdicts import flight
 
@@ -74,6 +78,11 @@ class Stage:
         assert select([at], [], [], 60.0)[0], "nothing has happened"
         self.selector.get_map()[at].data(selectors.EVENT_READ)
 
+    def has_reaped(self, pid: int) -> bool:
+        """Whether that process is gone after one more turn."""
+        self.pool.tend(time.monotonic(), listens=True)
+        return pid not in guardian.processes()
+
     def close(self) -> None:
         self.pool.close()
         self.selector.close()
@@ -107,3 +116,42 @@ def test_the_end_of_the_line_may_be_heard_before_the_death(floor: Floor) -> None
         assert stage.heard.died == [2]
     finally:
         stage.close()
+
+
+def test_whom_a_killed_guardian_leaves_is_reaped_though_its_end_was_heard_before_they_came(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel closes the files of a dying process before it gives its children away; here it takes its time."""
+    with guarded.orphans_adopted() as can_be_adopted:
+        if not can_be_adopted:
+            pytest.skip("only on Linux is there somebody who adopts orphans")
+        stage = Stage(floor, "idle")
+        try:
+            guardian_pid = stage.child.guardian_pid
+            [left] = guardian.descendants(guardian_pid, guardian.processes())
+            with monkeypatch.context() as meanwhile:
+                _keep_below(meanwhile, left, guardian_pid)
+                os.kill(guardian_pid, signal.SIGKILL)
+                while not stage.heard.how:
+                    stage.happens(stage.child.guardian_fd)
+                stage.pool.tend(time.monotonic(), listens=True)
+            until(lambda: stage.has_reaped(left), "the orphan to be reaped")
+        finally:
+            stage.close()
+
+
+def _keep_below(monkeypatch: pytest.MonkeyPatch, pid: int, parent: int) -> None:
+    """This process seems to have that parent, and the parent not to have ended."""
+    really = guardian.processes
+
+    def processes() -> dict[int, guardian.Process]:
+        found = really()
+        if pid in found:
+            found[pid].parent = parent
+        return found
+
+    def reap(*, waits: bool = False) -> None:
+        pass
+
+    monkeypatch.setattr(guardian, "processes", processes)
+    monkeypatch.setattr(guarded, "reap", reap)

@@ -251,6 +251,13 @@ def _children_among(found: Mapping[int, guardian.Process]) -> list[int]:
     return [pid for pid, process in found.items() if process.parent == me and pid not in _guardians]
 
 
+def unreaped(guardians: Collection[int]) -> set[int]:
+    """Those among these guardians of whom leave is not yet taken. The kernel closes the files of one that dies before
+    it gives its children away: until it is reaped, whom it leaves may not be here.
+    """
+    return {pid for pid in guardians if pid in _guardians}
+
+
 def reap(*, waits: bool = False) -> None:
     """Take leave of the guardians that were let go and have ended; or wait for each, though not for long."""
     for pid in list(_let_go):

@@ -98,6 +98,7 @@ class ProcessPool:
         self._problem = ""
         self._not_ours = guarded.children()  # whom the application has started in this process is none of our business
         self._has_strays = False
+        self._dead_guardians: set[int] = set()
         self._strays_look_at = 0.0
 
     @property
@@ -138,7 +139,8 @@ class ProcessPool:
         guarded.reap()
         if self._has_strays and now >= self._strays_look_at:
             self._strays_look_at = now + STRAYS_LOOK_S
-            self._has_strays = guarded.kill_strays(self._not_ours) > 0
+            self._dead_guardians = guarded.unreaped(self._dead_guardians)
+            self._has_strays = guarded.kill_strays(self._not_ours) > 0 or bool(self._dead_guardians)
 
     def give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
         child.give(flights)
@@ -220,8 +222,10 @@ class ProcessPool:
             log.error(
                 "an executor died (%s), running %s", how, "1 job" if len(started) == 1 else f"{len(started)} jobs"
             )
-        # Whoever a killed guardian had to look after has become a child of this process.
-        self._has_strays |= ended.problem == guarded.GUARDIAN_DIED
+        # Whoever a killed guardian had to look after becomes a child of this process.
+        if ended.problem == guarded.GUARDIAN_DIED:
+            self._has_strays = True
+            self._dead_guardians.add(child.guardian_pid)
         self._audience.on_returned(unstarted)
         self._audience.on_died(started, how, child.killed_for)
 

@@ -108,6 +108,10 @@ class ExecutorProcess:
         return self._guarded.pid
 
     @property
+    def guardian_pid(self) -> int:
+        return self._guarded.guardian_pid
+
+    @property
     def guardian_fd(self) -> int:
         return self._guarded.fileno()
 
