@@ -17,6 +17,11 @@ OUTPUT_LIMIT = 64 * 1024
 RESULT_LIMIT = 64 * 1024
 
 
+def cut_mark(cut: int) -> str:
+    """What stands in an output for so many bytes of it that were not kept."""
+    return f"… {cut:,} bytes cut …"
+
+
 class JobState(StrEnum):
     """Where a job is; at every quiet moment it is in exactly one of these."""
 
@@ -291,11 +296,29 @@ class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     record: AttemptRecord
 
 
+class LiveOutput(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a running attempt has printed lately; `start` is how many bytes it had printed before that."""
+
+    text: str
+    start: int = 0
+
+    @property
+    def end(self) -> int:
+        """How many bytes the attempt has printed up to the end of this."""
+        return self.start + len(self.text.encode())
+
+    @property
+    def marked(self) -> str:
+        """The text, behind a line that says how much is missing before it."""
+        return f"{cut_mark(self.start)}\n{self.text}" if self.start else self.text
+
+
 class JobHistory(Struct, frozen=True, kw_only=True):
-    """A job with every attempt it made, oldest first."""
+    """A job with every attempt it made, oldest first, and what the one that is running says meanwhile."""
 
     job: JobView
     attempts: tuple[AttemptView, ...]
+    live_output: LiveOutput | None = None
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from ..servers.postgres import postgres_for_laws
 from ..servers.redis import redis_for_laws
 
 _numbers = itertools.count(1)
-MYSQL_TABLES = ("jobs", "attempts", "progress", "pauses", "facts", "workers")
+MYSQL_TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "facts", "workers")
 
 
 def new_prefix() -> str:

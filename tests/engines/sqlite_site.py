@@ -18,7 +18,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope
 
-TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts", "progress", "workers"}
+TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts", "progress", "workers", "live_output"}
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
 
 

@@ -22,7 +22,19 @@ from holdfast.queues.backends.mysql_address import MysqlAddress
 from holdfast.queues.backends.mysql_connections import Session, mark_of
 from holdfast.queues.backends.mysql_schema import migrations
 from holdfast.queues.contract import new_owner_token
-from holdfast.values import Ack, AttemptRecord, JobFilter, JobLease, JobState, Nack, Outcome, Progress, Settlement
+from holdfast.values import (
+    Ack,
+    AttemptRecord,
+    JobFilter,
+    JobLease,
+    JobState,
+    LeaseState,
+    LiveOutput,
+    Nack,
+    Outcome,
+    Progress,
+    Settlement,
+)
 
 from ..faults.processes import Programs, stopped, until
 from ..servers.mysql import MariadbServer
@@ -125,6 +137,8 @@ def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> 
         first, second = claim(backend)
         assert backend.renew(first) is not None
         assert backend.report_progress([(first, Progress(done=1))]) == [True]
+        assert backend.report_output([(first, LiveOutput(text="a"))]) == [True]
+        assert backend.lease_states([first]) == [LeaseState.HELD]
         assert backend.settle([Ack(lease=first), Nack(lease=second, delay=60)]) == [True, True]
         backend.wait_for_work(["default"], 0)
         backend.cancel("c")

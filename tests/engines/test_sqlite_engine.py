@@ -16,7 +16,7 @@ from holdfast.queues.backends import sqlite_inspector as inspector
 from holdfast.queues.backends.records import PRUNE_BATCH
 from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import TOMBSTONE_S, new_owner_token
-from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, Progress
+from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
 
 from ..faults.processes import Programs, until
 from .sqlite_site import ids_in, job, opened, stranger
@@ -190,6 +190,8 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
             "claim nothing": steps_of(backend, claim("idle")),
             "claim what is scheduled": steps_of(backend, claim("later")),
             "report": steps_of(backend, lambda: backend.report_progress([(one, Progress(done=1)) for one in leases])),
+            "print": steps_of(backend, lambda: backend.report_output([(one, LiveOutput(text="a")) for one in leases])),
+            "look at leases": steps_of(backend, lambda: backend.lease_states(leases)),
             "renew": steps_of(backend, lambda: backend.renew_many(leases)),
             "settle": steps_of(backend, lambda: backend.settle([Ack(lease=lease) for lease in leases])),
             "accept": steps_of(backend, lambda: backend.accept([job("new", queue="busy")])),

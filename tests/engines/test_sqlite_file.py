@@ -89,7 +89,7 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
     for opener in openers:
         opener.succeeded()
     assert ids_in(path) == {f"job-{n}" for n in range(8)}
-    assert versions_of(path) == [1, 2, 3]
+    assert versions_of(path) == [1, 2, 3, 4]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
@@ -97,21 +97,21 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
         old.accept([job("waiting"), job("running")])
         (lease,) = old.claim("default", 1, owner_token=new_owner_token())
     assert versions_of(path) == [1]
-    assert names_in(path) == {f"holdfast_{name}" for name in TABLES - {"progress", "workers"}}
+    assert names_in(path) == {f"holdfast_{name}" for name in TABLES - {"progress", "workers", "live_output"}}
     with opened(path) as backend:
         assert backend.report_progress([(lease, Progress(done=1))]) == [True]
         assert backend.ack(lease)
         (other,) = backend.claim("default", 5, owner_token=new_owner_token())
         assert {lease.id, other.id} == {"waiting", "running"}
         assert list(backend.workers()) == []
-    assert versions_of(path) == [1, 2, 3]
+    assert versions_of(path) == [1, 2, 3, 4]
     assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
-        ("DELETE FROM holdfast_schema WHERE version = 3", "holdfast migrate"),
+        ("DELETE FROM holdfast_schema WHERE version = 4", "holdfast migrate"),
         ("INSERT INTO holdfast_schema VALUES (99, 0)", "upgrade Holdfast"),
     ],
 )

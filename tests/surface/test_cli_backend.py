@@ -76,7 +76,7 @@ def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
         for thing in ("TABLE holdfast_progress", "TABLE holdfast_workers", "INDEX holdfast_jobs_tally"):
             database.execute(f"DROP {thing}")
     assert "schema     1, older than this program's 3: run  holdfast migrate\n" in terminal("backend", "info").out
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 3\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 4\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])

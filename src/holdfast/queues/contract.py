@@ -26,6 +26,7 @@ from holdfast.values import (
     Accepted,
     Ack,
     AttemptRecord,
+    AttemptView,
     Cancel,
     CancelAnswer,
     DeadReason,
@@ -36,6 +37,7 @@ from holdfast.values import (
     JobState,
     JobView,
     LeaseState,
+    LiveOutput,
     Nack,
     Outcome,
     Page,
@@ -59,6 +61,7 @@ DEFAULT_CRASH_LIMIT = 3
 DEFAULT_RETAIN_COMPLETED_S = 86_400.0
 TOMBSTONE_S = 3600.0
 MAX_PROGRESS_MESSAGE_BYTES = 1024
+LIVE_OUTPUT_BYTES = 16 * 1024
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -171,6 +174,32 @@ def kept_progress(progress: Progress, now_us: int) -> Progress:
     done = float(progress.done) if math.isfinite(progress.done) else 0.0
     total = None if progress.total is None or not math.isfinite(progress.total) else float(progress.total)
     return Progress(done=done, total=total, message=message, at=from_us(now_us))
+
+
+def kept_output(output: LiveOutput) -> LiveOutput:
+    """What an engine keeps of a running attempt's output: its end, in characters that every engine can store."""
+    data = output.text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    text = data[-LIVE_OUTPUT_BYTES:].decode("utf-8", "ignore")
+    return LiveOutput(text=text, start=output.start + len(data) - len(text.encode()))
+
+
+def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
+    """A job's history, with what deliveries said of their output while they ran, by delivery.
+
+    That is told of the one that is running, and of those that did not live to tell it themselves.
+    """
+    return JobHistory(
+        job=job,
+        attempts=tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts),
+        live_output=outputs.get(job.deliveries) if job.state is JobState.PROCESSING else None,
+    )
+
+
+def _with_output(attempt: AttemptView, output: LiveOutput | None) -> AttemptView:
+    if output is None or attempt.record.output:
+        return attempt
+    record = msgspec.structs.replace(attempt.record, output=output.marked)
+    return msgspec.structs.replace(attempt, record=record)
 
 
 def silence_allowed_s(report: WorkerReport) -> float:
@@ -354,8 +383,20 @@ class QueueBackend(ABC):
         """Give each lease that still holds its full length again, counted from now."""
 
     @abstractmethod
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """How each lease stands, without moving its end; a cheap read."""
+
+    @abstractmethod
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         """Keep how far each job is, the latest report only; False means the lease no longer held."""
+
+    @abstractmethod
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        """Keep what each running job has printed lately, the latest report only; False means the lease no longer held.
+
+        It is seen while the job runs. Then its record has all of the output; only if the delivery ended without a
+        verdict, it has this.
+        """
 
     @abstractmethod
     def reap_expired(self, queue: str | None = None) -> int:

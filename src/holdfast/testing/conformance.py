@@ -9,6 +9,7 @@ from holdfast.testing.lab import Lab
 from holdfast.testing.laws.accepting import AcceptingLaws
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
+from holdfast.testing.laws.live_output import LiveOutputLaws
 from holdfast.testing.laws.operating import CancelLaws, ForgettingLaws, PauseLaws, ReplayLaws
 from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
@@ -28,6 +29,7 @@ class EngineConformance(
     TransactingLaws,
     RenewalLaws,
     ProgressLaws,
+    LiveOutputLaws,
     CrashLaws,
     ClockLaws,
     CancelLaws,

@@ -28,6 +28,7 @@ from holdfast.values import (
     JobLease,
     JobState,
     LeaseState,
+    LiveOutput,
     Nack,
     Page,
     Progress,
@@ -474,6 +475,49 @@ class ProgressLostWithTheVerdict(MemoryBackend):
         return super().settle(settlements)
 
 
+class OutputOfAnybody(MemoryBackend):
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        for lease, output in reports:
+            if record := self.store.records.get(lease.id):
+                record.outputs[record.deliveries] = output
+        return super().report_output(reports)
+
+
+class OutputRenewsTheLease(MemoryBackend):
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        self.renew_many([lease for lease, _ in reports])
+        return super().report_output(reports)
+
+
+class OutputLostInTheCrash(MemoryBackend):
+    def reap_expired(self, queue: str | None = None) -> int:
+        for record in self.store.leased.values():
+            record.outputs.clear()
+        return super().reap_expired(queue)
+
+
+class OutputOfTheDeliveryBefore(MemoryBackend):
+    def get(self, job_id: str) -> JobHistory | None:
+        history = super().get(job_id)
+        record = self.store.records.get(job_id)
+        if history is None or record is None or not record.outputs:
+            return history
+        return replace(history, live_output=list(record.outputs.values())[-1])
+
+
+class LongOutputKeptWhole(MemoryBackend):
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        answers = super().report_output(reports)
+        for lease, output in reports:
+            self.store.records[lease.id].outputs[lease.delivery] = output
+        return answers
+
+
+class LookRenewsTheLease(MemoryBackend):
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self.renew_many(leases)
+
+
 class BeatForgetsTheOrder(MemoryBackend):
     def beat(self, report: WorkerReport) -> StopOrder | None:
         order = super().beat(report)
@@ -575,6 +619,12 @@ BUGS: dict[type[MemoryBackend], str] = {
     ProgressOfTheDeliveryBefore: "test_a_new_delivery_has_made_no_progress_yet",
     ProgressRenewsTheLease: "test_a_report_does_not_move_the_lease",
     ProgressLostWithTheVerdict: "test_what_ended_badly_shows_how_far_it_got",
+    OutputOfAnybody: "test_a_stale_lease_cannot_report_output",
+    OutputRenewsTheLease: "test_output_does_not_move_the_lease",
+    OutputLostInTheCrash: "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+    OutputOfTheDeliveryBefore: "test_a_new_delivery_under_the_same_token_has_printed_nothing_yet",
+    LongOutputKeptWhole: "test_of_a_long_output_its_end_is_kept",
+    LookRenewsTheLease: "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
     BeatForgetsTheOrder: "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
     OrderMadeLessUrgent: "test_of_two_orders_the_more_urgent_one_stands",
     LeavingTakesNobodyOff: "test_a_worker_that_left_is_forgotten_with_its_order",

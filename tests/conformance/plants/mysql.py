@@ -10,14 +10,17 @@ from holdfast.queues.backends import mysql_workers as workers
 from holdfast.queues.backends.mysql import (
     ACK,
     CLAMP,
+    DELETE_LIVE_OUTPUT,
     END,
     EXPIRED,
     GIVE_BACK,
     HELD,
     INSERT_ATTEMPTS,
     INSERT_JOBS,
+    KEEP_OUTPUT,
     KEEP_PROGRESS,
     KNOWN,
+    LEASE_STATES,
     LOCK_EXPIRED,
     REAP,
     RENEW,
@@ -292,6 +295,22 @@ BUGS: dict[str, Bug] = {
     "second report keeps the delivery of the first": bug(
         "test_a_crash_loop_shows_how_far_the_last_delivery_got",
         (KEEP_PROGRESS, "delivery = VALUES(delivery), ", ""),
+    ),
+    "output accepted after the lease ended": bug("test_a_stale_lease_cannot_report_output", (HELD, IN_TIME, "")),
+    "first output stays": bug(
+        "test_the_latest_output_takes_the_place_of_the_one_before",
+        (KEEP_OUTPUT, "start = VALUES(start), text = VALUES(text)", "start = start"),
+    ),
+    "a verdict takes the output of crashes along": bug(
+        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+        (DELETE_LIVE_OUTPUT, " AND (seq, delivery) IN %(pairs)s", ""),
+    ),
+    "a look finds every lease held": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them", (LEASE_STATES, IN_TIME, "")
+    ),
+    "a look finds nothing cancelled": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
     "heartbeat not counted": bug(
         "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = VALUES(heard_at), ", "")

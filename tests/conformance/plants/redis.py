@@ -32,13 +32,14 @@ COMMON = part("common")
 COUNTS = part("counts")
 ENDING = part("ending")
 FORGETTING = part("forgetting")
+LEASES = part("leases")
 LEAVE = part("leave")
 LOOK = part("look")
 ORDER = part("order")
-PROGRESS = part("progress")
 REAP = part("reap")
 RENEW = part("renew")
 REPLAY = part("replay")
+REPORT = part("report")
 SETTLE = part("settle")
 SIFT = part("sift")
 SWEEP = part("sweep")
@@ -337,11 +338,28 @@ BUGS: dict[str, Bug] = {
     ),
     "progress without token check": bug(
         "test_a_stale_lease_cannot_report_progress",
-        (PROGRESS, "held_until(token, field)", "state_of(field) == PROCESSING"),
+        (REPORT, "held_until(token, field)", "state_of(field) == PROCESSING"),
     ),
     "progress of the first delivery": bug(
         "test_a_crash_loop_shows_how_far_the_last_delivery_got",
-        (PROGRESS, "'progress_of', deliveries", "'progress_of', 1"),
+        (REPORT, "'progress_of', deliveries", "'progress_of', 1"),
+    ),
+    "output without token check": bug(
+        "test_a_stale_lease_cannot_report_output", (REPORT, "held_until(token, field)", "state_of(field) == PROCESSING")
+    ),
+    "output of the first delivery": bug(
+        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed", (REPORT, "'output:' .. deliveries", "'output:1'")
+    ),
+    "first output stays": bug(
+        "test_the_latest_output_takes_the_place_of_the_one_before",
+        (REPORT, "call('HSET', told, 'output:'", "call('HSETNX', told, 'output:'"),
+    ),
+    "a look finds every lease held": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        (LEASES, "held_until(ARGV[at + 1], record[1])", "record[1]"),
+    ),
+    "a look finds nothing cancelled": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them", (LEASES, "record[2] and 2 or 1", "1")
     ),
     "heartbeat not counted": bug(
         "test_the_latest_report_is_what_is_seen",

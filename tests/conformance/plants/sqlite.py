@@ -19,10 +19,12 @@ from holdfast.queues.backends.sqlite import (
     GIVE_BACK,
     HAS_EXPIRED,
     IS_PAUSED,
+    LEASE_STATES,
     LEASED_BEFORE,
     NEXT_DUE,
     REAP,
     RENEW,
+    REPORT_OUTPUT,
     REPORT_PROGRESS,
     SETTLED_AS,
     STAMPED,
@@ -204,6 +206,29 @@ BUGS: dict[str, Bug] = {
     ),
     "second report keeps the delivery of the first": bug(
         "test_a_crash_loop_shows_how_far_the_last_delivery_got", (REPORT_PROGRESS, "delivery = excluded.delivery, ", "")
+    ),
+    "output without token check": bug(
+        "test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, "AND owner_token = :token ", "")
+    ),
+    "output accepted after the lease ended": bug(
+        "test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, " AND lease_until > :now", "")
+    ),
+    "output of a finished job": bug("test_a_settled_job_takes_no_more_output", (REPORT_OUTPUT, " AND state = 2", "")),
+    "output of the first delivery": bug(
+        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+        (REPORT_OUTPUT, "SELECT seq, deliveries", "SELECT seq, 1"),
+    ),
+    "first output stays": bug(
+        "test_the_latest_output_takes_the_place_of_the_one_before",
+        (REPORT_OUTPUT, "DO UPDATE SET start = excluded.start, text = excluded.text", "DO NOTHING"),
+    ),
+    "a look finds every lease held": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        (LEASE_STATES, " AND state = 2 AND lease_until > :now", ""),
+    ),
+    "a look finds nothing cancelled": bug(
+        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
     "heartbeat not counted": bug(
         "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = excluded.heard_at", "heard_at = heard_at")

@@ -29,6 +29,8 @@ from holdfast.queues.contract import (
     check_purge,
     effect_of,
     has_expired,
+    history_of,
+    kept_output,
     kept_progress,
     silence_allowed_s,
     view_of,
@@ -47,6 +49,7 @@ from holdfast.values import (
     JobState,
     JobView,
     LeaseState,
+    LiveOutput,
     Page,
     Progress,
     QueuePause,
@@ -88,6 +91,8 @@ class _Record:
     finished_us: int | None = None
     progress: tuple[int, Progress] | None = None
     """The latest report, and which delivery made it."""
+    outputs: dict[int, LiveOutput] = field(default_factory=dict[int, LiveOutput])
+    """What deliveries that have told no output yet had printed while they ran."""
     history: list[AttemptView] = field(default_factory=list[AttemptView])
     settled: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     """By which claim, and with which verdict, each delivery was settled: a repeated settlement is recognised."""
@@ -347,6 +352,8 @@ class MemoryBackend(Engine):
             return record.number == lease.token and settled == (lease.owner_token, effect.verdict)
         if settlement.record is not None:
             record.history.append(AttemptView(delivery=record.deliveries, record=settlement.record))
+            if settlement.record.output:
+                record.outputs.pop(record.deliveries, None)
         self._apply(record, effect, now)
         return True
 
@@ -395,10 +402,21 @@ class MemoryBackend(Engine):
             return [self._renew_one(lease, now) for lease in leases]
 
     def _renew_one(self, lease: JobLease, now: int) -> LeaseState:
+        state = self._lease_state(lease, now)
+        if state is not LeaseState.LOST:
+            record = self.store.records[lease.id]
+            record.lease_until_us = now + record.lease_us
+        return state
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        with self.store.lock:
+            now = self.clock.now_us()
+            return [self._lease_state(lease, now) for lease in leases]
+
+    def _lease_state(self, lease: JobLease, now: int) -> LeaseState:
         record = self.store.records.get(lease.id)
         if record is None or not record.is_held_by(lease, now):
             return LeaseState.LOST
-        record.lease_until_us = now + record.lease_us
         return LeaseState.HELD if record.cancel_request is None else LeaseState.CANCEL_REQUESTED
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
@@ -411,6 +429,18 @@ class MemoryBackend(Engine):
         if record is None or not record.is_held_by(lease, now):
             return False
         record.progress = record.deliveries, kept_progress(progress, now)
+        return True
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        with self.store.lock:
+            now = self.clock.now_us()
+            return [self._keep_output(lease, output, now) for lease, output in reports]
+
+    def _keep_output(self, lease: JobLease, output: LiveOutput, now: int) -> bool:
+        record = self.store.records.get(lease.id)
+        if record is None or not record.is_held_by(lease, now):
+            return False
+        record.outputs[record.deliveries] = kept_output(output)
         return True
 
     def reap_expired(self, queue: str | None = None) -> int:
@@ -502,7 +532,7 @@ class MemoryBackend(Engine):
             record = self.store.records.get(job_id)
             if record is None:
                 return None
-            return JobHistory(job=record.view(self.clock.now_us()), attempts=tuple(record.history))
+            return history_of(record.view(self.clock.now_us()), record.history, record.outputs)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         with self.store.lock:

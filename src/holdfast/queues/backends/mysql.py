@@ -6,7 +6,7 @@ their numbers. The clock is the server's. Nobody is notified: who waits looks ag
 late. `mysql_connections.py` opens the connections.
 """
 
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
@@ -45,6 +45,7 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
+    kept_output,
     kept_progress,
 )
 from holdfast.queues.envelope import EnvelopeFactory
@@ -54,12 +55,14 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    LiveOutput,
     Outcome,
     Progress,
     Settlement,
 )
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 # How often to look for work: at first, at which part of the time since there was some, and at least.
 LOOK_FIRST_S: Final = 0.002
@@ -137,7 +140,7 @@ _HOLDS: Final = f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state 
 
 RENEW: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + lease_us WHERE {_HOLDS}"""
-RENEWED: Final = f"""
+LEASE_STATES: Final = f"""
     SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS}"""
 HELD: Final = f"""
     SELECT seq, owner_token, deliveries FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS} FOR UPDATE"""
@@ -146,6 +149,13 @@ KEEP_PROGRESS: Final = """
     INSERT INTO holdfast_progress (seq, delivery, done, total, message, at) VALUES (%s, %s, %s, %s, %s, %s)
     ON DUPLICATE KEY UPDATE delivery = VALUES(delivery), done = VALUES(done), total = VALUES(total),
         message = VALUES(message), at = VALUES(at)"""
+
+KEEP_OUTPUT: Final = """
+    INSERT INTO holdfast_live_output (seq, delivery, start, text) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE start = VALUES(start), text = VALUES(text)"""
+# An attempt that tells its output itself needs no more what it has said of it while it ran.
+DELETE_LIVE_OUTPUT: Final = """
+    DELETE FROM holdfast_live_output WHERE seq IN %(seqs)s AND (seq, delivery) IN %(pairs)s"""
 
 # Those that run are few; the index has the queue, and each is looked at.
 EXPIRED: Final = """
@@ -327,6 +337,7 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
     def _insert_ends(self, session: Session, settlements: Sequence[Settlement]) -> None:
         successes: list[str] = []
         others: list[Row] = []
+        tellers: list[Row] = []
         for one in settlements:
             lease, record = one.lease, one.record
             if type(one) is Ack and record is not None and record.is_plain_success:
@@ -335,10 +346,14 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
                 )
             else:
                 others.append(end_row(one))
+                if record is not None and record.output:
+                    tellers.append((lease.token, lease.delivery))
         for start in range(0, len(successes), SUCCESSES_AT_ONCE):
             session.run(self._sql(INSERT_SUCCESSES) + ", ".join(successes[start : start + SUCCESSES_AT_ONCE]))
         if others:
             session.insert(self._sql(INSERT_ATTEMPTS), others)
+        if tellers:
+            session.run(self._sql(DELETE_LIVE_OUTPUT), {"seqs": [seq for seq, _ in tellers], "pairs": tellers})
 
     def _ack_all(self, session: Session, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
@@ -398,19 +413,42 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         if not leases:
             return []
 
-        def renew(session: Session) -> dict[tuple[str, int], bool]:
+        def renew(session: Session) -> list[LeaseState]:
             for query in _holdings(leases):
                 session.run(self._sql(RENEW), query)
-            return {
-                (token.hex(), seq): bool(cancel)
-                for query in _holdings(leases)
-                for seq, token, cancel in session.rows(self._sql(RENEWED), query)
-            }
+            return self._states(session, leases)
 
-        held = self.connections.transact(renew)
+        return self.connections.transact(renew)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self.connections.run(lambda session: self._states(session, leases))
+
+    def _states(self, session: Session, leases: Sequence[JobLease]) -> list[LeaseState]:
+        held = {
+            (token.hex(), seq): bool(cancel)
+            for query in _holdings(leases)
+            for seq, token, cancel in session.rows(self._sql(LEASE_STATES), query)
+        }
         return [lease_state(held.get((lease.owner_token, int(lease.token)))) for lease in leases]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        def row(seq: int, delivery: int, progress: Progress, now: int) -> Row:
+            kept = kept_progress(progress, now)
+            return (seq, delivery, kept.done, kept.total, kept.message, now)
+
+        return self._report(reports, KEEP_PROGRESS, row)
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        def row(seq: int, delivery: int, output: LiveOutput, now: int) -> Row:
+            kept = kept_output(output)
+            return (seq, delivery, kept.start, kept.text)
+
+        return self._report(reports, KEEP_OUTPUT, row)
+
+    def _report(
+        self, reports: Sequence[tuple[JobLease, T]], statement: str, row: Callable[[int, int, T, int], Row]
+    ) -> list[bool]:
+        """Keep a row of each report whose lease still holds: of its number, its delivery, what is told, the time."""
         if not reports:
             return []
 
@@ -423,13 +461,13 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
             }
             rows: dict[int, Row] = {}
             answers: list[bool] = []
-            for lease, progress in reports:
-                delivery = held.get((lease.owner_token, int(lease.token)))
+            for lease, report in reports:
+                seq = int(lease.token)
+                delivery = held.get((lease.owner_token, seq))
                 answers.append(delivery is not None)
                 if delivery is not None:
-                    kept = kept_progress(progress, now)
-                    rows[int(lease.token)] = (lease.token, delivery, kept.done, kept.total, kept.message, now)
-            session.insert(self._sql(KEEP_PROGRESS), [rows[seq] for seq in sorted(rows)])
+                    rows[seq] = row(seq, delivery, report, now)
+            session.insert(self._sql(statement), [rows[seq] for seq in sorted(rows)])
             return answers
 
         return self.connections.transact(keep)

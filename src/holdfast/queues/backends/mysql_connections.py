@@ -92,7 +92,7 @@ _NOT_NOW: Final = frozenset(
     | {ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT}
 )
 _MAY_NOT_COME: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
-OWN_TABLES: Final = ("schema", "jobs", "attempts", "progress", "gates", "pauses", "facts", "workers")
+OWN_TABLES: Final = ("schema", "jobs", "attempts", "progress", "live_output", "gates", "pauses", "facts", "workers")
 
 
 class Session:

@@ -13,7 +13,7 @@ from holdfast.queues.backends.records import (
     STATES,
     WAITING,
     Row,
-    attempt,
+    history,
     not_replayed,
     page,
     view,
@@ -41,6 +41,7 @@ FORGET: Final = f"""
 DELETE_JOBS: Final = "DELETE FROM holdfast_jobs WHERE seq IN %s"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN %s"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN %s"
+DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN %s"
 
 LOCK_FINISHED: Final = """
     SELECT seq, finished_at FROM holdfast_jobs FORCE INDEX (by_turn)
@@ -64,6 +65,8 @@ VIEW_COLUMNS: Final = """
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
     FROM holdfast_attempts WHERE seq = %s AND outcome IS NOT NULL ORDER BY delivery"""
+
+OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = %s"
 
 CANCEL_WAITING: Final = f"""
     UPDATE holdfast_jobs SET state = 6, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
@@ -125,8 +128,9 @@ class MysqlInspector(Retention):
             row = session.row(self._sql(text), (job_id,))
             if row is None:
                 return None
+            outputs = session.rows(self._sql(OUTPUTS), (row[0],))
             attempts = session.rows(self._sql(ATTEMPTS), (row[0],))
-            return JobHistory(job=view(row, session.now()), attempts=tuple(attempt(past) for past in attempts))
+            return history(view(row, session.now()), attempts, outputs)
 
         return self.connections.run(read)
 
@@ -237,12 +241,12 @@ class MysqlInspector(Retention):
             for seq, wire in session.rows(self._sql(MESSAGES), (seqs[start : start + MESSAGES_AT_ONCE],)):
                 session.run(self._sql(FORGET), (until[seq], content_digest(wire), seq))
         for some in chunks(seqs):
-            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS):
+            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
                 session.run(self._sql(statement), (some,))
 
     def _delete(self, session: Session, seqs: Sequence[int]) -> None:
         for some in chunks(seqs):
-            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS):
+            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
                 session.run(self._sql(statement), (some,))
 
 

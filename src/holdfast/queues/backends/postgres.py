@@ -20,7 +20,18 @@ from holdfast.queues.backends.postgres_connections import Connection, PostgresCo
 from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS, PostgresInspector, numbers
 from holdfast.queues.backends.postgres_transactions import CallersConnection, PostgresTransaction, Statements
 from holdfast.queues.backends.postgres_workers import PostgresRegistry
-from holdfast.queues.backends.records import CODES, FORGOTTEN, PRUNE_BATCH, WAITING, Row, end_row, lease_state, leased
+from holdfast.queues.backends.records import (
+    CODES,
+    FORGOTTEN,
+    PRUNE_BATCH,
+    WAITING,
+    Row,
+    end_row,
+    lease_state,
+    leased,
+    output_report,
+    progress_report,
+)
 from holdfast.queues.backends.retention import until_done
 from holdfast.queues.contract import (
     DEFAULT_POLICY,
@@ -34,7 +45,6 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
-    kept_progress,
 )
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
@@ -43,6 +53,7 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    LiveOutput,
     Nack,
     Progress,
     Release,
@@ -157,6 +168,9 @@ _KEEP_ATTEMPT: Final = """
         SELECT seq, deliveries, :token, :verdict, :outcome, :started_at, :ended_at,
             :error_type, :error_message, :traceback, :output, :result, :note
         FROM held
+    ), told AS (
+        DELETE FROM holdfast.live_output AS l USING held
+        WHERE :output::bytea IS NOT NULL AND l.seq = held.seq AND l.delivery = held.deliveries
     ) SELECT seq FROM held"""
 
 END: Final = f"""
@@ -218,6 +232,10 @@ RENEW: Final = f"""
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
     WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, cancel_request IS NOT NULL"""
 
+LEASE_STATES: Final = f"""
+    WITH {NOW_IS} SELECT seq, cancel_request IS NOT NULL FROM holdfast.open_jobs
+    WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}"""
+
 REPORT_PROGRESS: Final = f"""
     WITH {NOW_IS}
     INSERT INTO holdfast.progress (seq, delivery, done, total, message, at)
@@ -225,6 +243,13 @@ REPORT_PROGRESS: Final = f"""
     WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
     ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
         message = excluded.message, at = excluded.at"""
+
+REPORT_OUTPUT: Final = f"""
+    WITH {NOW_IS}
+    INSERT INTO holdfast.live_output (seq, delivery, start, text)
+    SELECT seq, deliveries, :start, :text FROM holdfast.open_jobs
+    WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
+    ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
 
 # The server's clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = f"""
@@ -527,28 +552,41 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(RENEW, leases)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(LEASE_STATES, leases)
+
+    def _states(self, statement: str, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """How the leases stand that the statement finds held; those of one claim are asked for together."""
         if not leases:
             return []
 
-        def renew(connection: Connection) -> dict[tuple[str, Any], bool]:
+        def ask(connection: Connection) -> dict[tuple[str, Any], bool]:
             held: dict[tuple[str, Any], bool] = {}
             by_token = sorted(leases, key=lambda lease: lease.owner_token)
             for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
                 query = {"seqs": numbers(lease.token for lease in group), "token": bytes.fromhex(token)}
-                for seq, cancel in connection.execute(self._sql(RENEW), query):
+                for seq, cancel in connection.execute(self._sql(statement), query):
                     held[token, seq] = cancel
             return held
 
-        held = self.connections.run(renew)
+        held = self.connections.run(ask)
         return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        return self._report(REPORT_PROGRESS, [progress_report(*one) for one in reports])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
+
+    def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
         if not reports:
             return []
 
         def keep(connection: Connection) -> list[bool]:
             with connection.pipeline(), connection.transaction():
-                cursors = [connection.execute(self._sql(REPORT_PROGRESS), _report(*one)) for one in reports]
+                cursors = [connection.execute(self._sql(statement), one) for one in reports]
             return [cursor.rowcount == 1 for cursor in cursors]
 
         return self.connections.run(keep)
@@ -685,14 +723,3 @@ def _take(these: set[Any], one: object) -> bool:
 def _leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
     ordered = sorted(rows, key=lambda row: (-row[10], row[11], row[1]))
     return leased([row[:10] for row in ordered], queue, owner_token, asked_at)
-
-
-def _report(lease: JobLease, progress: Progress) -> dict[str, Any]:
-    kept = kept_progress(progress, 0)
-    return {
-        "seq": lease.token,
-        "token": bytes.fromhex(lease.owner_token),
-        "done": kept.done,
-        "total": kept.total,
-        "message": kept.message,
-    }

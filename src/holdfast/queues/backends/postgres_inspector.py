@@ -14,7 +14,7 @@ from holdfast.queues.backends.records import (
     STATES,
     WAITING,
     Row,
-    attempt,
+    history,
     not_replayed,
     page,
     view,
@@ -22,7 +22,6 @@ from holdfast.queues.backends.records import (
 from holdfast.queues.backends.retention import Outdated, Retention
 from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
 from holdfast.values import (
-    AttemptView,
     CancelAnswer,
     JobFilter,
     JobHistory,
@@ -44,6 +43,7 @@ DROP_MESSAGE: Final = "UPDATE holdfast.jobs SET wire = '' WHERE seq = :seq"
 
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast.attempts WHERE seq = ANY (:seqs::bigint[])"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast.progress WHERE seq = ANY (:seqs::bigint[])"
+DELETE_OUTPUTS: Final = "DELETE FROM holdfast.live_output WHERE seq = ANY (:seqs::bigint[])"
 DELETE_ENDED: Final = "DELETE FROM holdfast.ended_jobs WHERE seq = ANY (:seqs::bigint[])"
 DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])"
 
@@ -89,6 +89,8 @@ ATTEMPTS: Final = """
     UNION ALL
     SELECT deliveries, :succeeded, started_at, ended_at, NULL, NULL, NULL, NULL, NULL, NULL
     FROM holdfast.ended_jobs WHERE seq = :seq AND started_at IS NOT NULL ORDER BY 1"""
+
+OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast.live_output WHERE seq = :seq"
 
 STATE_OF: Final = """
     SELECT coalesce(o.state, e.state) FROM holdfast.jobs AS j
@@ -192,8 +194,9 @@ class PostgresInspector(Retention):
             if row is None:
                 return None
             query = {"seq": row[0], "succeeded": Outcome.SUCCEEDED.value}
+            outputs = connection.execute(self._sql(OUTPUTS), {"seq": row[0]}).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
-            return JobHistory(job=view(row[:-1], row[-1]), attempts=tuple(map(_attempt, attempts)))
+            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs)
 
         return self.connections.transact(read)
 
@@ -305,19 +308,19 @@ class PostgresInspector(Retention):
             connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
             connection.execute(self._sql(DROP_MESSAGE), {"seq": seq})
         seqs = numbers(seq for seq, _ in stones)
-        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS):
+        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), {"seqs": seqs})
 
     def _drop(self, connection: Statements, seqs: Sequence[int]) -> None:
         """Leave nothing of these."""
         # The end first, as everybody who forgets a job does.
-        for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS):
+        for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
 
 
-def _attempt(row: Row) -> AttemptView:
+def _decoded(row: Row) -> Row:
     *told, output, result, note = row
-    return attempt((*told, None if output is None else bytes(output).decode(errors="replace"), result, note))
+    return (*told, None if output is None else bytes(output).decode(errors="replace"), result, note)
 
 
 def _parts(where: JobFilter) -> list[str]:

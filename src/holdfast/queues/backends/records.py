@@ -1,22 +1,24 @@
 """What engines that keep records in tables have in common: stored states, and rows made into values and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
-from holdfast.queues.contract import effect_of, view_of, worker_state
+from holdfast.queues.contract import effect_of, history_of, kept_output, kept_progress, view_of, worker_state
 from holdfast.values import (
     AttemptRecord,
     AttemptView,
     DeadReason,
     ErrorInfo,
     JobEnvelope,
+    JobHistory,
     JobLease,
     JobState,
     JobView,
     LeaseState,
+    LiveOutput,
     Outcome,
     Page,
     Progress,
@@ -119,6 +121,22 @@ def end_row(settlement: Settlement) -> Row:
     return (*head, *[None] * 9) if record is None else head + told(record)
 
 
+def progress_report(lease: JobLease, progress: Progress) -> dict[str, Any]:
+    """What a statement needs that keeps how far a job is."""
+    kept = kept_progress(progress, 0)
+    return {**_claim_of(lease), "done": kept.done, "total": kept.total, "message": kept.message}
+
+
+def output_report(lease: JobLease, output: LiveOutput) -> dict[str, Any]:
+    """What a statement needs that keeps what a job has printed lately."""
+    kept = kept_output(output)
+    return {**_claim_of(lease), "start": kept.start, "text": kept.text}
+
+
+def _claim_of(lease: JobLease) -> dict[str, Any]:
+    return {"seq": lease.token, "token": bytes.fromhex(lease.owner_token)}
+
+
 def told(record: AttemptRecord) -> Row:
     """What a record tells: outcome, start, end, error (type, message, traceback), output, result, note."""
     error = record.error
@@ -194,6 +212,12 @@ def attempt(row: Row) -> AttemptView:
             note=note or "",
         ),
     )
+
+
+def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row]) -> JobHistory:
+    """A job with its attempts, and what deliveries have printed, of rows: delivery, start, text."""
+    live = {delivery: LiveOutput(text=text, start=start) for delivery, start, text in outputs}
+    return history_of(job, map(attempt, attempts), live)
 
 
 def order(stored: str | None) -> StopOrder | None:

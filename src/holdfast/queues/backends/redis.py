@@ -28,6 +28,7 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
+    kept_output,
     kept_progress,
 )
 from holdfast.queues.envelope import EnvelopeFactory
@@ -38,6 +39,7 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    LiveOutput,
     Outcome,
     Progress,
     Settlement,
@@ -48,7 +50,8 @@ EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
 CLAIM: Final = Script("room", "ending", "claim", "claim_only")
 SETTLE: Final = Script("room", "ending", "settle", "settle_only")
 RENEW: Final = Script("room", "ending", "renew")
-PROGRESS: Final = Script("room", "ending", "progress")
+LEASES: Final = Script("ending", "leases")
+REPORT: Final = Script("room", "ending", "report")
 REAP: Final = Script("room", "ending", "reap")
 LOOK: Final = Script("look")
 SWEEP: Final = Script("sweep")
@@ -175,20 +178,33 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
         return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(RENEW, leases)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(LEASES, leases)
+
+    def _states(self, script: Script, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
             return []
         words = [word for lease in leases for word in (lease.id, bytes.fromhex(lease.owner_token))]
-        answers: list[int] = self.connections.run(RENEW, *words)
+        answers: list[int] = self.connections.run(script, *words)
         return [lease_state(None if answer == 0 else answer == 2) for answer in answers]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        kept = [(lease, kept_progress(progress, 0)) for lease, progress in reports]
+        return self._report("progress", [(lease, (one.done, one.total, one.message)) for lease, one in kept])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        kept = [(lease, kept_output(output)) for lease, output in reports]
+        return self._report("output", [(lease, (one.start, one.text)) for lease, one in kept])
+
+    def _report(self, what: str, reports: Sequence[tuple[JobLease, Row]]) -> list[bool]:
         if not reports:
             return []
-        words: _Words = []
-        for lease, progress in reports:
-            kept = kept_progress(progress, 0)
-            words += (lease.id, bytes.fromhex(lease.owner_token), _pack((kept.done, kept.total, kept.message)))
-        return [answer == 1 for answer in self.connections.run(PROGRESS, *words)]
+        words: _Words = [what]
+        for lease, report in reports:
+            words += (lease.id, bytes.fromhex(lease.owner_token), _pack(report))
+        return [answer == 1 for answer in self.connections.run(REPORT, *words)]
 
     def reap_expired(self, queue: str | None = None) -> int:
         run = abandoned_run(0, 0)

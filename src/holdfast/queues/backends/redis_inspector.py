@@ -20,7 +20,7 @@ from holdfast.queues.backends.records import (
     view,
 )
 from holdfast.queues.backends.redis_connections import RedisConnections, Script
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, history_of
 from holdfast.values import (
     AttemptView,
     CancelAnswer,
@@ -28,6 +28,7 @@ from holdfast.values import (
     JobHistory,
     JobState,
     JobView,
+    LiveOutput,
     Outcome,
     Page,
     QueuePause,
@@ -116,7 +117,9 @@ class RedisInspector(QueueInspector):
         if job.state is JobState.COMPLETED and success:
             ends.append((job.deliveries, _success(success)))
         attempts = [_attempt(delivery, end, tells.get(b"%d" % delivery)) for delivery, end in sorted(ends) if end]
-        return JobHistory(job=job, attempts=tuple(attempts))
+        outputs = {int(name[7:]): _unpack(said) for name, said in tells.items() if name.startswith(b"output:")}
+        live = {delivery: LiveOutput(text=text, start=start) for delivery, (start, text) in outputs.items()}
+        return history_of(job, attempts, live)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return CancelAnswer(self.connections.run(CANCEL, job_id, reason).decode())

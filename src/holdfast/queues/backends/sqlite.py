@@ -24,6 +24,8 @@ from holdfast.queues.backends.records import (
     end_row,
     lease_state,
     leased,
+    output_report,
+    progress_report,
     told,
 )
 from holdfast.queues.backends.sqlite_file import SqliteFile
@@ -48,7 +50,6 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
-    kept_progress,
 )
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
@@ -57,6 +58,7 @@ from holdfast.values import (
     JobEnvelope,
     JobLease,
     LeaseState,
+    LiveOutput,
     Outcome,
     Progress,
     Settlement,
@@ -186,6 +188,9 @@ INSERT_ATTEMPT: Final = """
          error_type, error_message, traceback, output, result, note)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
+# An attempt that tells its output itself needs no more what it has said of it while it ran.
+DELETE_LIVE_OUTPUT: Final = "DELETE FROM holdfast_live_output WHERE seq = ? AND delivery = ?"
+
 # Most attempts have nothing to tell but that they went well, and when: these are written many at once.
 INSERT_SUCCESS: Final = """
     INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
@@ -200,12 +205,22 @@ RENEW: Final = """
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
     RETURNING seq, cancel_request IS NOT NULL"""
 
+LEASE_STATES: Final = """
+    SELECT seq, cancel_request IS NOT NULL FROM holdfast_jobs
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
 REPORT_PROGRESS: Final = """
     INSERT INTO holdfast_progress (seq, delivery, done, total, message, at)
     SELECT seq, deliveries, :done, :total, :message, :now FROM holdfast_jobs
     WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
     ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
         message = excluded.message, at = excluded.at"""
+
+REPORT_OUTPUT: Final = """
+    INSERT INTO holdfast_live_output (seq, delivery, start, text)
+    SELECT seq, deliveries, :start, :text FROM holdfast_jobs
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
 
 # The wall clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = """
@@ -405,6 +420,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     def _insert_ends(self, connection: Statements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
         others: list[Row] = []
+        tellers: list[Row] = []
         for one in settlements:
             lease, record = one.lease, one.record
             if type(one) is Ack and record is not None and record.is_plain_success:
@@ -412,10 +428,13 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
                 rows.append((lease.token, lease.delivery, record.started_us, record.ended_us))
             else:
                 others.append(end_row(one))
+                if record is not None and record.output:
+                    tellers.append((lease.token, lease.delivery))
         for token, rows in successes.items():
             common = (bytes.fromhex(token), EFFECT_OF_ACK.verdict, Outcome.SUCCEEDED.value)
             _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
         connection.executemany(self._sql(INSERT_ATTEMPT), others)
+        connection.executemany(self._sql(DELETE_LIVE_OUTPUT), tellers)
 
     def _ack_all(self, connection: Statements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
@@ -480,27 +499,37 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
             return []
+        return self.file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
 
-        def renew(connection: sqlite3.Connection, now: int) -> dict[tuple[str, Any], bool]:
-            held: dict[tuple[str, Any], bool] = {}
-            by_token = sorted(leases, key=lambda lease: lease.owner_token)
-            for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
-                seqs = json.dumps([lease.token for lease in group])
-                query = {"seqs": seqs, "token": bytes.fromhex(token), "now": now}
-                for seq, cancel in connection.execute(self._sql(RENEW), query).fetchall():
-                    held[token, seq] = bool(cancel)
-            return held
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        now = self.clock.now_us()
+        return self.file.read(lambda connection: self._states(connection, LEASE_STATES, leases, now))
 
-        held = self.file.write(renew)
+    def _states(
+        self, connection: sqlite3.Connection, statement: str, leases: Sequence[JobLease], now: int
+    ) -> list[LeaseState]:
+        """How the leases stand that the statement finds held; those of one claim are asked for together."""
+        held: dict[tuple[str, Any], bool] = {}
+        by_token = sorted(leases, key=lambda lease: lease.owner_token)
+        for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
+            seqs = json.dumps([lease.token for lease in group])
+            query = {"seqs": seqs, "token": bytes.fromhex(token), "now": now}
+            for seq, cancel in connection.execute(self._sql(statement), query).fetchall():
+                held[token, seq] = bool(cancel)
         return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        return self._report(REPORT_PROGRESS, [progress_report(*one) for one in reports])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
+
+    def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
         if not reports:
             return []
 
         def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
-            rows = [_progress_row(lease, kept_progress(progress, now), now) for lease, progress in reports]
-            return [connection.execute(self._sql(REPORT_PROGRESS), row).rowcount == 1 for row in rows]
+            return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
 
         return self.file.write(keep)
 
@@ -567,14 +596,3 @@ def _take(settled: set[int], seq: int | str) -> bool:
         settled.remove(int(seq))
         return True
     return False
-
-
-def _progress_row(lease: JobLease, progress: Progress, now: int) -> dict[str, Any]:
-    return {
-        "seq": lease.token,
-        "token": bytes.fromhex(lease.owner_token),
-        "now": now,
-        "done": progress.done,
-        "total": progress.total,
-        "message": progress.message,
-    }

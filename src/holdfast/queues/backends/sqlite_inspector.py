@@ -14,7 +14,7 @@ from holdfast.queues.backends.records import (
     DEAD,
     PRUNE_BATCH,
     STATES,
-    attempt,
+    history,
     not_replayed,
     page,
     view,
@@ -38,6 +38,7 @@ FORGET: Final = """
 DELETE_MESSAGE: Final = "DELETE FROM holdfast_messages WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 
 FINISHED_BEFORE: Final = """
@@ -82,6 +83,8 @@ VIEW_COLUMNS: Final = """
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
     FROM holdfast_attempts WHERE seq = ? AND outcome IS NOT NULL ORDER BY delivery"""
+
+OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = ?"
 
 CANCEL_WAITING: Final = """
     UPDATE holdfast_jobs SET state = 6, cancel_reason = :reason, finished_at = :now
@@ -199,8 +202,9 @@ class SqliteInspector(Retention):
             row = connection.execute(self._sql(text), (job_id,)).fetchone()
             if row is None:
                 return None
+            outputs = connection.execute(self._sql(OUTPUTS), (row[0],)).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
-            return JobHistory(job=view(row, self.clock.now_us()), attempts=tuple(attempt(past) for past in attempts))
+            return history(view(row, self.clock.now_us()), attempts, outputs)
 
         return self.file.read(read)
 
@@ -289,11 +293,11 @@ class SqliteInspector(Retention):
             digest = content_digest(message[0] if message else b"")
             connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
         seqs = json.dumps([seq for seq, _ in stones])
-        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), (seqs,))
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
-        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS):
+        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
     def _drop_some_tombstones(self) -> int:

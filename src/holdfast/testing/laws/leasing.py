@@ -11,6 +11,7 @@ from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     DEFAULT_QUEUE,
     Ack,
+    CancelAnswer,
     DeadReason,
     JobLease,
     JobState,
@@ -24,7 +25,7 @@ CRASH_LIMIT = 3
 
 
 class RenewalLaws:
-    """What `renew` and `renew_many` promise."""
+    """What `renew`, `renew_many` and `lease_states` promise."""
 
     def test_a_renewed_lease_ends_a_full_length_from_now(self, lab: Lab) -> None:
         lab.put("a")
@@ -79,6 +80,22 @@ class RenewalLaws:
         assert lease.fence_at + 20 <= renewed.fence_at <= lab.clock.monotonic() + LEASE_S
         assert replace(renewed, fence_at=lease.fence_at) == lease
 
+    def test_looking_at_leases_moves_none_and_tells_what_became_of_them(self, lab: Lab) -> None:
+        lab.put("held", "cancelled", "done")
+        held, cancelled, done = lab.claim()
+        lab.advance(LEASE_S / 2)
+        assert lab.engine.cancel("cancelled") is CancelAnswer.REQUESTED
+        assert lab.engine.ack(done)
+        with lab.unchanged():
+            states = lab.open().lease_states([done, cancelled, held])
+        assert states == [LeaseState.LOST, LeaseState.CANCEL_REQUESTED, LeaseState.HELD]
+        lab.advance(LEASE_S / 2)
+        assert lab.engine.lease_states([held, cancelled]) == [LeaseState.LOST, LeaseState.LOST]
+        assert lab.engine.reap_expired() == 2
+
+    def test_looking_at_no_leases_needs_no_answer(self, lab: Lab) -> None:
+        assert lab.engine.lease_states([]) == []
+
     def test_an_ended_lease_is_never_revived(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
@@ -113,6 +130,7 @@ class RenewalLaws:
 
     def _is_lost(self, lab: Lab, lease: JobLease) -> None:
         with lab.unchanged():
+            assert lab.engine.lease_states([lease]) == [LeaseState.LOST]
             assert lab.engine.renew_many([lease]) == [LeaseState.LOST]
             assert lab.engine.renew(lease) is None
 

@@ -3,7 +3,8 @@
 --
 --   job:<id>                    hash: the record; its field `state` is the truth
 --   wire:<id>                   string: the signed message, written once
---   told:<id>                   hash: what attempts have to tell (by delivery), and the latest progress
+--   told:<id>                   hash: what attempts have to tell (by delivery), the latest progress, and what attempts
+--                               have printed (`output:<delivery>`) that have not told it themselves
 --
 -- The first character of `state` is the state; then come the number of deliveries and, of a job that is held or was
 -- acknowledged, a colon, an instant (the end of the lease, or when it completed), a space, the claim (16 bytes), and of

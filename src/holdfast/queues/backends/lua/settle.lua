@@ -13,6 +13,12 @@ local function was_settled(id, delivery, ended)
   return known and string.sub(known, 1, 17) == string.sub(ended, 1, 17)
 end
 
+-- Keep what an attempt has to tell, instead of what it said of its output while it ran.
+local function tell(id, delivery, told)
+  call('HSET', base .. 'told:' .. id, delivery, told)
+  call('HDEL', base .. 'told:' .. id, 'output:' .. delivery)
+end
+
 -- Successes of one claim at the same delivery, which are nearly all settlements. ARGV from `at` on: the claim, its
 -- queue, the delivery, the ids, start and end of each, and what attempts have to tell: the number of the job in this
 -- batch, and the words. Answers how many words these were.
@@ -33,7 +39,7 @@ local function acknowledge(at, answers)
       stamp = field
       call('HSET', job, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
       if told[number] then
-        call('HSET', base .. 'told:' .. id, delivery, told[number])
+        tell(id, delivery, told[number])
       end
       leaving[#leaving + 1] = id
       answers[#answers + 1] = '1'
@@ -64,7 +70,7 @@ local function settle_one(at, crash_limit)
   end
   let_go(token, queue, { id })
   if told ~= '' then
-    call('HSET', base .. 'told:' .. id, delivery, told)
+    tell(id, delivery, told)
   end
   if not FINISHED[state] then
     local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)

@@ -1,0 +1,18 @@
+-- ARGV: what is told (`progress` or `output`), then id, claim and report of each. Answers for each whether it was kept.
+local answers = {}
+for at = 2, #ARGV, 3 do
+  local id, token, report = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local field = call('HGET', base .. 'job:' .. id, 'state')
+  local is_held = held_until(token, field)
+  if is_held then
+    local _, deliveries = read_state(field)
+    local told = base .. 'told:' .. id
+    if ARGV[1] == 'output' then
+      call('HSET', told, 'output:' .. deliveries, report)
+    else
+      call('HSET', told, 'progress', report, 'progress_of', deliveries, 'progress_at', now)
+    end
+  end
+  answers[#answers + 1] = is_held and 1 or 0
+end
+return answers
