@@ -202,6 +202,14 @@ def reports(context: JobContext, gate: str = "") -> None:
     wait_at(gate or context.id)
 
 
+def prints(context: JobContext, lines: int) -> None:
+    """Print so many lines, and wait."""
+    for number in range(lines):
+        print("line", number)
+    note("start", context)
+    wait_at(context.id)
+
+
 def meets(context: JobContext, number: int) -> None:
     """Wait until so many are here at once."""
     (_here / f"met-{context.id}").touch()
@@ -239,6 +247,7 @@ def register(registry: HandlerRegistry) -> None:
         parent,
         snoozes,
         gives_up,
+        prints,
         reports,
         meets,
         grows,

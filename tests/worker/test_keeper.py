@@ -236,6 +236,62 @@ def test_a_cancel_is_told_once(bench: Bench) -> None:
     assert told == ["cancelled"]
 
 
+def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) -> None:
+    for id in ("cancelled", "lost", "held"):
+        bench.put(id=id)
+    leases = bench.engine.claim("default", 3, owner_token=new_owner_token())
+    before = {id: bench.view(id).lease_until for id in ("cancelled", "held")}
+    heard = Heard()
+    keeper = Keeper(bench.engine)
+    keeper.hold(leases, heard)
+    bench.engine.cancel("cancelled")
+    bench.engine.release(leases[1])
+    bench.clock.advance(1)
+    keeper.look()
+    assert heard.words == [], "what came a moment ago is not looked at"
+    for _ in range(2):
+        keeper.look()
+        assert heard.words == ["cancelled: cancel", "lost: lost"]
+    assert {id: bench.view(id).lease_until for id in ("cancelled", "held")} == before
+    keeper.close()
+
+
+@pytest.mark.parametrize("problem", [BackendUnavailable("nobody is there"), RuntimeError("a bug")])
+def test_a_look_that_fails_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+    bench.put(id="job")
+    leases = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    bench.engine.cancel("job")
+    heard = Heard()
+    keeper = Keeper(bench.engine)
+    keeper.hold(leases, heard)
+    keeper.look()
+
+    def in_vain(leases: Sequence[JobLease]) -> list[LeaseState]:
+        raise problem
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.engine, "lease_states", in_vain)
+        keeper.look()
+    assert heard.words == []
+    keeper.look()
+    keeper.close()
+    assert heard.words == ["job: cancel"]
+
+
+class Heard(Listener):
+    """Writes down what a keeper tells."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def on_cancel(self, lease: JobLease) -> bool:
+        self.words.append(f"{lease.id}: cancel")
+        return True
+
+    def on_lost(self, lease: JobLease) -> None:
+        self.words.append(f"{lease.id}: lost")
+
+
 def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

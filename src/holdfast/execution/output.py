@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
-from holdfast.values import OUTPUT_LIMIT
+from holdfast.values import OUTPUT_LIMIT, LiveOutput, cut_mark
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -33,6 +33,7 @@ class Output:
     _head: bytearray
     _tail: bytearray
     _total = 0
+    _heard = 0
     about: "tuple[JobMessage, Claimed] | None" = None
     """Whose output it is: what was delivered, and under which lease."""
 
@@ -44,15 +45,17 @@ class Output:
         self._lock = threading.Lock()
 
     def write(self, text: str) -> None:
+        self._keep(text)
         if self.tee is not None:
             self._pass_on(text)
+
+    def _keep(self, text: str) -> None:
         # NUL and lone surrogates are legal in a str, but not in every engine's text column.
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
         with self._lock:
-            if not self._total:
-                self._head, self._tail = bytearray(), bytearray()
+            self._make_room()
+            room = self._limit // 2 - len(self._head) if self._is_whole else 0
             self._total += len(data)
-            room = self._limit // 2 - len(self._head)
             if room > 0:
                 self._head += data[:room]
                 data = data[room:]
@@ -62,17 +65,61 @@ class Output:
                 if len(self._tail) > 2 * tail_size:
                     del self._tail[:-tail_size]
 
+    def _make_room(self) -> None:
+        if not self._total:
+            self._head, self._tail = bytearray(), bytearray()
+
+    def skip(self, size: int) -> None:
+        """So many bytes were written that are not to be had: what comes now does not follow what was before."""
+        with self._lock:
+            self._make_room()
+            self._total += size
+            self._tail.clear()
+
+    @property
+    def total(self) -> int:
+        """How many bytes were written."""
+        return self._total
+
     def text(self) -> str:
         """What is kept; never more than the limit, the mark included."""
         if not self._total:
             return ""
         with self._lock:
-            if self._total <= self._limit:
+            if self._total <= self._limit and self._is_whole:
                 return (self._head + self._tail).decode()
             head = _whole_characters(self._head)
             tail = _whole_characters(self._tail[-(self._tail_size - _MARK_ROOM) :])
             cut = self._total - len(head) - len(tail)
-        return f"{head.decode()}\n… {cut:,} bytes cut …\n{tail.decode()}"
+        return f"{head.decode()}\n{cut_mark(cut)}\n{tail.decode()}"
+
+    def latest(self, size: int) -> LiveOutput:
+        """The last part of it, of at most so many bytes."""
+        if not self._total:
+            return LiveOutput(text="")
+        with self._lock:
+            kept = self._head + self._tail if self._is_whole else self._tail
+            data = _whole_characters(kept[-size:])
+            return LiveOutput(text=data.decode(), start=self._total - len(data))
+
+    def news(self) -> list[tuple[int, str]]:
+        """What was written since this was asked the last time: each part behind how many bytes that are not kept."""
+        with self._lock:
+            start, self._heard = self._heard, self._total
+            if start == self._total:
+                return []
+            tail_start = self._total - len(self._tail)
+            if start >= tail_start:
+                return [(0, self._tail[start - tail_start :].decode())]
+            if self._is_whole:
+                return [(0, (self._head[start:] + self._tail).decode())]
+            head, tail = _whole_characters(self._head[start:]), _whole_characters(self._tail)
+            skipped = self._total - len(tail) - start - len(head)
+        return [(0, head.decode()), (skipped, tail.decode())]
+
+    @property
+    def _is_whole(self) -> bool:
+        return self._total == len(self._head) + len(self._tail)
 
     @property
     def _tail_size(self) -> int:

@@ -24,10 +24,10 @@ from holdfast.execution.verdict import failed, judge
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
-from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
+from holdfast.values import ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
-OnOutput: TypeAlias = Callable[[str, str], None]
+OnOutput: TypeAlias = Callable[[str, Output], None]
 OnEnded: TypeAlias = Callable[[str, Ended], None]
 Transactions: TypeAlias = Callable[[str, int], EngineTransaction]
 AFTER_RUN_S: Final = 5.0
@@ -55,7 +55,7 @@ class JobRuntime:
     handlers, until `close()`. Plain handlers may `run` on several threads at once; coroutine handlers on one at a
     time, since they share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
 
-    `tee` hears what jobs print as it comes, `on_output` the same with the job's id and up to what is kept of it,
+    `tee` hears what jobs print as it comes, `on_output` that the output of the job with this id has grown, and
     `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
     with `context.transaction()`: it is completed after a run that went well, before its verdict. `middleware` has its
     hooks called around what is timed. `on_ended` is shown how each run ended, the value or the exception itself,
@@ -202,7 +202,6 @@ class _Attempt:
 
     context: JobContext
     is_prepared = False
-    _passed_on = 0
     _caught: Token[Any]
 
     def __init__(
@@ -274,11 +273,9 @@ class _Attempt:
         runtime = self._runtime
         if runtime.tee is not None:
             runtime.tee(text)
-        if runtime.on_output is not None and self._passed_on < OUTPUT_LIMIT:
-            part = text[: OUTPUT_LIMIT - self._passed_on]
-            self._passed_on += len(part)
+        if runtime.on_output is not None:
             with self.timeout.held_back():  # an interrupt in the middle would spoil the channel of the receiver
-                runtime.on_output(self.message.identifier, part)
+                runtime.on_output(self.message.identifier, self.output)
 
     def body(self) -> object:
         """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""

@@ -1,4 +1,4 @@
-"""`Caretaker`: the worker's thread for what nobody waits for: maintenance, heartbeats, progress, operators' orders."""
+"""`Caretaker`: the worker's thread for what nobody waits for: maintenance, heartbeats, what jobs say, orders."""
 
 import logging
 import threading
@@ -9,6 +9,7 @@ from typing import Final
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine
 from holdfast.values import JobLease, Progress, StopOrder, WorkerReport
+from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.maintenance import Maintenance, Timer
 
 log = logging.getLogger("holdfast.caretaker")
@@ -25,6 +26,7 @@ class Caretaker:
         self,
         engine: Engine,
         maintenance: Maintenance,
+        outputs: LiveOutputs,
         *,
         worker_id: str,
         report: Callable[[], WorkerReport],
@@ -32,6 +34,7 @@ class Caretaker:
     ) -> None:
         self._engine = engine
         self._maintenance = maintenance
+        self._outputs = outputs
         self._worker_id = worker_id
         self._report = report
         self._on_order = on_order
@@ -69,6 +72,7 @@ class Caretaker:
             self._try(self._maintenance.run_due)
             self._try(self._keep_in_touch)
             self._try(self._pass_progress_on)
+            self._try(self._outputs.pass_on)
             self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
             self._wake.clear()
         self._try(self._pass_progress_on)

@@ -86,7 +86,7 @@ class Holdings:
             outcome=outcome,
             started_us=now_us - int((time.monotonic() - flight.started_at) * 1e6),
             ended_us=now_us,
-            output=flight.printed,
+            output="" if flight.printed is None else flight.printed.text(),
             error=error,
             note=note,
         )

@@ -1,9 +1,11 @@
-"""`Keeper`: renews the leases a worker holds, from its own thread, and learns there of cancellations."""
+"""`Keeper`: renews the leases a worker holds, from its own thread, and looks after them: are they to be cancelled?"""
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from typing import Final
 
 from holdfast.errors import BackendError
 from holdfast.queues.contract import QueueBackend
@@ -11,12 +13,14 @@ from holdfast.values import JobLease, LeaseState
 
 log = logging.getLogger("holdfast.keeper")
 
+LOOK_EVERY_S: Final = 1.0
+
 
 class Listener:
-    """Whoever holds leases and wants to know what a renewal found. Called on the keeper's thread."""
+    """Whoever holds leases and wants to know what became of them. Called on the keeper's thread."""
 
     def on_cancel(self, lease: JobLease) -> bool:
-        """The job shall be cancelled; asked again at each renewal until this says True."""
+        """The job shall be cancelled; asked again at each look until this says True."""
         return True
 
     def on_lost(self, lease: JobLease) -> None:
@@ -24,7 +28,10 @@ class Listener:
 
 
 class Keeper:
-    """Renews every held lease at a third of its length. A handler that blocks does not hold a renewal up."""
+    """Renews every held lease at a third of its length. A handler that blocks does not hold a renewal up.
+
+    In between, it looks each second at those that were held at the last look already.
+    """
 
     def __init__(self, backend: QueueBackend) -> None:
         self._backend = backend
@@ -33,6 +40,7 @@ class Keeper:
         self._held: dict[int, tuple[JobLease, Listener]] = {}
         self._told: set[int] = set()
         self._proven: dict[int, float] = {}
+        self._seen: frozenset[int] = frozenset()
         self._interval_s = backend.policy.lease_s / 3
         self._renewed_at: float | None = None
         self._stop = threading.Event()
@@ -72,6 +80,25 @@ class Keeper:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
+
+    def look(self) -> None:
+        """Learn what has become of what is held for a while; an engine that does not answer is asked another time."""
+        with self._lock:
+            seen, self._seen = self._seen, frozenset(self._held)
+            held = [one for key, one in self._held.items() if key in seen and key not in self._told]
+        if not held:
+            return
+        try:
+            states = self._backend.lease_states([lease for lease, _ in held])
+        except BackendError as problem:
+            log.debug("could not look at %d leases: %s", len(held), problem)
+            return
+        except Exception:  # whatever it was: without this thread every lease would be lost
+            log.exception("could not look at %d leases", len(held))
+            return
+        for (lease, listener), state in zip(held, states, strict=True):
+            if state is not LeaseState.HELD:
+                self._tell(lease, listener, state)
 
     def renew_held(self) -> bool:
         """Renew what is held now; False if the engine could not be asked."""
@@ -120,9 +147,13 @@ class Keeper:
             listener.on_lost(lease)
 
     def _run(self) -> None:
-        wait = self._interval_s
-        while not self._stop.wait(wait):
-            wait = self._interval_s if self.renew_held() else min(self._interval_s, 1.0)
+        renew_at = time.monotonic() + self._interval_s
+        while not self._stop.wait(min(LOOK_EVERY_S, max(0.0, renew_at - time.monotonic()))):
+            if time.monotonic() < renew_at:
+                self.look()
+                continue
+            is_renewed = self.renew_held()
+            renew_at = time.monotonic() + (self._interval_s if is_renewed else min(self._interval_s, 1.0))
 
 
 class _Single(Listener):

@@ -34,6 +34,7 @@ from holdfast.worker.fencing import Fencing
 from holdfast.worker.holdings import SETTLE_LINGER_S, Holdings
 from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper
+from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.mailbox import Mailbox
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
@@ -98,7 +99,8 @@ class Supervisor:
         maintenance = Maintenance(
             self._engine, reap_interval_s=self.options.reap_interval_s, on_reaped=self.reporter.reaped
         )
-        return Caretaker(self._engine, maintenance, worker_id=self.id, report=self.report, on_order=self.stop)
+        outputs = LiveOutputs(self._engine, lambda: self._pool.flights())
+        return Caretaker(self._engine, maintenance, outputs, worker_id=self.id, report=self.report, on_order=self.stop)
 
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
         ends = Ends(

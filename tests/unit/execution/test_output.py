@@ -48,6 +48,45 @@ def test_the_size_of_the_writes_does_not_matter(text: str, places: list[int]) ->
     assert in_pieces.text() == at_once.text()
 
 
+@given(st.lists(st.tuples(texts | st.text("aé€😀", min_size=200, max_size=900), st.booleans()), max_size=8))
+def test_whoever_hears_the_news_has_in_the_end_what_is_kept(pieces: list[tuple[str, bool]]) -> None:
+    output, copy = Output(limit=MIN_LIMIT), Output(limit=MIN_LIMIT)
+    for piece, is_asked in [*pieces, ("", True)]:
+        output.write(piece)
+        for skipped, text in output.news() if is_asked else []:
+            if skipped:
+                copy.skip(skipped)
+            copy.write(text)
+    assert output.news() == []
+    assert (copy.text(), copy.total) == (output.text(), output.total)
+
+
+@given(st.lists(texts | st.text("aé€😀", min_size=200, max_size=900), max_size=6), st.integers(1, 300))
+def test_the_latest_part_ends_where_all_of_it_ends(pieces: list[str], size: int) -> None:
+    output = Output(limit=MIN_LIMIT)
+    for piece in pieces:
+        output.write(piece)
+    whole, latest = "".join(pieces), output.latest(size)
+    assert whole.endswith(latest.text)
+    assert latest.end == output.total == len(whole.encode())
+    assert min(size, MIN_LIMIT // 2, output.total) - 3 <= len(latest.text.encode()) <= size
+
+
+def test_nothing_written_is_nothing_new() -> None:
+    output = Output()
+    assert output.news() == []
+    assert (output.latest(10).text, output.latest(10).end, output.total) == ("", 0, 0)
+
+
+def test_the_tee_finds_what_it_hears_in_the_output_already() -> None:
+    found: list[str] = []
+    output = Output()
+    output.tee = lambda text: found.append(output.text())
+    output.write("one ")
+    output.write("two")
+    assert found == ["one ", "one two"]
+
+
 def test_much_output_takes_little_memory() -> None:
     output = Output()
     for _ in range(200):

@@ -21,11 +21,12 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.codec import JobMessage, decode_verified
 from holdfast.errors import HoldfastError
 from holdfast.execution.failure import describe_error
+from holdfast.execution.output import Output
 from holdfast.execution.runtime import JobRuntime, Transactions
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.handlers import HandlerRegistry
 from holdfast.middleware import Middleware
-from holdfast.values import ExecutionResult, Outcome, Progress
+from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
     Delivery,
     Done,
@@ -88,6 +89,8 @@ class Line:
         self._waiting: deque[Delivery] = deque()
         self._sending = threading.Lock()
         self._progress: dict[int, Progress] = {}
+        self._printed: dict[int, Output] = {}
+        self._telling = threading.Lock()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_in, False)
         self.is_leaving = False
@@ -116,6 +119,17 @@ class Line:
         self._progress[number] = progress
         self._wake()
 
+    def printed(self, number: int, output: Output) -> None:
+        """Pass on what a job has printed: at once, as it may be the last that is heard of it.
+
+        Of a job that prints so much that not all of it is kept, only some of it is passed on, now and then.
+        """
+        if output.total <= OUTPUT_LIMIT:
+            self._tell_news(number, output)
+        elif number not in self._printed:
+            self._printed[number] = output
+            self._wake()
+
     def listen(self) -> None:
         """Read frames until the worker closes the line. Runs on a thread of its own."""
         with selectors.DefaultSelector() as selector:
@@ -124,11 +138,12 @@ class Line:
             quiet_until = 0.0
             while True:
                 left = quiet_until - time.monotonic()
-                ready = {key.fd for key, _ in selector.select(max(0.0, left) if self._progress else None)}
+                has_news = self._progress or self._printed
+                ready = {key.fd for key, _ in selector.select(max(0.0, left) if has_news else None)}
                 if self._wake_out in ready:
                     os.read(self._wake_out, 4096)
-                if self._progress and time.monotonic() >= quiet_until:
-                    self._pass_progress_on()
+                if (self._progress or self._printed) and time.monotonic() >= quiet_until:
+                    self._pass_news_on()
                     quiet_until = time.monotonic() + PROGRESS_EVERY_S
                 if self._socket.fileno() in ready and not self._read():
                     return
@@ -169,9 +184,16 @@ class Line:
             except IndexError:
                 return tuple(numbers)
 
-    def _pass_progress_on(self) -> None:
+    def _pass_news_on(self) -> None:
         for number in list(self._progress):
             self.say(Progressed(number, self._progress.pop(number)))
+        for number in list(self._printed):
+            self._tell_news(number, self._printed.pop(number))
+
+    def _tell_news(self, number: int, output: Output) -> None:
+        with self._telling:  # the parts of an output are said in their order, whichever thread says them
+            for skipped, text in output.news():
+                self.say(Printed(number, text, skipped))
 
     def _wake(self) -> None:
         try:
@@ -261,10 +283,10 @@ class Bench:
         if number:
             self.line.progressed(number, progress)
 
-    def _on_output(self, job_id: str, text: str) -> None:
+    def _on_output(self, job_id: str, output: Output) -> None:
         number = self._number_of(job_id)
         if number and not self._is_copy:
-            self.line.say(Printed(number, text))
+            self.line.printed(number, output)
 
     def _number_of(self, job_id: str) -> int:
         # The latest, should the job have been delivered here twice.

@@ -107,10 +107,14 @@ class Progressed(Struct, frozen=True, array_like=True, tag=7):
 
 
 class Printed(Struct, frozen=True, array_like=True, tag=9):
-    """What a running job has printed or logged, as it comes; of a job that ends well, its verdict says it again."""
+    """What a running job has printed or logged, as it comes; of a job that ends well, its verdict says it again.
+
+    Of one that prints very much, some bytes before that are `skipped`.
+    """
 
     number: int
     text: str
+    skipped: int = 0
 
 
 ToChild: TypeAlias = Work | Recall | Stop | Leave

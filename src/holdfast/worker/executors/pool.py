@@ -288,9 +288,9 @@ class ProcessPool:
             case Progressed(number=number, progress=progress):
                 if number in child.running:
                     self._audience.on_progress(child.running[number], progress)
-            case Printed(number=number, text=text):
+            case Printed(number=number, text=text, skipped=skipped):
                 if number in child.running:
-                    child.running[number].printed += text
+                    child.running[number].has_printed(text, skipped)
             case _:
                 assert_never(frame)
 

@@ -11,6 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast.codec import JobMessage
+from holdfast.execution.output import Output
 from holdfast.values import JobLease
 from holdfast.worker.executors.frames import (
     Delivery,
@@ -59,11 +60,19 @@ class Flight(Struct, eq=False):
     started_at: float = 0.0
     is_cancelled: bool = False
     stop_sent_at: float = 0.0
-    printed: str = ""
+    printed: Output | None = None
 
     @property
     def is_suspect(self) -> bool:
         return self.lease.crashes > 0
+
+    def has_printed(self, text: str, skipped: int) -> None:
+        """It has printed this, and before that so many bytes which nobody knows."""
+        if self.printed is None:
+            self.printed = Output()
+        if skipped:
+            self.printed.skip(skipped)
+        self.printed.write(text)
 
 
 class ExecutorProcess:
