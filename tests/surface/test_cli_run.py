@@ -241,6 +241,19 @@ def test_others_see_how_far_the_command_is_while_it_runs(terminal: Terminal, gat
     assert "resizing" not in answer.err
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_others_see_what_the_command_prints_while_it_runs(
+    terminal: Terminal, gates: list[Path], options: tuple[str, ...]
+) -> None:
+    process = terminal.start("run", *options, "--", "sh", "work.sh")
+    [job] = until(terminal.jobs)
+    until(lambda: terminal("logs", job["id"]).out == "one\n")
+    for gate in gates:
+        gate.write_text("go\n")
+    assert ended(process).code == 0
+    assert terminal("logs", job["id"]).out == "one\ntwo\n"
+
+
 def test_with_json_the_bar_leaves_the_document_alone(terminal: Terminal, gates: list[Path]) -> None:
     screen = terminal.on_screen("run", "--json", "--", "sh", "work.sh", stdout=subprocess.PIPE)
     for gate, said in zip(gates, ("30/100 (30 %) resizing", "75/100 (75 %) packing"), strict=True):

@@ -9,7 +9,7 @@ import click
 from holdfast.cli.documents import CancelDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import glyph, print_json, say, say_where, span
+from holdfast.cli.output import glyph, print_json, say, say_where
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.selecting import change_options, choice_options, chosen, confirm, counted, only_in, print_rehearsal
 from holdfast.cli.waiting import looks
@@ -63,7 +63,6 @@ def cancel(
         if wait_s is not None:
             _wait(engine, [job_id for job_id, answer in answers.items() if answer is CancelAnswer.REQUESTED], wait_s)
         states = {job_id: _state(engine, job_id) for job_id in answers}
-        stopped_within_s = engine.policy.lease_s / 3
     codes = [_code(answer, states[job_id], waited=wait_s is not None) for job_id, answer in answers.items()]
     if as_json:
         print_json([_document(job_id, answer, states[job_id]) for job_id, answer in answers.items()])
@@ -71,7 +70,7 @@ def cancel(
         say("no job that could be cancelled is meant")
     else:
         for (job_id, answer), code in zip(answers.items(), codes, strict=True):
-            sentence = _sentence(answer, states[job_id], code, stopped_within_s)
+            sentence = _sentence(answer, states[job_id], code)
             if code:
                 say(f"{glyph('✗', 'x')} {abridged(job_id)} {sentence}")
             else:
@@ -112,7 +111,7 @@ def _code(answer: CancelAnswer, state: JobState | None, *, waited: bool) -> int:
             return NOT_FOUND
 
 
-def _sentence(answer: CancelAnswer, state: JobState | None, code: int, stopped_within_s: float) -> str:
+def _sentence(answer: CancelAnswer, state: JobState | None, code: int) -> str:
     ended = "gone" if state is None else state
     match answer:
         case CancelAnswer.CANCELLED:
@@ -124,7 +123,7 @@ def _sentence(answer: CancelAnswer, state: JobState | None, code: int, stopped_w
                 return "is still running; its worker has been asked to stop it"
             if code == REFUSED:
                 return f"is {ended}: its run ended before its worker saw the request"
-            return f"asked; its worker will stop it within {span(stopped_within_s)}"
+            return "asked; its worker stops it in a moment"
         case CancelAnswer.TOO_LATE:
             return "was cancelled before; nothing was changed" if not code else f"is {ended}; nothing was changed"
         case CancelAnswer.UNKNOWN:

@@ -70,10 +70,18 @@ class AttemptDocument(Struct, frozen=True, kw_only=True):
     note: str
 
 
+class LiveOutputDocument(Struct, frozen=True, kw_only=True):
+    """What a running attempt has printed lately; `start` is how many bytes it had printed before that."""
+
+    text: str
+    start: int
+
+
 class HistoryDocument(JobDocument, frozen=True, kw_only=True, tag="holdfast.job.history/1"):
     """One job with its attempts, oldest first, as `run`, `wait` and `enqueue --wait` show it."""
 
     history: tuple[AttemptDocument, ...]
+    live_output: LiveOutputDocument | None
 
 
 class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):
@@ -121,13 +129,14 @@ class CountDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.count
 
 
 class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1"):
-    """What one attempt has printed."""
+    """What one attempt has printed; without an outcome it is running, and has printed `start` bytes before this."""
 
     attempt: int
     delivery: int
-    outcome: Outcome
-    started_at: datetime
-    ended_at: datetime
+    outcome: Outcome | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    start: int
     output: str
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.cli.advice import starting
 from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
-from holdfast.cli.logs import print_attempt
+from holdfast.cli.job_output import JobOutput
 from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
@@ -61,32 +61,24 @@ def await_job(
     _say_if_nobody_works(engine, [job_id], app)
     line = StatusLine()
     history: JobHistory | None = None
-    printed = 0
+    output = JobOutput(line, as_jsonl=shape is Shape.OUTPUT_JSONL)
     try:
         for _ in looks(limit_s):
             history = engine.get(job_id)
             if history is not None and shape.is_output:
-                printed = _print_output(history, printed, line, shape)
+                output.show(history)
             if history is None or history.job.state.is_final:
                 break
             _show(line, history.job)
     except KeyboardInterrupt:
-        line.clear()
+        output.close()
         say(f"no longer waiting: {job_id} stays queued; look at it:  holdfast show {job_id}")
         return INTERRUPTED
     finally:
-        line.clear()
+        output.close()
     if history is not None:
         _print_end(history, shape)
     return _say_end(job_id, history, limit_s)
-
-
-def _print_output(history: JobHistory, printed: int, line: StatusLine, shape: Shape) -> int:
-    """Print the attempts that have ended since, and return how many there are now."""
-    for at, attempt in list(enumerate(history.attempts, start=1))[printed:]:
-        line.clear()
-        print_attempt(at, attempt, as_jsonl=shape is Shape.OUTPUT_JSONL)
-    return len(history.attempts)
 
 
 def _print_end(history: JobHistory, shape: Shape) -> None:

@@ -378,6 +378,9 @@ def _print_history(history: JobHistory, reasons: list[str]) -> None:
         click.echo(f"{name:<12} {paint(str(value), colour)}")
     for number, attempt in enumerate(history.attempts, start=1):
         _print_attempt(number, attempt)
+    if history.live_output is not None:
+        click.echo(f"\n#{len(history.attempts) + 1} is running")
+        _print_output(history.live_output.marked)
 
 
 def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
@@ -425,9 +428,13 @@ def _print_attempt(number: int, attempt: AttemptView) -> None:
         click.echo(f"  note    {plain(record.note)}")
     if record.error is not None:
         click.echo(_indented(record.error.traceback or record.error.line))
-    if record.output:
+    _print_output(record.output)
+
+
+def _print_output(output: str) -> None:
+    if output:
         click.echo("  output:")
-        click.echo(_indented(record.output))
+        click.echo(_indented(output))
 
 
 def _indented(text: str) -> str:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.documents import LogDocument
 from holdfast.cli.failing import FAILED, NOT_FOUND
+from holdfast.cli.job_output import JobOutput, ended_document, live_document
 from holdfast.cli.options import existing, json_option, jsonl_option, url_option
-from holdfast.cli.output import instant, plain, print_json, print_jsonl, say, say_where, span, utc_option
+from holdfast.cli.output import print_json, say, say_where, utc_option
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.errors import UnknownJob
-from holdfast.values import AttemptView, JobHistory, JobState
+from holdfast.values import JobHistory, JobState
 
 if TYPE_CHECKING:
+    from holdfast.cli.documents import LogDocument
     from holdfast.queues.contract import Engine
 
 
@@ -35,7 +35,7 @@ class NoSuchAttempt(click.ClickException):
 @url_option
 @json_option
 def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str | None, as_json: bool) -> int:
-    """Print what a job has printed. An attempt's output is kept when the attempt ends.
+    """Print what a job has printed. Of a running one, that is what its worker tells each second.
 
     \b
     Examples:
@@ -45,23 +45,33 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     """
     if as_json and (as_jsonl or follow):
         raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
+    output = JobOutput(StatusLine(), number=number, as_jsonl=as_jsonl)
     with existing(url, job=job_id) as hf:
         say_where(hf.location)
         engine = hf.backend()
         history = _get(engine, job_id)
         if follow:
-            return _follow(engine, history, number, as_jsonl=as_jsonl)
-    attempts = _chosen(history, number)
+            return _follow(engine, history, number, output)
+    _check_number(history, number)
     if as_json:
-        print_json([_document(at, attempt) for at, attempt in attempts])
+        documents = _documents(history)
+        print_json(documents if number is None else [documents[number - 1]])
         return 0
-    for at, attempt in attempts:
-        print_attempt(at, attempt, as_jsonl=as_jsonl)
-    if not attempts:
-        say(f"{job_id} is {history.job.state} and has made no attempt yet; wait for it with  -f")
-    elif not as_jsonl and not any(attempt.record.output for _, attempt in attempts):
+    output.show(history)
+    output.close()
+    shown = [one for at, one in enumerate(_documents(history), start=1) if number in (None, at)]
+    if not shown:
+        say(_nothing_yet(history))
+    elif not as_jsonl and not any(one.output for one in shown):
         say("nothing was printed")
     return 0
+
+
+def _nothing_yet(history: JobHistory) -> str:
+    job = history.job
+    if job.state is JobState.PROCESSING:
+        return f"{job.id} is running and has printed nothing yet; wait for it with  -f"
+    return f"{job.id} is {job.state} and has made no attempt yet; wait for it with  -f"
 
 
 def _get(engine: Engine, job_id: str) -> JobHistory:
@@ -71,64 +81,39 @@ def _get(engine: Engine, job_id: str) -> JobHistory:
     return history
 
 
-def _chosen(history: JobHistory, number: int | None) -> list[tuple[int, AttemptView]]:
-    attempts = list(enumerate(history.attempts, start=1))
-    if number is None:
-        return attempts
-    if number > len(attempts):
-        made = f"{len(attempts)} attempt{'' if len(attempts) == 1 else 's'}"
+def _documents(history: JobHistory) -> list[LogDocument]:
+    """Of each attempt what it has printed; of a running one, if it has printed anything."""
+    documents = [ended_document(at, attempt) for at, attempt in enumerate(history.attempts, start=1)]
+    if history.live_output is not None:
+        documents.append(live_document(len(documents) + 1, history.job.deliveries, history.live_output))
+    return documents
+
+
+def _check_number(history: JobHistory, number: int | None) -> None:
+    made = len(_documents(history))
+    if number is not None and number > made:
         raise NoSuchAttempt(
-            f"job '{history.job.id}' has made {made} so far, so there is no attempt {number}: name another, or wait "
-            "for it with  --follow"
+            f"job '{history.job.id}' has made {made} attempt{'' if made == 1 else 's'} so far, so there is no attempt "
+            f"{number}: name another, or wait for it with  --follow"
         )
-    return [attempts[number - 1]]
 
 
-def _follow(engine: Engine, history: JobHistory, number: int | None, *, as_jsonl: bool) -> int:
-    """Print attempts as they end, until there can be no more that is asked for."""
-    line, printed, job_id = StatusLine(), 0, history.job.id
+def _follow(engine: Engine, history: JobHistory, number: int | None, output: JobOutput) -> int:
+    """Print what comes, until there can be no more that is asked for."""
+    line, job_id = output.line, history.job.id
     try:
         for _ in looks(0):
-            for at, attempt in list(enumerate(history.attempts, start=1))[printed:]:
-                printed = at
-                if number in (None, at):
-                    line.clear()
-                    print_attempt(at, attempt, as_jsonl=as_jsonl)
-            if history.job.state.is_final or (number is not None and printed >= number):
+            output.show(history)
+            if history.job.state.is_final or (number is not None and output.ended >= number):
                 break
             line.show("running…" if history.job.state is JobState.PROCESSING else f"{history.job.state}…")
             found = engine.get(job_id)
             if found is None:
-                line.clear()
+                output.close()
                 say(f"the record of {job_id} is no longer kept")
                 return FAILED
             history = found
     finally:
-        line.clear()
-    if number is not None and printed < number:
-        _chosen(history, number)
+        output.close()
+    _check_number(history, number)
     return 0
-
-
-def print_attempt(number: int, attempt: AttemptView, *, as_jsonl: bool) -> None:
-    """What an attempt has printed, under a line that says which it was."""
-    record = attempt.record
-    if as_jsonl:
-        print_jsonl([_document(number, attempt)])
-        return
-    say(f"#{number} {record.outcome} at {instant(record.started_at)}, took {span(record.duration_s)}")
-    if record.output:
-        click.echo(plain(record.output), nl=not record.output.endswith("\n"))
-        sys.stdout.flush()
-
-
-def _document(number: int, attempt: AttemptView) -> LogDocument:
-    record = attempt.record
-    return LogDocument(
-        attempt=number,
-        delivery=attempt.delivery,
-        outcome=record.outcome,
-        started_at=record.started_at,
-        ended_at=record.ended_at,
-        output=record.output,
-    )

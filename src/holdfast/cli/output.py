@@ -121,9 +121,14 @@ def job_document(job: JobView) -> dict[str, Any]:
 
 
 def history_document(history: JobHistory) -> dict[str, Any]:
-    """A job as JSON shows it, with its `history`: one document for each attempt, oldest first."""
-    attempts = [_attempt_document(past) for past in history.attempts]
-    return {**job_document(history.job), "schema": HistoryDocument.__struct_config__.tag, "history": attempts}
+    """A job as JSON shows it, with its `history`: one document for each attempt, oldest first; and what it prints."""
+    live = history.live_output
+    return {
+        **job_document(history.job),
+        "schema": HistoryDocument.__struct_config__.tag,
+        "history": [_attempt_document(past) for past in history.attempts],
+        "live_output": None if live is None else msgspec.structs.asdict(live),
+    }
 
 
 def _attempt_document(attempt: AttemptView) -> dict[str, Any]:

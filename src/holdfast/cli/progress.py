@@ -3,19 +3,15 @@
 import os
 import sys
 import threading
-import time
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final
 
 from holdfast.cli.output import glyph, plain
-from holdfast.errors import HoldfastError
 from holdfast.values import Progress
 
 BAR_CELLS: Final = 24
-DRAW_EVERY_S: Final = 0.1
-KEEP_EVERY_S: Final = 0.5
 
 
 class StatusLine:
@@ -77,52 +73,6 @@ class StatusLine:
     def _put(self, text: str) -> None:
         with suppress(OSError):
             os.write(2, text.encode(self._encoding, "replace"))
-
-
-class ProgressWatch:
-    """What a job that runs here says of its progress: the latest report is drawn, and kept for others to see.
-
-    Both is done by a thread of its own and not for every report: a job may make thousands in a second.
-    """
-
-    def __init__(self, line: StatusLine, keep: Callable[[Progress], object]) -> None:
-        self._line = line
-        self._keep = keep
-        self._latest: Progress | None = None
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def __call__(self, job_id: str, progress: Progress) -> None:
-        """Hear of progress, on the job's own thread."""
-        self._latest = progress
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-progress", daemon=True)
-            self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._line.clear()
-
-    def _run(self) -> None:
-        kept: Progress | None = None
-        keep_at = 0.0
-        while True:
-            latest = self._latest
-            if latest is not None:
-                self._line.show_progress(latest)
-            if latest is not None and latest is not kept and time.monotonic() >= keep_at:
-                keep_at = time.monotonic() + KEEP_EVERY_S
-                # What could not be kept this time is tried again: nothing but a display depends on it.
-                with suppress(HoldfastError):
-                    self._keep(latest)
-                    kept = latest
-            if self._ended.wait(DRAW_EVERY_S):
-                return
 
 
 def bar(progress: Progress, full: str = "#", empty: str = ".") -> str:

@@ -14,9 +14,9 @@ from holdfast.cli.labels import Labels, label_options
 from holdfast.cli.options import Span, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
-from holdfast.cli.progress import ProgressWatch, StatusLine
+from holdfast.cli.progress import StatusLine
 from holdfast.errors import UnknownJob
-from holdfast.values import ErrorInfo, JobView, Progress, WorkerResult, WorkerStatus
+from holdfast.values import ErrorInfo, JobView, WorkerResult, WorkerStatus
 
 if TYPE_CHECKING:
     from holdfast.worker import QueueWorker
@@ -45,6 +45,7 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
       holdfast run --name nightly --tag backup --timeout 2h -- make backup
     """
     from holdfast.app import Holdfast
+    from holdfast.cli.run_watch import RunWatch
     from holdfast.cli.spec import read_spec
     from holdfast.handlers import parse_command
 
@@ -58,11 +59,14 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
         job_id = hf.enqueue(spec.definition(), id=spec.id)
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
         line = StatusLine()
-        with ProgressWatch(line, lambda progress: _keep(worker, progress)) as watch:
-            worker = hf.worker(
-                tee=None if as_json else lambda text: line.pass_by(text, _to_stdout),
-                on_progress=watch,
-            )
+
+        def hear(text: str) -> None:
+            watch.printed(text)
+            if not as_json:
+                line.pass_by(text, _to_stdout)
+
+        with RunWatch(line) as watch:
+            watch.worker = worker = hf.worker(tee=hear, on_progress=watch.progressed)
             result, stopped_by = _work(worker, queue)
         if stopped_by is not None:
             hf.backend().cancel(job_id, "interrupted at the terminal")
@@ -91,13 +95,6 @@ def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals
     with worker, heard(interrupt):
         result = worker.process_once(queue, unless=lambda: stopped_by is not None)
     return result, stopped_by
-
-
-def _keep(worker: QueueWorker, progress: Progress) -> None:
-    """Leave the progress with the job, where `holdfast show` finds it."""
-    lease = worker.running
-    if lease is not None:
-        worker.backend.report_progress([(lease, progress)])
 
 
 def _finish(job: JobView, result: WorkerResult, argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -61,7 +62,10 @@ class Output:
                 data = data[room:]
             if data:
                 tail_size = self._tail_size
-                self._tail += data[-tail_size:]
+                if len(data) > tail_size:
+                    data = data[-tail_size:]
+                    self._tail.clear()
+                self._tail += data
                 if len(self._tail) > 2 * tail_size:
                     del self._tail[:-tail_size]
 
@@ -161,6 +165,22 @@ def cut(text: str, limit: int) -> str:
     output = Output(limit=limit)
     output.write(text)
     return output.text()
+
+
+# In the middle of what is kept, or at the beginning of what a crash has left.
+_MARK: Final = re.compile("(?:^|\n)… ([\\d,]+) bytes cut …\n".encode())
+
+
+def rest_of(text: str, start: int) -> str:
+    """What comes behind the first `start` bytes of an output, of what is kept of it."""
+    data = text.encode()
+    mark = _MARK.match(data) or _MARK.search(data, OUTPUT_LIMIT // 2 - 3, OUTPUT_LIMIT // 2 + _MARK_ROOM)
+    if mark is None or start <= mark.start():
+        return data[start:].decode(errors="ignore")
+    missing = mark.start() + int(mark[1].replace(b",", b"")) - start
+    if missing > 0:
+        return f"\n{cut_mark(missing)}\n{data[mark.end() :].decode()}"
+    return data[mark.end() - missing :].decode(errors="ignore")
 
 
 def _whole_characters(data: bytearray) -> bytes:

@@ -186,13 +186,12 @@ def kept_output(output: LiveOutput) -> LiveOutput:
 def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
     """A job's history, with what deliveries said of their output while they ran, by delivery.
 
-    That is told of the one that is running, and of those that did not live to tell it themselves.
+    That is told of the one that is running, and of those that did not live to tell it themselves. The attempts may have
+    been read a moment later than the job: what has ended is not running.
     """
-    return JobHistory(
-        job=job,
-        attempts=tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts),
-        live_output=outputs.get(job.deliveries) if job.state is JobState.PROCESSING else None,
-    )
+    past = tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts)
+    is_running = job.state is JobState.PROCESSING and all(one.delivery != job.deliveries for one in past)
+    return JobHistory(job=job, attempts=past, live_output=outputs.get(job.deliveries) if is_running else None)
 
 
 def _with_output(attempt: AttemptView, output: LiveOutput | None) -> AttemptView:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.execution.output import MIN_LIMIT, Output, cut, streams_kept
-from holdfast.values import OUTPUT_LIMIT
+from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_kept
+from holdfast.values import OUTPUT_LIMIT, LiveOutput
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 mark = re.compile(r"\n… ([\d,]+) bytes cut …\n")
@@ -76,6 +76,37 @@ def test_nothing_written_is_nothing_new() -> None:
     output = Output()
     assert output.news() == []
     assert (output.latest(10).text, output.latest(10).end, output.total) == ("", 0, 0)
+
+
+@given(st.lists(texts | st.text("aé€😀", min_size=2_000, max_size=60_000), max_size=4), st.data())
+@settings(max_examples=30)
+def test_the_rest_of_an_output_begins_where_it_was_left(pieces: list[str], data: st.DataObject) -> None:
+    """Whoever has read so many pieces and goes on with the rest has read what was kept, and knows what was not."""
+    output = Output()
+    for piece in pieces:
+        output.write(piece)
+    whole, kept = "".join(pieces), output.text()
+    read = "".join(pieces[: data.draw(st.integers(0, len(pieces)))])
+    rest = rest_of(kept, len(read.encode()))
+    if len(whole.encode()) <= OUTPUT_LIMIT:
+        assert read + rest == whole
+        return
+    found = mark.search(rest)
+    if found is None:
+        assert read + rest == whole
+    else:
+        missing = int(found[1].replace(",", ""))
+        assert len((read + rest[: found.start()] + rest[found.end() :]).encode()) + missing == len(whole.encode())
+        assert whole.startswith(read + rest[: found.start()])
+        assert kept.endswith(rest[found.end() :])
+
+
+def test_the_rest_of_what_a_crash_has_left_begins_where_it_was_left() -> None:
+    left = LiveOutput(text="five\nsix\n", start=1000).marked
+    assert rest_of(left, 1005) == "six\n"
+    assert rest_of(left, 1009) == ""
+    assert rest_of(left, 990) == "\n… 10 bytes cut …\nfive\nsix\n"
+    assert rest_of("five\nsix\n", 5) == "six\n"
 
 
 def test_the_tee_finds_what_it_hears_in_the_output_already() -> None:

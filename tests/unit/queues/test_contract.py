@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.clock import to_us
+from holdfast.clock import from_us, to_us
 from holdfast.definition import JobDefinition
 from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import (
@@ -14,6 +14,7 @@ from holdfast.queues.contract import (
     abandoned_run,
     check_purge,
     effect_of,
+    history_of,
     new_owner_token,
     view_of,
 )
@@ -21,10 +22,14 @@ from holdfast.testing import Lab, memory_lab
 from holdfast.values import (
     Abandon,
     Ack,
+    AttemptRecord,
+    AttemptView,
     Cancel,
     DeadReason,
     JobLease,
     JobState,
+    JobView,
+    LiveOutput,
     Nack,
     Outcome,
     Release,
@@ -239,3 +244,39 @@ def test_a_record_whose_message_is_unreadable_is_still_seen() -> None:
         progress=None,
     )
     assert (view.id, view.job, view.max_retries, bytes(view.payload)) == ("job1", "mail", None, b"null")
+
+
+# What a history shows of an output.
+
+SOME = LiveOutput(text="some")
+
+
+def job_in(state: JobState, deliveries: int) -> JobView:
+    return JobView(
+        id="a", queue="q", state=state, job="j", accepted_at=from_us(0), due_at=from_us(0), deliveries=deliveries
+    )
+
+
+def attempt(delivery: int, output: str = "") -> AttemptView:
+    record = AttemptRecord(outcome=Outcome.FAILED, started_us=0, ended_us=1, output=output)
+    return AttemptView(delivery=delivery, record=record)
+
+
+@pytest.mark.parametrize(
+    ("state", "attempts", "seen"),
+    [
+        (JobState.PROCESSING, [attempt(1)], SOME),
+        (JobState.PENDING, [attempt(1)], None),
+        (JobState.PROCESSING, [attempt(1), attempt(2, "all")], None),
+    ],
+    ids=["running", "given back", "ended while it was read"],
+)
+def test_live_output_is_of_what_is_running(
+    state: JobState, attempts: list[AttemptView], seen: LiveOutput | None
+) -> None:
+    assert history_of(job_in(state, 2), attempts, {2: SOME}).live_output == seen
+
+
+def test_only_an_attempt_that_tells_no_output_shows_what_was_reported() -> None:
+    history = history_of(job_in(JobState.PENDING, 3), [attempt(1), attempt(2, "all"), attempt(3)], {2: SOME, 3: SOME})
+    assert [one.record.output for one in history.attempts] == ["", "all", "some"]
