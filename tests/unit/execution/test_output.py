@@ -112,7 +112,11 @@ def test_the_rest_of_what_a_crash_has_left_begins_where_it_was_left() -> None:
 def test_the_tee_finds_what_it_hears_in_the_output_already() -> None:
     found: list[str] = []
     output = Output()
-    output.tee = lambda text: found.append(output.text())
+
+    def look(text: str) -> None:
+        found.append(output.text())
+
+    output.tee = look
     output.write("one ")
     output.write("two")
     assert found == ["one ", "one two"]
