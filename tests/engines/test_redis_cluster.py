@@ -21,6 +21,7 @@ from holdfast.values import (
     JobFilter,
     JobLease,
     JobState,
+    LiveOutput,
     Nack,
     Progress,
     ReplayAnswer,
@@ -142,6 +143,8 @@ def _live(engine: RedisBackend) -> None:
     engine.accept([job(id) for id in ("done", "failed", "dead", "cancelled", "held")])
     done, failed, dead, cancelled, held = taken(engine)
     engine.renew_many([done, failed, dead, cancelled])
+    engine.lease_states([done])
+    engine.report_output([(failed, LiveOutput(text="half"))])
     engine.report_progress([(failed, Progress(done=1, message="half"))])
     answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token())
     assert (answers, none) == ([True], [])

@@ -253,7 +253,7 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
         assert "is a database of another program (it has the table 'orders')" in sentence
         assert "holdfast migrate" in sentence
     assert foreign.read_bytes() == before
-    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 3 was made\n"
+    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 4 was made\n"
     assert terminal("enqueue", *option, '{"id": "job1", "job": "x"}').code == 0
     database = sqlite3.connect(foreign)
     assert database.execute("SELECT id FROM orders").fetchall() == [(7,)]
@@ -490,12 +490,12 @@ def test_whoever_reads_only_the_beginning_ends_the_command_quietly(terminal: Ter
 
 
 def test_migrating_is_safe_to_repeat_and_keeps_the_jobs(terminal: Terminal) -> None:
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 3 was made\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 4 was made\n"
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     again = terminal("migrate", "--json").json
     assert again["location"] == str(terminal.database)
-    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 3, 3)
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 3 was there already\n"
+    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 4, 4)
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 4 was there already\n"
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 

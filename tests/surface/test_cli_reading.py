@@ -211,10 +211,10 @@ def test_a_result_and_an_output_are_shown(shop: Terminal) -> None:
 def test_as_json_one_job_is_what_the_list_says_and_its_history(shop: Terminal) -> None:
     for listed in shop("list", "--json").json:
         shown = shop("show", listed["id"], "--json").json
-        history, why = shown.pop("history"), shown.pop("why")
+        history, why, output = shown.pop("history"), shown.pop("why"), shown.pop("live_output")
         assert shown == {**listed, "schema": "holdfast.job.shown/1"}
         assert (why == []) == (listed["state"] == "completed")
-        assert len(history) == listed["deliveries"]
+        assert (len(history), output) == (listed["deliveries"], None)
     attempts = shop.job("bad")["history"]
     assert [(one["delivery"], one["outcome"], one["output"]) for one in attempts] == [
         (1, "failed", "disk gone\n"),

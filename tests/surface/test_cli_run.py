@@ -178,7 +178,6 @@ def test_an_interrupt_ends_the_command_and_cancels_the_job(
 
 
 def test_a_command_somebody_cancels_meanwhile_is_not_reported_as_done(terminal: Terminal) -> None:
-    terminal("config", "set", "lease", "1s")  # a cancellation is seen when the lease is renewed
     process = terminal.start("run", "--", "sh", "-c", "echo $$; exec sleep 300")
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -252,6 +251,24 @@ def test_others_see_what_the_command_prints_while_it_runs(
         gate.write_text("go\n")
     assert ended(process).code == 0
     assert terminal("logs", job["id"]).out == "one\ntwo\n"
+
+
+def test_others_see_it_though_nobody_reads_it_here_any_more(terminal: Terminal, gates: list[Path]) -> None:
+    script = "echo one; read word < first; echo two; read word < second; echo three; read word < third\n"
+    terminal.write("work.sh", script)
+    gates.append(terminal.project / "third")
+    os.mkfifo(gates[-1])
+    process = terminal.start("run", "--", "sh", "work.sh")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    process.stdout.close()
+    [job] = terminal.jobs()
+    gates[0].write_text("go\n")
+    until(lambda: terminal("logs", job["id"]).out == "one\ntwo\n")
+    gates[1].write_text("go\n")
+    until(lambda: terminal("logs", job["id"]).out == "one\ntwo\nthree\n")
+    gates[2].write_text("go\n")
+    until(lambda: terminal.job(job["id"])["state"] == "completed")
 
 
 def test_with_json_the_bar_leaves_the_document_alone(terminal: Terminal, gates: list[Path]) -> None:

@@ -194,7 +194,7 @@ def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
         (
             False,
             "backends",
-            "backends.mail in /holdfast.toml:2: /holdfast.toml is a file, so nothing can be kept below it -> "
+            "backends.mail in /holdfast.toml:2: /holdfast.toml is no directory, so nothing can be kept below it -> "
             "let it name another place",
         ),
     ]

@@ -253,8 +253,8 @@ def test_a_job_that_ends_its_whole_worker_is_dead_at_the_crash_limit_and_never_s
 
 
 @every_engine
-def test_a_cancelled_job_is_interrupted(floor: Floor) -> None:
-    floor.open(lease_s=LEASE_S)
+def test_a_cancelled_job_is_interrupted_long_before_its_lease_is_renewed(floor: Floor) -> None:
+    floor.open(lease_s=3600)
     id = floor.put("gated")
     floor.start(kill_after_s=60.0)
     floor.noted("start", id)
@@ -262,6 +262,7 @@ def test_a_cancelled_job_is_interrupted(floor: Floor) -> None:
     view = floor.reached(id, JobState.CANCELLED)
     assert (view.attempts, view.cancel_reason) == (0, "not needed")
     assert floor.outcomes(id) == [Outcome.CANCELLED]
+    assert floor.engine.calls["renew_many"] == 0
 
 
 @pytest.mark.parametrize(("job", "slots"), [("gated_async", 2), ("gated_async", 1), ("heedful", 2)])

@@ -9,7 +9,7 @@ import click
 from holdfast.cli.documents import LogDocument
 from holdfast.cli.output import instant, plain, print_jsonl, say, span
 from holdfast.cli.progress import StatusLine
-from holdfast.values import AttemptView, JobHistory, LiveOutput, cut_mark
+from holdfast.values import AttemptView, JobHistory, LiveOutput, Outcome, cut_mark
 
 
 class JobOutput:
@@ -53,7 +53,8 @@ class JobOutput:
         if self._position:
             from holdfast.execution.output import rest_of
 
-            self._write(rest_of(record.output, self._position))
+            of_crash = record.outcome is Outcome.CRASHED
+            self._write(rest_of(record.output, self._position, of_crash=of_crash))
             self._end_line()
             self._say(header)
         else:

@@ -60,13 +60,8 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
         say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
         line = StatusLine()
 
-        def hear(text: str) -> None:
-            watch.printed(text)
-            if not as_json:
-                line.pass_by(text, _to_stdout)
-
-        with RunWatch(line) as watch:
-            watch.worker = worker = hf.worker(tee=hear, on_progress=watch.progressed)
+        with RunWatch(line, None if as_json else _to_stdout) as watch:
+            watch.worker = worker = hf.worker(tee=watch.printed, on_progress=watch.progressed)
             result, stopped_by = _work(worker, queue)
         if stopped_by is not None:
             hf.backend().cancel(job_id, "interrupted at the terminal")

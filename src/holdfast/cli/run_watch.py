@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
@@ -11,6 +12,7 @@ from holdfast.execution.output import Output
 from holdfast.queues.contract import LIVE_OUTPUT_BYTES
 from holdfast.values import Progress
 from holdfast.worker import QueueWorker
+from holdfast.worker.live_output import SHOWN_AFTER_S
 
 DRAW_EVERY_S: Final = 0.1
 KEEP_EVERY_S: Final = 0.5
@@ -22,14 +24,16 @@ class RunWatch:
     Both is done by a thread of its own and not for every report: a job may make thousands in a second.
     """
 
-    def __init__(self, line: StatusLine) -> None:
+    def __init__(self, line: StatusLine, write: Callable[[str], None] | None) -> None:
         self.worker: QueueWorker | None = None
         """Who runs the job."""
         self._line = line
+        self._write = write
         self._latest: Progress | None = None
         self._kept: Progress | None = None
         self._output = Output()
         self._known = 0
+        self._shown_from = time.monotonic() + SHOWN_AFTER_S
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -39,9 +43,14 @@ class RunWatch:
         self._start()
 
     def printed(self, text: str) -> None:
-        """Hear what the job prints, on the thread that does."""
+        """Hear what the job prints, on the thread that does, and write it; until nobody reads that any more."""
         self._output.write(text)
         self._start()
+        try:
+            if self._write is not None:
+                self._line.pass_by(text, self._write)
+        except OSError:
+            self._write = None
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +67,7 @@ class RunWatch:
             self._thread.start()
 
     def _run(self) -> None:
-        keep_at = time.monotonic() + KEEP_EVERY_S
+        keep_at = 0.0
         while True:
             if self._latest is not None:
                 self._line.show_progress(self._latest)
@@ -74,10 +83,11 @@ class RunWatch:
         lease = self.worker.running if self.worker is not None else None
         if self.worker is None or lease is None:
             return
-        latest, output = self._latest, self._output.latest(LIVE_OUTPUT_BYTES)
+        latest = self._latest
         if latest is not None and latest is not self._kept:
             self.worker.backend.report_progress([(lease, latest)])
             self._kept = latest
-        if output.end > self._known:
+        if self._output.total > self._known and time.monotonic() >= self._shown_from:
+            output = self._output.latest(LIVE_OUTPUT_BYTES)
             self.worker.backend.report_output([(lease, output)])
             self._known = output.end

@@ -121,8 +121,8 @@ def _paths(reading: Reading) -> Iterator[Problem]:
         if os.access(file, os.F_OK) and file.is_dir():
             message = f"{name} {found.origin.where}: {file} is a directory"
             yield Problem(message=message, advice="let it name a file in it", key=key, origin=found.origin)
-        elif above.is_file():
-            message = f"{name} {found.origin.where}: {above} is a file, so nothing can be kept below it"
+        elif not above.is_dir():
+            message = f"{name} {found.origin.where}: {above} is no directory, so nothing can be kept below it"
             yield Problem(message=message, advice="let it name another place", key=key, origin=found.origin)
 
 

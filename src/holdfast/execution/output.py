@@ -45,16 +45,21 @@ class Output:
         self.tee = tee
         self._lock = threading.Lock()
 
-    def write(self, text: str) -> None:
-        self._keep(text)
+    def write(self, text: str, *, skipped: int = 0) -> None:
+        """Add text; `skipped` bytes were written before it that are not to be had."""
+        self._keep(text, skipped)
         if self.tee is not None:
             self._pass_on(text)
 
-    def _keep(self, text: str) -> None:
+    def _keep(self, text: str, skipped: int) -> None:
         # NUL and lone surrogates are legal in a str, but not in every engine's text column.
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
         with self._lock:
-            self._make_room()
+            if not self._total:
+                self._head, self._tail = bytearray(), bytearray()
+            if skipped:
+                self._total += skipped
+                self._tail.clear()
             room = self._limit // 2 - len(self._head) if self._is_whole else 0
             self._total += len(data)
             if room > 0:
@@ -68,17 +73,6 @@ class Output:
                 self._tail += data
                 if len(self._tail) > 2 * tail_size:
                     del self._tail[:-tail_size]
-
-    def _make_room(self) -> None:
-        if not self._total:
-            self._head, self._tail = bytearray(), bytearray()
-
-    def skip(self, size: int) -> None:
-        """So many bytes were written that are not to be had: what comes now does not follow what was before."""
-        with self._lock:
-            self._make_room()
-            self._total += size
-            self._tail.clear()
 
     @property
     def total(self) -> int:
@@ -167,14 +161,18 @@ def cut(text: str, limit: int) -> str:
     return output.text()
 
 
-# In the middle of what is kept, or at the beginning of what a crash has left.
 _MARK: Final = re.compile("(?:^|\n)… ([\\d,]+) bytes cut …\n".encode())
 
 
-def rest_of(text: str, start: int) -> str:
-    """What comes behind the first `start` bytes of an output, of what is kept of it."""
+def rest_of(text: str, start: int, *, of_crash: bool = False) -> str:
+    """What comes behind the first `start` bytes of an output, of what is kept of it.
+
+    Its middle may have been cut; and its beginning, if it was told before a crash.
+    """
     data = text.encode()
-    mark = _MARK.match(data) or _MARK.search(data, OUTPUT_LIMIT // 2 - 3, OUTPUT_LIMIT // 2 + _MARK_ROOM)
+    mark = _MARK.match(data) if of_crash else None
+    if mark is None and len(data) > OUTPUT_LIMIT - 2 * _MARK_ROOM:
+        mark = _MARK.search(data, OUTPUT_LIMIT // 2 - 3, OUTPUT_LIMIT // 2 + _MARK_ROOM)
     if mark is None or start <= mark.start():
         return data[start:].decode(errors="ignore")
     missing = mark.start() + int(mark[1].replace(b",", b"")) - start

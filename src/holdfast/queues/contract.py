@@ -393,8 +393,8 @@ class QueueBackend(ABC):
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         """Keep what each running job has printed lately, the latest report only; False means the lease no longer held.
 
-        It is seen while the job runs. Then its record has all of the output; only if the delivery ended without a
-        verdict, it has this.
+        It is seen while the job runs, and then if the record of the attempt tells no output itself: above all, if the
+        delivery ended without a verdict.
         """
 
     @abstractmethod

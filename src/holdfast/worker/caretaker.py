@@ -17,6 +17,8 @@ log = logging.getLogger("holdfast.caretaker")
 BEAT_EVERY_S: Final = 5.0
 LOOK_EVERY_S: Final = 1.0
 PROGRESS_EVERY_S: Final = 0.25
+# Due at each look, however irregular a timer is, but not each time that progress wakes us.
+TELL_EVERY_S: Final = 0.8
 
 
 class Caretaker:
@@ -39,6 +41,7 @@ class Caretaker:
         self._report = report
         self._on_order = on_order
         self._beat = Timer(engine.clock, BEAT_EVERY_S)
+        self._tell = Timer(engine.clock, TELL_EVERY_S)
         self._progress: dict[tuple[str, int], tuple[JobLease, Progress]] = {}
         self._wake = threading.Event()
         self.answered_at = time.monotonic()
@@ -72,7 +75,8 @@ class Caretaker:
             self._try(self._maintenance.run_due)
             self._try(self._keep_in_touch)
             self._try(self._pass_progress_on)
-            self._try(self._outputs.pass_on)
+            if self._tell.is_due():
+                self._try(self._outputs.pass_on)
             self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
             self._wake.clear()
         self._try(self._pass_progress_on)

@@ -354,6 +354,10 @@ BUGS: dict[str, Bug] = {
         "test_the_latest_output_takes_the_place_of_the_one_before",
         (REPORT, "call('HSET', told, 'output:'", "call('HSETNX', told, 'output:'"),
     ),
+    "an error takes the place of the output": bug(
+        "test_a_verdict_that_tells_no_output_leaves_what_was_reported",
+        (SETTLE, "string.sub(tale, 1, 1) == '+'", "true"),
+    ),
     "a look finds every lease held": bug(
         "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
         (LEASES, "held_until(ARGV[at + 1], record[1])", "record[1]"),

@@ -54,9 +54,7 @@ def test_whoever_hears_the_news_has_in_the_end_what_is_kept(pieces: list[tuple[s
     for piece, is_asked in [*pieces, ("", True)]:
         output.write(piece)
         for skipped, text in output.news() if is_asked else []:
-            if skipped:
-                copy.skip(skipped)
-            copy.write(text)
+            copy.write(text, skipped=skipped)
     assert output.news() == []
     assert (copy.text(), copy.total) == (output.text(), output.total)
 
@@ -103,10 +101,17 @@ def test_the_rest_of_an_output_begins_where_it_was_left(pieces: list[str], data:
 
 def test_the_rest_of_what_a_crash_has_left_begins_where_it_was_left() -> None:
     left = LiveOutput(text="five\nsix\n", start=1000).marked
-    assert rest_of(left, 1005) == "six\n"
-    assert rest_of(left, 1009) == ""
-    assert rest_of(left, 990) == "\n… 10 bytes cut …\nfive\nsix\n"
-    assert rest_of("five\nsix\n", 5) == "six\n"
+    assert rest_of(left, 1005, of_crash=True) == "six\n"
+    assert rest_of(left, 1009, of_crash=True) == ""
+    assert rest_of(left, 990, of_crash=True) == "\n… 10 bytes cut …\nfive\nsix\n"
+    assert rest_of("five\nsix\n", 5, of_crash=True) == "six\n"
+
+
+def test_a_mark_that_the_job_has_printed_itself_cuts_nothing() -> None:
+    printed = "… 3,625 bytes cut …\none\ntwo\n"
+    assert rest_of(printed, len("… 3,625 bytes cut …\none\n".encode())) == "two\n"
+    long = "x" * (OUTPUT_LIMIT // 2 - 1) + f"\n{printed}"
+    assert rest_of(long, OUTPUT_LIMIT // 2) == printed
 
 
 def test_the_tee_finds_what_it_hears_in_the_output_already() -> None:

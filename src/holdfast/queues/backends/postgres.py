@@ -222,19 +222,21 @@ SETTLED_AS: Final = """
     UNION ALL SELECT 1 FROM holdfast.ended_jobs
     WHERE seq = :seq AND deliveries = :delivery AND owner_token = :token AND :ack::text = :verdict"""
 
+# The numbers alone, first, so that nothing but the primary key is looked at.
+_HELD: Final = f"""
+    WHERE seq = ANY (:seqs::bigint[]) AND lease_until > {NOW}
+        AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))"""
+
 # In one order everywhere, so that nobody waits for somebody who waits for him.
 RENEW: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
-        SELECT seq FROM holdfast.open_jobs
-        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}
-        ORDER BY seq FOR UPDATE
+        SELECT seq FROM holdfast.open_jobs {_HELD} ORDER BY seq FOR UPDATE
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
-    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, cancel_request IS NOT NULL"""
+    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, owner_token, cancel_request IS NOT NULL"""
 
 LEASE_STATES: Final = f"""
-    WITH {NOW_IS} SELECT seq, cancel_request IS NOT NULL FROM holdfast.open_jobs
-    WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}"""
+    WITH {NOW_IS} SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast.open_jobs {_HELD}"""
 
 REPORT_PROGRESS: Final = f"""
     WITH {NOW_IS}
@@ -558,21 +560,14 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         return self._states(LEASE_STATES, leases)
 
     def _states(self, statement: str, leases: Sequence[JobLease]) -> list[LeaseState]:
-        """How the leases stand that the statement finds held; those of one claim are asked for together."""
+        """How the leases stand that the statement finds held."""
         if not leases:
             return []
-
-        def ask(connection: Connection) -> dict[tuple[str, Any], bool]:
-            held: dict[tuple[str, Any], bool] = {}
-            by_token = sorted(leases, key=lambda lease: lease.owner_token)
-            for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
-                query = {"seqs": numbers(lease.token for lease in group), "token": bytes.fromhex(token)}
-                for seq, cancel in connection.execute(self._sql(statement), query):
-                    held[token, seq] = cancel
-            return held
-
-        held = self.connections.run(ask)
-        return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
+        tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
+        query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
+        rows = self.connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
+        held = {(seq, bytes(token)): cancel for seq, token, cancel in rows}
+        return [lease_state(held.get((lease.token, token))) for lease, token in zip(leases, tokens, strict=True)]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         return self._report(REPORT_PROGRESS, [progress_report(*one) for one in reports])

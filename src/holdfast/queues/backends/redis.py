@@ -287,7 +287,7 @@ def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
         successes.places.append(place)
         successes.times += NO_TIMES if record is None else (record.started_us, record.ended_us)
         if record is not None and not record.is_plain_success:
-            successes.tales += (len(successes.ids), _told(record))
+            successes.tales += (len(successes.ids), _tale(record))
     _say_together(together, words, places)
     return words, places
 
@@ -308,7 +308,7 @@ def _other(settlement: Settlement) -> _Words:
         lease.delivery,
         token,
         _ended(token + VERDICTS[effect.verdict], record),
-        _told(record),
+        _tale(record),
         CODES[effect.state],
         int(effect.adds_attempt),
         CRASHES[effect.crashes],
@@ -330,6 +330,12 @@ def _told(record: AttemptRecord | None) -> bytes:
     """What else an attempt has to tell, which is nothing as a rule."""
     tells = () if record is None else told(record)[3:]
     return b"" if all(word is None for word in tells) else _pack(tells)
+
+
+def _tale(record: AttemptRecord | None) -> bytes:
+    """The same for a settlement, behind a sign whether an output is among it."""
+    told = _told(record)
+    return (b"+" if record is not None and record.output else b"-") + told if told else b""
 
 
 def _pack(values: Sequence[Any]) -> bytes:

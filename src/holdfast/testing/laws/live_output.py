@@ -6,6 +6,7 @@ from holdfast.values import (
     DEFAULT_QUEUE,
     Ack,
     Cancel,
+    ErrorInfo,
     JobLease,
     LiveOutput,
     Nack,
@@ -87,6 +88,14 @@ class LiveOutputLaws:
             assert lab.engine.settle([settlement(lease=lease, record=record)]) == [True]
             assert self._seen(lab, outcome) is None
             assert self._told(lab, outcome) == ["all of it\n"]
+
+    def test_a_verdict_that_tells_no_output_leaves_what_was_reported(self, lab: Lab) -> None:
+        lease = self._running(lab)
+        assert lab.engine.report_output([(lease, SOME)]) == [True]
+        record = lab.record(Outcome.INTERRUPTED, error=ErrorInfo(type="Stopped", message="in the middle"))
+        assert lab.engine.settle([Release(lease=lease, record=record)]) == [True]
+        assert self._seen(lab) is None
+        assert self._told(lab) == ["one\n"]
 
     def test_a_new_delivery_has_printed_nothing_yet(self, lab: Lab) -> None:
         lease = self._running(lab)

@@ -47,7 +47,7 @@ from holdfast.worker.executors.frames import (
 )
 from holdfast.worker.executors.memory import resident_bytes
 
-PROGRESS_EVERY_S: Final = 0.2
+NEWS_EVERY_S: Final = 0.2
 FORKED_COPY: Final = 70
 MEMORY_LOOK_S: Final = 0.05
 _CHUNK: Final = 64 * 1024
@@ -122,10 +122,14 @@ class Line:
     def printed(self, number: int, output: Output) -> None:
         """Pass on what a job has printed: at once, as it may be the last that is heard of it.
 
-        Of a job that prints so much that not all of it is kept, only some of it is passed on, now and then.
+        Of a job that prints so much that not all of it is kept, only some of it is passed on, now and then. What cannot
+        be said just now is soon: this thread itself may be saying something, and have come here in the middle of it.
         """
-        if output.total <= OUTPUT_LIMIT:
-            self._tell_news(number, output)
+        if output.total <= OUTPUT_LIMIT and self._telling.acquire(blocking=False):
+            try:
+                self._tell_news(number, output)
+            finally:
+                self._telling.release()
         elif number not in self._printed:
             self._printed[number] = output
             self._wake()
@@ -144,7 +148,7 @@ class Line:
                     os.read(self._wake_out, 4096)
                 if (self._progress or self._printed) and time.monotonic() >= quiet_until:
                     self._pass_news_on()
-                    quiet_until = time.monotonic() + PROGRESS_EVERY_S
+                    quiet_until = time.monotonic() + NEWS_EVERY_S
                 if self._socket.fileno() in ready and not self._read():
                     return
 
@@ -188,12 +192,13 @@ class Line:
         for number in list(self._progress):
             self.say(Progressed(number, self._progress.pop(number)))
         for number in list(self._printed):
-            self._tell_news(number, self._printed.pop(number))
+            with self._telling:
+                self._tell_news(number, self._printed.pop(number))
 
     def _tell_news(self, number: int, output: Output) -> None:
-        with self._telling:  # the parts of an output are said in their order, whichever thread says them
-            for skipped, text in output.news():
-                self.say(Printed(number, text, skipped))
+        """One thread at a time: the parts of an output are said in their order."""
+        for skipped, text in output.news():
+            self.say(Printed(number, text, skipped))
 
     def _wake(self) -> None:
         try:
@@ -284,9 +289,10 @@ class Bench:
             self.line.progressed(number, progress)
 
     def _on_output(self, job_id: str, output: Output) -> None:
-        number = self._number_of(job_id)
-        if number and not self._is_copy:
-            self.line.printed(number, output)
+        # Of this run, should the job have been delivered here twice.
+        _, delivery = output.about or (None, None)
+        if isinstance(delivery, Delivery) and not self._is_copy:
+            self.line.printed(delivery.number, output)
 
     def _number_of(self, job_id: str) -> int:
         # The latest, should the job have been delivered here twice.

@@ -70,9 +70,7 @@ class Flight(Struct, eq=False):
         """It has printed this, and before that so many bytes which nobody knows."""
         if self.printed is None:
             self.printed = Output()
-        if skipped:
-            self.printed.skip(skipped)
-        self.printed.write(text)
+        self.printed.write(text, skipped=skipped)
 
 
 class ExecutorProcess:

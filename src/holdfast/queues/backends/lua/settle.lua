@@ -13,10 +13,13 @@ local function was_settled(id, delivery, ended)
   return known and string.sub(known, 1, 17) == string.sub(ended, 1, 17)
 end
 
--- Keep what an attempt has to tell, instead of what it said of its output while it ran.
-local function tell(id, delivery, told)
-  call('HSET', base .. 'told:' .. id, delivery, told)
-  call('HDEL', base .. 'told:' .. id, 'output:' .. delivery)
+-- Keep what an attempt has to tell. Behind a `+` that is its output, too, instead of what it said of it while it ran.
+local function tell(id, delivery, tale)
+  local told = base .. 'told:' .. id
+  call('HSET', told, delivery, string.sub(tale, 2))
+  if string.sub(tale, 1, 1) == '+' then
+    call('HDEL', told, 'output:' .. delivery)
+  end
 end
 
 -- Successes of one claim at the same delivery, which are nearly all settlements. ARGV from `at` on: the claim, its
