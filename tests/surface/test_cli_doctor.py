@@ -108,7 +108,7 @@ def test_a_directory_in_place_of_the_database_is_found(terminal: Terminal) -> No
 
 def test_a_file_in_place_of_a_directory_is_found(terminal: Terminal) -> None:
     terminal.config.write_text(f'url = "sqlite:///{terminal.config}/jobs.db"\n')
-    assert planted(terminal, "settings")[1].startswith(f"url in {terminal.config}:1: {terminal.config} is a file")
+    assert planted(terminal, "settings")[1].startswith(f"url in {terminal.config}:1: {terminal.config} is no directory")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

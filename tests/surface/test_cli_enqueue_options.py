@@ -348,7 +348,7 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
 def test_who_waits_for_nobody_is_told_how_to_start_the_application(terminal: Terminal) -> None:
     terminal.write("shop.py", "from holdfast import Holdfast\n\nhf = Holdfast()\n\n@hf.job\ndef add() -> None: ...\n")
     answer = terminal("enqueue", "--app", "shop:hf", "--job", "add", "-q", "mail", "--wait", "10ms")
-    assert "no worker is known here yet; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
+    assert "no worker is running here; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
 
 
 def test_following_prints_the_output_and_not_the_result(terminal: Terminal) -> None:

@@ -1,6 +1,7 @@
 """What a running job prints: `logs`, `logs -f`, `enqueue --follow` and `show`."""
 
 import json
+import re
 from collections.abc import Iterator
 from subprocess import Popen
 from typing import Any
@@ -11,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.clock import MICROSECONDS
 from holdfast.execution.output import Output
 from holdfast.queues.contract import LIVE_OUTPUT_BYTES, Engine
-from holdfast.values import AttemptRecord, JobLease, Nack, Outcome
+from holdfast.values import AttemptRecord, ErrorInfo, JobLease, Nack, Outcome
 
 from .registry import claim, report, until
 from .terminal import Terminal, ended
@@ -45,11 +46,15 @@ class Run:
         if tells:
             assert self._engine.report_output([(self._lease, self._output.latest(LIVE_OUTPUT_BYTES))]) == [True]
 
-    def ends(self, outcome: Outcome = Outcome.SUCCEEDED) -> str:
+    def ends(self, outcome: Outcome = Outcome.SUCCEEDED, *, error: str = "") -> str:
         """End it, and say what is kept of its output."""
         now_us = self._engine.clock.now_us()
         record = AttemptRecord(
-            outcome=outcome, started_us=now_us - 2 * MICROSECONDS, ended_us=now_us, output=self._output.text()
+            outcome=outcome,
+            started_us=now_us - 2 * MICROSECONDS,
+            ended_us=now_us,
+            error=ErrorInfo(type="OSError", message=error) if error else None,
+            output=self._output.text(),
         )
         if outcome is Outcome.SUCCEEDED:
             assert self._engine.ack(self._lease, record)
@@ -78,7 +83,7 @@ def document_of(process: "Popen[str]") -> dict[str, Any]:
 
 
 def test_what_a_running_job_has_printed_is_shown(terminal: Terminal, run: Run) -> None:
-    assert "job1 is running and has printed nothing yet" in terminal("logs", "job1").err
+    assert "job1 is running, and its worker has told no output yet" in terminal("logs", "job1").err
     run.prints("one\ntwo")
     answer = terminal("logs", "job1")
     assert (answer.code, answer.out) == (0, "one\ntwo\n")
@@ -104,7 +109,7 @@ def test_only_the_attempt_asked_for_is_shown(terminal: Terminal, engine: Engine,
 def test_of_much_output_the_end_is_shown_behind_a_mark(terminal: Terminal, run: Run) -> None:
     run.prints("x" * 20_000 + "\nthe end\n")
     first, *_, last = terminal("logs", "job1").out.splitlines()
-    assert (first, last) == ("… 3,625 bytes cut …", "the end")
+    assert (first, last) == ("… 3,625 bytes not shown …", "the end")
     [document] = terminal("logs", "job1", "--json").json
     assert (document["start"], len(document["output"])) == (3625, LIVE_OUTPUT_BYTES)
 
@@ -153,12 +158,45 @@ def test_each_attempt_is_followed_from_its_beginning(terminal: Terminal, engine:
     assert said == ["#1 is running", "#1 failed", "#2 is running", "#2 succeeded"]
 
 
+def test_an_attempt_that_was_too_short_to_be_seen_is_followed_in_the_same_order(
+    terminal: Terminal, engine: Engine, run: Run
+) -> None:
+    run.prints("quick\n", tells=False)
+    run.ends(Outcome.FAILED, error="disk gone")
+    last = Run(engine, claim(engine))
+    last.prints("again\n", tells=False)
+    last.ends()
+    screen = terminal.on_screen("logs", "job1", "-f")
+    assert screen.ended() == 0
+    rows = [row.partition(" at ")[0] for row in screen.rows if row]
+    assert rows[1:] == ["#1 began", "quick", "#1 failed", "#2 began", "again", "#2 succeeded"]
+
+
+def test_how_an_attempt_failed_is_said_when_it_ended_and_what_became_of_the_job(
+    terminal: Terminal, engine: Engine, run: Run
+) -> None:
+    run.ends(Outcome.FAILED, error="disk gone")
+    line = terminal("logs", "job1").err.splitlines()[0]
+    assert re.fullmatch(r"#1 failed at .*, took 2 s: OSError: disk gone", line)
+    ended_at = terminal("show", "job1", "--json").json["history"][0]["ended_at"]
+    with_utc = terminal("logs", "job1", "--utc").err
+    assert ended_at[:19].replace("T", " ") in with_utc
+    assert f"#1 failed at {ended_at[:19].replace('T', ' ')}" in terminal("show", "job1", "--utc").out
+    engine.cancel("job1", "no use")
+    answer = terminal("logs", "job1", "-f")
+    assert (answer.code, "✗ job1 was cancelled: no use\n" in answer.err) == (0, True)
+    assert (
+        "has made 1 attempt, so there is no attempt 7: name another\n"
+        in terminal("logs", "job1", "-f", "--attempt", "7").err
+    )
+
+
 def test_what_came_too_fast_is_marked_and_the_end_is_whole(terminal: Terminal, run: Run) -> None:
     follower = terminal.start("logs", "job1", "-f")
     run.prints("begin\n")
     assert line_of(follower) == "begin\n"
     run.prints("x" * 99 * 1000 + "\n")
-    assert line_of(follower) == f"… {99_001 - LIVE_OUTPUT_BYTES:,} bytes cut …\n"
+    assert line_of(follower) == f"… {99_001 - LIVE_OUTPUT_BYTES:,} bytes not shown …\n"
     assert len(line_of(follower)) == LIVE_OUTPUT_BYTES
     run.prints("y" * 50_000 + "\nend\n", tells=False)
     kept = run.ends()
@@ -176,7 +214,7 @@ def test_a_crash_repeats_nothing_that_was_shown(terminal: Terminal) -> None:
         run = Run(engine, claim(engine))
         follower = terminal.start("logs", "job1", "-f", "--attempt", "1")
         run.prints("z" * 20_000 + "\nlast words\n")
-        assert line_of(follower).endswith(" bytes cut …\n")
+        assert line_of(follower).endswith(" bytes not shown …\n")
         assert (line_of(follower)[-3:], line_of(follower)) == ("zz\n", "last words\n")
         until(engine.reap_expired)
     answer = ended(follower)

@@ -122,7 +122,7 @@ def test_an_interrupt_leaves_the_job_queued(terminal: Terminal, engine: Engine) 
 
 def test_without_a_worker_it_says_how_to_start_one(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--wait", "1ms", JOB)
-    assert "no worker is known here yet; start one:  holdfast worker start APP" in answer.err
+    assert "no worker is running here; start one:  holdfast worker start APP" in answer.err
     assert "no worker" not in terminal("enqueue", JOB).err
 
 

@@ -79,7 +79,7 @@ def test_what_waits_for_its_time_says_how_long() -> None:
 def test_a_running_job_names_who_runs_it() -> None:
     running = replace(JOB, state=JobState.PROCESSING, lease_until=NOW + timedelta(seconds=30))
     here = RunningJob(id="a", job="send", queue="mail", started_at=NOW - timedelta(seconds=12))
-    assert reasons(running, worker(jobs=(here,))) == ["worker w1 (web-1, pid 4121) runs it since 12 s"]
+    assert reasons(running, worker(jobs=(here,))) == ["worker w1 (web-1, pid 4121) has been running it for 12 s"]
     assert "not been heard of" in reasons(running, worker(WorkerState.LOST, jobs=(here,)))[0]
     assert reasons(running) == ["a worker holds it"]
     assert "holdfast queue reap" in reasons(replace(running, lease_until=NOW - timedelta(seconds=1)))[0]

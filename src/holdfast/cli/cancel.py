@@ -87,6 +87,10 @@ def _wait(engine: Engine, job_ids: list[str], limit_s: float) -> None:
             if not job_ids:
                 break
             line.show(f"{len(job_ids)} running…")
+    except KeyboardInterrupt:
+        line.clear()
+        say("no longer waiting; that they are to be stopped is not taken back")
+        raise
     finally:
         line.clear()
 

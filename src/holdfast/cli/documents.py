@@ -131,11 +131,13 @@ class CountDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.count
 class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1"):
     """What one attempt has printed; without an outcome it is running, and has printed `start` bytes before this."""
 
+    id: str
     attempt: int
     delivery: int
     outcome: Outcome | None
     started_at: datetime | None
     ended_at: datetime | None
+    error: ErrorInfo | None
     start: int
     output: str
 

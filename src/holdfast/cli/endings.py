@@ -58,7 +58,7 @@ def await_job(
     engine: Engine, job_id: str, limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
 ) -> int:
     """Wait until the job has ended, print its result, and return the exit code for it."""
-    _say_if_nobody_works(engine, [job_id], app)
+    say_if_nobody_works(engine, [job_id], app)
     line = StatusLine()
     history: JobHistory | None = None
     output = JobOutput(line, as_jsonl=shape is Shape.OUTPUT_JSONL)
@@ -72,7 +72,8 @@ def await_job(
             _show(line, history.job)
     except KeyboardInterrupt:
         output.close()
-        say(f"no longer waiting: {job_id} stays queued; look at it:  holdfast show {job_id}")
+        now = "goes on" if history is not None and history.job.state is JobState.PROCESSING else "stays queued"
+        say(f"no longer waiting: {job_id} {now}; look at it:  holdfast show {job_id}")
         return INTERRUPTED
     finally:
         output.close()
@@ -94,7 +95,7 @@ def await_jobs(
     engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
 ) -> int:
     """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
-    _say_if_nobody_works(engine, job_ids, app)
+    say_if_nobody_works(engine, job_ids, app)
     everything = list(dict.fromkeys(job_ids))
     waiting = everything
     line = StatusLine()
@@ -119,7 +120,7 @@ def await_jobs(
 
 def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
     """Wait until the first of these jobs has ended, print which and its result, and return the exit code for it."""
-    _say_if_nobody_works(engine, job_ids)
+    say_if_nobody_works(engine, job_ids)
     line = StatusLine()
     first: str | None = None
     try:
@@ -153,13 +154,14 @@ def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] =
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
 
 
-def _say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None = None) -> None:
+def say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None = None) -> None:
+    """Whoever waits for jobs that nobody would work waits long."""
     from holdfast.handlers import COMMAND_KEY
 
     waiting = _find(engine, job_ids[:AT_ONCE], UNFINISHED)
     if waiting and all(view.state is WorkerState.LOST for view in engine.workers()):
         first = next((job for job in waiting if job.job != COMMAND_KEY), waiting[0])
-        say(f"  no worker is known here yet; start one:  {starting(first.queue, app=app, job=first.job)}")
+        say(f"  no worker is running here; start one:  {starting(first.queue, app=app, job=first.job)}")
 
 
 def _show(line: StatusLine, job: JobView) -> None:
@@ -198,9 +200,15 @@ def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
         note = f": {record.note}" if record and record.note else ""
         say(f"{glyph('✓', '*')} {job_id} completed{took}{note}")
         return 0
-    say(f"{glyph('✗', 'x')} {job_id} {_fate(job)}")
-    say(f"  look at it:  holdfast show {job_id}")
+    say_fate(job)
     return JOB_FAILED
+
+
+def say_fate(job: JobView) -> None:
+    """What became of a job that ended badly."""
+    if job.state in (JobState.DEAD, JobState.CANCELLED):
+        say(f"{glyph('✗', 'x')} {job.id} {_fate(job)}")
+        say(f"  look at it:  holdfast show {job.id}")
 
 
 def _fate(job: JobView) -> str:

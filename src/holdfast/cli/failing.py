@@ -45,8 +45,8 @@ def report(problem: Exception, *, as_json: bool) -> int:
         case click.exceptions.Exit():
             return problem.exit_code
         case click.ClickException():
-            if as_json:
-                print_error(_name(problem), problem.format_message(), hint(problem))
+            if as_json or not isinstance(problem, click.UsageError):
+                print_error(_name(problem), problem.format_message(), hint(problem), as_json=as_json)
             else:
                 problem.show()
             return problem.exit_code

@@ -7,22 +7,25 @@ import sys
 import click
 
 from holdfast.cli.documents import LogDocument
-from holdfast.cli.output import instant, plain, print_jsonl, say, span
+from holdfast.cli.output import instant, plain, print_jsonl, say, verdict
 from holdfast.cli.progress import StatusLine
-from holdfast.values import AttemptView, JobHistory, LiveOutput, Outcome, cut_mark
+from holdfast.values import AttemptView, JobHistory, JobView, LiveOutput, Outcome
 
 
 class JobOutput:
     """Prints of a job's output what it has not printed yet; with a `number`, only of that attempt.
 
-    What a running attempt prints comes in parts, the rest when it has ended. As JSON, an attempt that has ended is one
-    document with all of its output, whatever parts came before it.
+    Whoever `follows` gets it as it comes: what a running attempt prints in parts, the rest when it has ended, and then
+    how. As JSON, an attempt that has ended is one document with all of its output, whatever parts came before it.
     """
 
-    def __init__(self, line: StatusLine, *, number: int | None = None, as_jsonl: bool = False) -> None:
+    def __init__(
+        self, line: StatusLine, *, follows: bool = True, number: int | None = None, as_jsonl: bool = False
+    ) -> None:
+        self.line = line
         self.ended = 0
         """How many attempts have ended, and been printed."""
-        self.line = line
+        self._follows = follows
         self._number = number
         self._as_jsonl = as_jsonl
         self._position = 0
@@ -33,49 +36,51 @@ class JobOutput:
         for attempt in history.attempts[self.ended :]:
             self.ended += 1
             if self._number in (None, self.ended):
-                self._print_ended(attempt)
+                self._print_ended(history.job.id, attempt)
             self._position = 0
         if history.live_output is not None and self._number in (None, self.ended + 1):
-            self._print_live(history.job.deliveries, history.live_output)
+            self._print_live(history.job, history.live_output)
 
     def close(self) -> None:
         """Leave nothing behind but whole lines."""
         self._end_line()
         self.line.clear()
 
-    def _print_ended(self, attempt: AttemptView) -> None:
+    def _print_ended(self, job_id: str, attempt: AttemptView) -> None:
         record = attempt.record
         if self._as_jsonl:
             self.line.clear()
-            print_jsonl([ended_document(self.ended, attempt)])
+            print_jsonl([ended_document(job_id, self.ended, attempt)])
             return
-        header = f"#{self.ended} {record.outcome} at {instant(record.started_at)}, took {span(record.duration_s)}"
-        if self._position:
-            from holdfast.execution.output import rest_of
-
-            of_crash = record.outcome is Outcome.CRASHED
-            self._write(rest_of(record.output, self._position, of_crash=of_crash))
-            self._end_line()
-            self._say(header)
-        else:
-            self._say(header)
+        why = f": {record.error.line}" if record.error else ""
+        end = f"#{self.ended} {verdict(record)}{why}"
+        if not self._follows:
+            self._say(end)
             self._write(record.output)
             self._end_line()
+            return
+        if not self._position and record.output:
+            self._say(f"#{self.ended} began at {instant(record.started_at)}")
+        of_crash = record.outcome is Outcome.CRASHED
+        self._write(_rest(record.output, self._position, of_crash=of_crash))
+        self._end_line()
+        self._say(end)
 
-    def _print_live(self, delivery: int, live: LiveOutput) -> None:
+    def _print_live(self, job: JobView, live: LiveOutput) -> None:
         if live.end <= self._position:
             return
+        missed = max(0, live.start - self._position)
+        news = LiveOutput(text=_from_byte(live, self._position), start=self._position + missed)
         if self._as_jsonl:
             self.line.clear()
-            news = LiveOutput(text=_from_byte(live, self._position), start=max(live.start, self._position))
-            print_jsonl([live_document(self.ended + 1, delivery, news)])
+            print_jsonl([live_document(job, self.ended + 1, news)])
         else:
             if not self._position:
                 self._say(f"#{self.ended + 1} is running")
-            if live.start > self._position:
+            if missed:
                 self._end_line()
-                self._write(f"{cut_mark(live.start - self._position)}\n")
-            self._write(_from_byte(live, self._position))
+                self._write(f"… {missed:,} bytes not shown …\n")
+            self._write(news.text)
         self._position = live.end
 
     def _write(self, text: str) -> None:
@@ -92,31 +97,43 @@ class JobOutput:
         say(text)
 
 
-def ended_document(number: int, attempt: AttemptView) -> LogDocument:
+def ended_document(job_id: str, number: int, attempt: AttemptView) -> LogDocument:
     """What an attempt has printed that has ended."""
     record = attempt.record
     return LogDocument(
+        id=job_id,
         attempt=number,
         delivery=attempt.delivery,
         outcome=record.outcome,
         started_at=record.started_at,
         ended_at=record.ended_at,
+        error=record.error,
         start=0,
         output=record.output,
     )
 
 
-def live_document(number: int, delivery: int, live: LiveOutput) -> LogDocument:
+def live_document(job: JobView, number: int, live: LiveOutput) -> LogDocument:
     """What an attempt has printed that is running."""
     return LogDocument(
+        id=job.id,
         attempt=number,
-        delivery=delivery,
+        delivery=job.deliveries,
         outcome=None,
         started_at=None,
         ended_at=None,
+        error=None,
         start=live.start,
         output=live.text,
     )
+
+
+def _rest(output: str, position: int, *, of_crash: bool) -> str:
+    if not position:
+        return output
+    from holdfast.execution.output import rest_of
+
+    return rest_of(output, position, of_crash=of_crash)
 
 
 def _from_byte(live: LiveOutput, position: int) -> str:

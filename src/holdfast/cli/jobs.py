@@ -28,6 +28,7 @@ from holdfast.cli.output import (
     say_where,
     span,
     utc_option,
+    verdict,
 )
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
@@ -402,7 +403,10 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("timeout", None if job.timeout is None else span(job.timeout) if job.timeout else "none"),
         ("fenced", "killed if its worker cannot prove its lease" if job.fence else None),
         ("cancelled", job.cancel_reason or None),
-        ("cancelling", "asked for, its worker will see it" if job.cancel_requested else None),
+        (
+            "cancelling",
+            "asked for; its worker stops it, by force if need be" if job.cancel_requested else None,
+        ),
         ("tags", ", ".join(job.tags) or None),
         ("trace", job.trace_id),
         ("meta", bytes(job.meta).decode(errors="replace") if bytes(job.meta) != b"{}" else None),
@@ -421,7 +425,7 @@ def _progress(job: JobView) -> str | None:
 
 def _print_attempt(number: int, attempt: AttemptView) -> None:
     record = attempt.record
-    click.echo(f"\n#{number} {record.outcome} at {instant(record.started_at)}, took {span(record.duration_s)}")
+    click.echo(f"\n#{number} {verdict(record)}")
     if record.result is not None:
         click.echo(f"  result  {plain(msgspec.json.format(record.result, indent=0).decode())}")
     if record.note:

@@ -45,7 +45,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     """
     if as_json and (as_jsonl or follow):
         raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
-    output = JobOutput(StatusLine(), number=number, as_jsonl=as_jsonl)
+    output = JobOutput(StatusLine(), follows=follow, number=number, as_jsonl=as_jsonl)
     with existing(url, job=job_id) as hf:
         say_where(hf.location)
         engine = hf.backend()
@@ -70,7 +70,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
 def _nothing_yet(history: JobHistory) -> str:
     job = history.job
     if job.state is JobState.PROCESSING:
-        return f"{job.id} is running and has printed nothing yet; wait for it with  -f"
+        return f"{job.id} is running, and its worker has told no output yet; wait for it with  -f"
     return f"{job.id} is {job.state} and has made no attempt yet; wait for it with  -f"
 
 
@@ -83,24 +83,29 @@ def _get(engine: Engine, job_id: str) -> JobHistory:
 
 def _documents(history: JobHistory) -> list[LogDocument]:
     """Of each attempt what it has printed; of a running one, if it has printed anything."""
-    documents = [ended_document(at, attempt) for at, attempt in enumerate(history.attempts, start=1)]
+    job = history.job
+    documents = [ended_document(job.id, at, attempt) for at, attempt in enumerate(history.attempts, start=1)]
     if history.live_output is not None:
-        documents.append(live_document(len(documents) + 1, history.job.deliveries, history.live_output))
+        documents.append(live_document(job, len(documents) + 1, history.live_output))
     return documents
 
 
 def _check_number(history: JobHistory, number: int | None) -> None:
     made = len(_documents(history))
     if number is not None and number > made:
+        so_far, or_wait = ("", "") if history.job.state.is_final else (" so far", ", or wait for it with  --follow")
         raise NoSuchAttempt(
-            f"job '{history.job.id}' has made {made} attempt{'' if made == 1 else 's'} so far, so there is no attempt "
-            f"{number}: name another, or wait for it with  --follow"
+            f"job '{history.job.id}' has made {made} attempt{'' if made == 1 else 's'}{so_far}, so there is no attempt "
+            f"{number}: name another{or_wait}"
         )
 
 
 def _follow(engine: Engine, history: JobHistory, number: int | None, output: JobOutput) -> int:
     """Print what comes, until there can be no more that is asked for."""
+    from holdfast.cli.endings import say_fate, say_if_nobody_works
+
     line, job_id = output.line, history.job.id
+    say_if_nobody_works(engine, [job_id])
     try:
         for _ in looks(0):
             output.show(history)
@@ -116,4 +121,6 @@ def _follow(engine: Engine, history: JobHistory, number: int | None, output: Job
     finally:
         output.close()
     _check_number(history, number)
+    if number is None:
+        say_fate(history.job)
     return 0

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.cli.documents import ErrorDocument, ErrorText, HistoryDocument, JobDocument
 from holdfast.plaintext import plain as plain
-from holdfast.values import AttemptView, JobHistory, JobView
+from holdfast.values import AttemptRecord, AttemptView, JobHistory, JobView, Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -177,6 +177,12 @@ def span(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} m"
     return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+
+
+def verdict(record: AttemptRecord) -> str:
+    """How an attempt ended, when, and after what time."""
+    how = "timed out" if record.outcome is Outcome.TIMEOUT else record.outcome
+    return f"{how} at {instant(record.ended_at)}, took {span(record.duration_s)}"
 
 
 def age(moment: datetime) -> str:

@@ -84,7 +84,8 @@ def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
             if running.id == job.id:
                 place = f"{view.report.host}, pid {view.report.pid}"
                 heard = ", which has not been heard of for a while" if view.state is WorkerState.LOST else ""
-                return f"worker {view.report.id} ({place}) runs it since {_until(now, running.started_at)}{heard}"
+                since = _until(now, running.started_at)
+                return f"worker {view.report.id} ({place}) has been running it for {since}{heard}"
     if job.lease_until is not None and job.lease_until < now:
         return "its lease has ended without a verdict: a worker takes it back soon, or  holdfast queue reap"
     return "a worker holds it"

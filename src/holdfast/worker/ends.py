@@ -89,7 +89,7 @@ class Ends(Audience):
                 error = ErrorInfo(type="holdfast.JobTimeout", message=limit)
                 self.on_ended(flight, self._holdings.cut_short(flight, Outcome.TIMEOUT, error))
             case KillReason.CANCELLED:
-                record = self._holdings.cut_short(flight, Outcome.CANCELLED).record()
+                record = self._holdings.cut_short(flight, Outcome.CANCELLED, note=f"it {why.value}: killed").record()
                 self._holdings.settle(flight, Cancel(lease=flight.lease, record=record))
             case KillReason.FENCED:
                 self._holdings.forsake(flight)
