@@ -82,7 +82,15 @@ def test_a_running_job_names_who_runs_it() -> None:
     assert reasons(running, worker(jobs=(here,))) == ["worker w1 (web-1, pid 4121) has been running it for 12 s"]
     assert "not been heard of" in reasons(running, worker(WorkerState.LOST, jobs=(here,)))[0]
     assert reasons(running) == ["a worker holds it"]
-    assert "holdfast queue reap" in reasons(replace(running, lease_until=NOW - timedelta(seconds=1)))[0]
+
+
+def test_a_job_whose_lease_has_ended_waits_for_whoever_takes_it_back() -> None:
+    left = replace(JOB, state=JobState.PROCESSING, lease_until=NOW - timedelta(seconds=1))
+    ended = "its lease has ended without a verdict:"
+    assert reasons(left, worker()) == [f"{ended} a worker takes it back soon, or  holdfast queue reap"]
+    for workers in ((), (worker(WorkerState.LOST),)):
+        [reason] = reasons(left, *workers)
+        assert reason == f"{ended} the next worker that starts takes it back, or  holdfast queue reap"
 
 
 @pytest.mark.parametrize("reason", DeadReason)

@@ -87,7 +87,9 @@ def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
                 since = _until(now, running.started_at)
                 return f"worker {view.report.id} ({place}) has been running it for {since}{heard}"
     if job.lease_until is not None and job.lease_until < now:
-        return "its lease has ended without a verdict: a worker takes it back soon, or  holdfast queue reap"
+        is_watched = any(view.state is not WorkerState.LOST for view in workers)
+        who = "a worker takes it back soon" if is_watched else "the next worker that starts takes it back"
+        return f"its lease has ended without a verdict: {who}, or  holdfast queue reap"
     return "a worker holds it"
 
 
