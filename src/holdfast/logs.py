@@ -15,7 +15,7 @@ __all__ = ["JsonFormatter", "RunFilter", "job_fields", "log_to_stderr"]
 
 FIELDS: Final = ("job_id", "job", "queue", "attempt", "delivery")
 FORMAT_VARIABLE: Final = "HOLDFAST_LOG_FORMAT"
-_KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"} | frozenset(FIELDS)
+_KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "run"} | frozenset(FIELDS)
 
 
 class RunFilter(logging.Filter):
@@ -60,7 +60,12 @@ class JsonFormatter(logging.Formatter):
 class PlainFormatter(logging.Formatter):
     """Log lines quote what jobs say: nothing in them may move the cursor or look like another line's beginning."""
 
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(run)s%(message)s", datefmt="%H:%M:%S")
+
     def format(self, record: logging.LogRecord) -> str:
+        job_id = getattr(record, "job_id", None)
+        record.run = "" if job_id is None else f"{getattr(record, 'job', None) or 'job'} {job_id}: "
         return plain(super().format(record)).replace("\n", "\n    ")
 
 
@@ -70,7 +75,7 @@ def log_to_stderr() -> None:
     handler.addFilter(RunFilter())
     match os.environ.get(FORMAT_VARIABLE, "text"):
         case "text" | "":
-            handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+            handler.setFormatter(PlainFormatter())
         case "json":
             handler.setFormatter(JsonFormatter())
         case other:

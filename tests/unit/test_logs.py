@@ -126,7 +126,10 @@ def test_a_worker_prints_the_format_it_is_told(
     if chosen == "json":
         assert json.loads(printed).items() >= {"message": "sent", "job_id": "one", "delivery": 1}.items()
     else:
-        assert printed.endswith(" WARNING sent\n")
+        assert printed.endswith(" WARNING send one: sent\n")
+    log.warning("after all")
+    printed = capsys.readouterr().err
+    assert printed.endswith(" WARNING after all\n") if chosen == "text" else "job_id" not in printed
 
 
 def test_a_format_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
