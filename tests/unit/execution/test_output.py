@@ -2,6 +2,7 @@
 
 import contextvars
 import io
+import operator
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_kept
@@ -76,8 +77,10 @@ def test_nothing_written_is_nothing_new() -> None:
     assert (output.latest(10).text, output.latest(10).end, output.total) == ("", 0, 0)
 
 
-@given(st.lists(texts | st.text("aé€😀", min_size=2_000, max_size=60_000), max_size=4), st.data())
-@settings(max_examples=30)
+long_texts = st.builds(operator.mul, st.text("aé€😀\n", min_size=1, max_size=9), st.integers(0, 9_000))
+
+
+@given(st.lists(texts | long_texts, max_size=6), st.data())
 def test_the_rest_of_an_output_begins_where_it_was_left(pieces: list[str], data: st.DataObject) -> None:
     """Whoever has read so many pieces and goes on with the rest has read what was kept, and knows what was not."""
     output = Output()
