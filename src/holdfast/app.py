@@ -14,6 +14,7 @@ from holdfast.backends import DEFAULT, Backends, Opened, named
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.definition.definition import check_definition
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.handle import AsyncJobHandle, JobHandle
@@ -30,6 +31,7 @@ from holdfast.handlers.dependencies import check_factory
 from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown, check_options
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
+from holdfast.plaintext import abridged
 from holdfast.queues.addresses import engine_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
@@ -298,6 +300,7 @@ class Holdfast:
         return JobHandle(job_id, engine, engine.clock, returns=returns)
 
     def _keep(self, definition: JobDefinition, id: str | None, tx: object | None) -> tuple[str, Engine]:
+        check_definition(definition)
         if not self._enqueue_hooks:
             return self._kept(definition, id, tx)
         with self.enqueueing([definition]) as enqueueing:
@@ -321,11 +324,12 @@ class Holdfast:
 
         `ids` has one for each definition, in their order, None for a new one; without it all get new ones.
         """
-        with self.enqueueing(list(definitions)) as enqueueing:
+        given = _listed_ids(ids)
+        with self.enqueueing(_listed_definitions(definitions)) as enqueueing:
             for definition in enqueueing.definitions:
                 self.check(definition)
             engine = self.backend(self.backend_of_batch(enqueueing.definitions))
-            accepted = engine.accept(_envelopes(engine.envelopes, enqueueing.definitions, ids), tx)
+            accepted = engine.accept(_envelopes(engine.envelopes, enqueueing.definitions, given), tx)
             enqueueing.ids = [one.id for one in accepted]
         return list(enqueueing.ids)
 
@@ -358,8 +362,7 @@ class Holdfast:
         """Keep one job of each definition, all or none, while the event loop goes on."""
         import asyncio
 
-        given = None if ids is None else list(ids)
-        return await asyncio.to_thread(self.enqueue_many, list(definitions), ids=given)
+        return await asyncio.to_thread(self.enqueue_many, _listed_definitions(definitions), ids=_listed_ids(ids))
 
     def check(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs has allowed."""
@@ -566,16 +569,29 @@ class Holdfast:
 
 
 def _envelopes(
-    factory: EnvelopeFactory, definitions: Sequence[JobDefinition], ids: Iterable[str | None] | None
+    factory: EnvelopeFactory, definitions: Sequence[JobDefinition], ids: Sequence[str | None] | None
 ) -> list[JobEnvelope]:
     if ids is None:
         return factory.make_many(definitions)
-    given = list(ids)
-    if len(given) != len(definitions):
+    if len(ids) != len(definitions):
         raise DefinitionError(
-            f"{len(given)} ids for {len(definitions)} definitions: give one for each, None where a new one will do"
+            f"{len(ids)} ids for {len(definitions)} definitions: give one for each, None where a new one will do"
         )
-    return [factory.make(one, id=job_id) for one, job_id in zip(definitions, given, strict=True)]
+    return [factory.make(one, id=job_id) for one, job_id in zip(definitions, ids, strict=True)]
+
+
+def _listed_definitions(definitions: Iterable[JobDefinition]) -> list[JobDefinition]:
+    if not isinstance(definitions, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        kind = type(definitions).__name__
+        raise DefinitionError(f"pass a list of definitions, like [job.define(...), ...], not one {kind}")
+    return [check_definition(definition) for definition in definitions]
+
+
+def _listed_ids(ids: Iterable[str | None] | None) -> list[str | None] | None:
+    # A text is a list of its letters, each of which could be an id.
+    if isinstance(ids, str):
+        raise DefinitionError(f"ids must be a list with one for each definition, like ['{abridged(ids)}'], not a text")
+    return None if ids is None else list(ids)
 
 
 def _others(backends: Mapping[str, str]) -> Mapping[str, str]:

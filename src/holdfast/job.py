@@ -23,7 +23,7 @@ import msgspec
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.definition.builder import BackoffLike, as_backoff
-from holdfast.definition.definition import refuse_id, span_s, unique
+from holdfast.definition.definition import check_id, refuse_id, span_s, unique
 from holdfast.errors import DefinitionError
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import FunctionHandler, JobContext
@@ -132,6 +132,17 @@ class Job(Generic[P, C_co, R_co]):
         definition, job_id = self.definition_and_id(*args, **kwargs)
         return await self._app.dispatch_async(definition, id=job_id, returns=self._handler.returns)
 
+    if not TYPE_CHECKING:
+
+        @property
+        def enqueue_many(self) -> None:
+            """Looked for here, and found at the application; type checkers know that there is none."""
+            raise AttributeError(
+                f"a job has no enqueue_many: write  hf.enqueue_many([{self.function.__name__}.define(...), ...])",
+                name="enqueue_many",
+                obj=self,
+            )
+
     def handle(self, job_id: str) -> JobHandle[R_co]:
         """What is known of a job that was enqueued by this one; its result is read as the function declares it."""
         return self._app.handle(job_id, queue=self.template.queue, returns=self._handler.returns)
@@ -188,6 +199,9 @@ def check_options(options: Collection[str], *beside: str) -> None:
 def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
     """The definition of a job with these options."""
     check_options(options)
+    job_id = options.get("id")
+    if job_id is not None:
+        check_id(job_id)
     expires = options.get("expires")
     expires_at = expires if isinstance(expires, datetime) else None
     expires_in = None if isinstance(expires, datetime) else span_s(expires)

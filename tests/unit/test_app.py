@@ -425,6 +425,62 @@ def test_many_jobs_are_kept_under_the_ids_that_were_given(hf: Holdfast) -> None:
     assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
 
 
+def test_ids_in_one_text_are_refused(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    definitions = [send.define("ada"), send.define("bob")]
+    refused = r"^ids must be a list with one for each definition, like \['xy'\], not a text$"
+    with pytest.raises(DefinitionError, match=refused):
+        hf.enqueue_many(definitions, ids="xy")
+    with pytest.raises(DefinitionError, match=refused):
+        asyncio.run(hf.enqueue_many_async(definitions, ids="xy"))
+    assert hf.backend().counts() == {}
+
+
+def test_what_is_no_definition_is_refused_with_how_to_make_one(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    def refusal(call: Callable[..., object], *given: Any) -> str:
+        with pytest.raises(DefinitionError) as problem:
+            call(*given)
+        return str(problem.value)
+
+    def many_async(definitions: Any) -> object:
+        return asyncio.run(hf.enqueue_many_async(definitions))
+
+    for call in (hf.enqueue_many, many_async):
+        assert refusal(call, [send]) == "send is no definition of a job: pass send.define(...)"
+        assert refusal(call, [send.define("ada"), 1]) == (
+            "1 is no definition of a job: pass job.define(...), or definition() of a builder"
+        )
+        assert refusal(call, send.define("ada")) == (
+            "pass a list of definitions, like [job.define(...), ...], not one JobDefinition"
+        )
+    assert refusal(hf.enqueue, send) == "send is no definition of a job: pass send.define(...)"
+    assert hf.backend().counts() == {}
+
+
+def test_a_job_says_where_many_of_it_are_enqueued(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    assert not hasattr(send, "enqueue_many")
+    with pytest.raises(AttributeError, match=r"write  hf\.enqueue_many\(\[send\.define\(\.\.\.\), \.\.\.\]\)$"):
+        send.enqueue_many([])  # type: ignore[attr-defined] # pyright: ignore
+
+
+def test_an_id_must_be_text(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"^a job id must be text, like 'mail-7', not 7$"):
+        send.options(id=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(DefinitionError, match=r"^a job id must be text, like 'mail-7', not 7$"):
+        hf.enqueue_many([send.define("ada")], ids=[7])  # type: ignore[list-item] # pyright: ignore[reportArgumentType]
+
+
 def test_a_definition_can_be_enqueued_again_and_again(hf: Holdfast) -> None:
     definition = hf.define("mail.send", {"to": "ada"}).priority(8).definition()
     assert hf.enqueue(definition) != hf.enqueue(definition)

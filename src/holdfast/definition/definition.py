@@ -137,9 +137,20 @@ def refuse_id(job_id: str | None) -> None:
         )
 
 
+def check_definition(definition: JobDefinition) -> JobDefinition:
+    """The definition, if it is one."""
+    if not isinstance(definition, JobDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
+        name = getattr(definition, "__name__", None)
+        advice = "job.define(...), or definition() of a builder" if name is None else f"{name}.define(...)"
+        raise DefinitionError(f"{name or abridged(repr(definition))} is no definition of a job: pass {advice}")
+    return definition
+
+
 def check_id(job_id: str) -> str:
     """The job's id, if it can be one."""
-    if not isinstance(job_id, str) or not _job_id.fullmatch(job_id):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(job_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
+        raise DefinitionError(f"a job id must be text, like 'mail-7', not {abridged(repr(job_id))}")
+    if not _job_id.fullmatch(job_id):
         text = repr(job_id)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(str(job_id)):,} characters)"
         raise DefinitionError(
