@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.definition.builder import BackoffLike, as_backoff
+from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.definition.definition import check_id, refuse_id, span_s, unique
 from holdfast.errors import DefinitionError
 from holdfast.handle import AsyncJobHandle, JobHandle

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Backoff, Holdfast
 from holdfast.cli import documents
 from holdfast.cli.enqueue.instants import parse_instant
-from holdfast.cli.spec import parse_backoff
+from holdfast.definition.backoff import parse_backoff
 from holdfast.values import BackoffStrategy, Outcome
 
 from .registry import attempt, claim, lose, report

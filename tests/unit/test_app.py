@@ -471,6 +471,14 @@ def test_a_job_says_where_many_of_it_are_enqueued(hf: Holdfast) -> None:
         send.enqueue_many([])  # type: ignore[attr-defined] # pyright: ignore
 
 
+def test_a_backoff_is_written_for_a_function_as_on_the_command_line(hf: Holdfast) -> None:
+    @hf.job(backoff="fixed:1s")
+    def send(to: str) -> None: ...
+
+    assert send.define("ada").backoff == Backoff(strategy=BackoffStrategy.FIXED, base=1)
+    assert send.options(backoff="1s,1m").define("ada").backoff == Backoff(delays=(1, 60))
+
+
 def test_an_id_must_be_text(hf: Holdfast) -> None:
     @hf.job
     def send(to: str) -> None: ...

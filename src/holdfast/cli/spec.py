@@ -9,15 +9,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast.cli.options import is_span
 from holdfast.codec import encode_payload
 from holdfast.config import parse_span
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.builder import as_backoff
+from holdfast.definition.backoff import as_backoff, parse_backoff
 from holdfast.definition.definition import unique
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
-from holdfast.values import Backoff, BackoffStrategy
+from holdfast.values import Backoff
 
 Span = float | str
 Instant = Annotated[datetime, Meta(tz=True)]
@@ -27,8 +26,6 @@ _ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job"}
 # What the reference's jobs say of themselves, which is so of every new job; None stands for anything.
 _OF_NEW_JOBS: Final[dict[str, Any]] = {"state": "pending", "attempts": 0, "created_at": None, "updated_at": None}
 _EITHER: Final = (("delay", "run_at"), ("expires", "expires_at"))
-_BACKOFF_SETTINGS: Final = ("base", "multiplier", "max", "jitter")
-_HOW_BACKOFF_IS_WRITTEN: Final = "multiplier=, max= and jitter=, as in exponential:2s,multiplier=3,max=10m,jitter=10%"
 
 
 class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,44 +146,6 @@ def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
     typed = "".join(sign if sign.isprintable() else " " for sign in shlex.join(argv))
     payload = {"argv": list(argv)} if cwd is None else {"argv": list(argv), "cwd": cwd}
     return JobBuilder(COMMAND_KEY, payload).named(typed if len(typed) <= 200 else f"{typed[:199]}…")
-
-
-def parse_backoff(text: str) -> Backoff:
-    """A backoff as people write it; ValueError says how.
-
-    `fixed:10s`, `exponential:2s,multiplier=3,max=10m,jitter=10%`, or the delays one by one: `1s,5s,1m`.
-    """
-    parts = text.split(",")
-    if all(is_span(part) for part in parts):
-        return Backoff(delays=tuple(map(parse_span, parts)))
-    strategy, colon, settings = text.partition(":")
-    if strategy.strip() not in list(BackoffStrategy):
-        near = get_close_matches(strategy, BackoffStrategy, n=1)
-        guess = f" did you mean '{near[0]}'?" if near else ""
-        raise ValueError(
-            f"{strategy!r} is no strategy;{guess} choose one of {', '.join(BackoffStrategy)}, or give a list of delays"
-        )
-    values: dict[str, Any] = {}
-    for at, part in enumerate(settings.split(",") if colon else ()):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals and at == 0:
-            name, value = "base", name
-        if name not in _BACKOFF_SETTINGS or name in values:
-            raise ValueError(f"{part!r}: behind the strategy come its base and {_HOW_BACKOFF_IS_WRITTEN}")
-        values[name] = _backoff_setting(name, value)
-    return Backoff(strategy=BackoffStrategy(strategy.strip()), **values)
-
-
-def _backoff_setting(name: str, value: str) -> float:
-    if name in ("base", "max"):
-        try:
-            return parse_span(value)
-        except ValueError as problem:
-            raise ValueError(f"{name} {value!r}: {problem}") from None
-    try:
-        return float(value[:-1]) / 100 if name == "jitter" and value.endswith("%") else float(value)
-    except ValueError:
-        raise ValueError(f"{name} {value!r} is no number; {_HOW_BACKOFF_IS_WRITTEN}") from None
 
 
 def _backoff(value: str | list[float] | Backoff) -> list[float] | Backoff:

@@ -2,17 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
+from holdfast.spans import span_of
 
-_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-SPAN_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)"
-_span_pattern = re.compile(SPAN_PATTERN, re.ASCII)
 _whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -74,12 +72,7 @@ def _parse(key: Key, raw: Any) -> Any:
 
 def parse_span(raw: object) -> float:
     """Seconds from a number, or from text such as `90s`, `15m`, `2h`, `3d`."""
-    if isinstance(raw, str):
-        match = _span_pattern.fullmatch(raw.strip().lower())
-        if match is None:
-            raise ValueError("write a time span as seconds or like 90s, 15m, 2h, 3d")
-        return float(match[1]) * _UNITS[match[2]]
-    return _number(raw)
+    return span_of(raw) if isinstance(raw, str) else _number(raw)
 
 
 def _url(raw: object) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config.keys import KEYS, Key
-from holdfast.config.kinds import SPAN_PATTERN
+from holdfast.spans import SPAN_PATTERN
 
 # The draft that the language servers for TOML know best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"

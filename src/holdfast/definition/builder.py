@@ -1,15 +1,12 @@
 """`JobBuilder`: the fluent, throw-away way to write a `JobDefinition` down."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from holdfast.codec import encode_payload
+from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.definition.definition import JobDefinition, check_id, refuse_id
-from holdfast.errors import DefinitionError
-from holdfast.values import Backoff, BackoffStrategy
-
-BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
 
 
 class Dispatcher(Protocol):
@@ -42,7 +39,7 @@ class JobBuilder:
         return self._set(self._definition.with_max_retries(max_retries))
 
     def backoff(self, backoff: BackoffLike) -> "JobBuilder":
-        """A `Backoff`, the name of a strategy, or a list of delays in seconds."""
+        """A `Backoff`, a text such as `fixed:10s`, or a list of delays in seconds."""
         return self._set(self._definition.with_backoff(as_backoff(backoff)))
 
     def timeout(self, timeout: float | timedelta) -> "JobBuilder":
@@ -98,19 +95,3 @@ class JobBuilder:
     def _set(self, definition: JobDefinition) -> "JobBuilder":
         self._definition = definition
         return self
-
-
-def as_backoff(backoff: BackoffLike) -> Backoff:
-    """A `Backoff` from any of the ways to write one."""
-    if isinstance(backoff, Backoff):
-        return backoff
-    if isinstance(backoff, str):
-        if backoff not in list(BackoffStrategy):
-            raise DefinitionError(f"{backoff!r} is no backoff strategy; choose one of {', '.join(BackoffStrategy)}")
-        return Backoff(strategy=BackoffStrategy(backoff))
-    if not backoff:
-        raise DefinitionError("an empty list of delays says nothing; name the strategy 'none' to retry at once")
-    try:
-        return Backoff(delays=tuple(float(delay) for delay in backoff))
-    except (TypeError, ValueError):
-        raise DefinitionError(f"backoff delays must be numbers of seconds, not {backoff!r}") from None

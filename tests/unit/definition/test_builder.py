@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.builder import BackoffLike, as_backoff
+from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -120,6 +120,9 @@ def test_the_first_step_is_checked_too() -> None:
     [
         (Backoff(base=9), Backoff(base=9)),
         ("fixed", Backoff(strategy=BackoffStrategy.FIXED)),
+        ("fixed:1s", Backoff(strategy=BackoffStrategy.FIXED, base=1)),
+        ("exponential:2s,multiplier=3,max=10m,jitter=10%", Backoff(base=2, multiplier=3, max=600, jitter=0.1)),
+        ("1s,5s,1m", Backoff(delays=(1, 5, 60))),
         (BackoffStrategy.NONE, Backoff(strategy=BackoffStrategy.NONE)),
         ([1, 5, 30], Backoff(delays=(1.0, 5.0, 30.0))),
         ((2,), Backoff(delays=(2.0,))),
@@ -132,6 +135,13 @@ def test_a_backoff_may_be_written_in_several_ways(written: BackoffLike, meant: B
 def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DefinitionError, match="none, fixed, linear, exponential"):
         JobBuilder("mail").backoff("expnential")
+
+
+def test_a_backoff_that_cannot_be_read_is_refused_with_what_is_wrong_about_it() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"^backoff 'fixed:soon': base 'soon': write a time span as seconds or like"
+    ):
+        JobBuilder("mail").backoff("fixed:soon")
 
 
 def test_an_empty_list_of_delays_is_refused() -> None:

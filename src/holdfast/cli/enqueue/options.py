@@ -86,7 +86,7 @@ class _BackoffText(click.ParamType[str]):
     name = "backoff"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from holdfast.cli.spec import parse_backoff
+        from holdfast.definition.backoff import parse_backoff
 
         try:
             parse_backoff(str(value))

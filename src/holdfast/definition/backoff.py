@@ -1,0 +1,69 @@
+"""How long a job waits before each retry, from the ways to write it: in Python, JSON and on the command line."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any, Final, TypeAlias
+
+from holdfast.errors import DefinitionError
+from holdfast.spans import span_of
+from holdfast.values import Backoff, BackoffStrategy
+
+BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
+_SETTINGS: Final = ("base", "multiplier", "max", "jitter")
+_HOW: Final = "multiplier=, max= and jitter=, as in exponential:2s,multiplier=3,max=10m,jitter=10%"
+
+
+def as_backoff(backoff: BackoffLike) -> Backoff:
+    """A `Backoff` from any of the ways to write one."""
+    if isinstance(backoff, Backoff):
+        return backoff
+    if isinstance(backoff, str):
+        try:
+            return parse_backoff(backoff)
+        except ValueError as problem:
+            raise DefinitionError(f"backoff {backoff!r}: {problem}") from None
+    if not backoff:
+        raise DefinitionError("an empty list of delays says nothing; name the strategy 'none' to retry at once")
+    try:
+        return Backoff(delays=tuple(float(delay) for delay in backoff))
+    except (TypeError, ValueError):
+        raise DefinitionError(f"backoff delays must be numbers of seconds, not {backoff!r}") from None
+
+
+def parse_backoff(text: str) -> Backoff:
+    """A backoff as people write it; ValueError says how.
+
+    `fixed:10s`, `exponential:2s,multiplier=3,max=10m,jitter=10%`, or the delays one by one: `1s,5s,1m`.
+    """
+    parts = text.split(",")
+    with suppress(ValueError):
+        return Backoff(delays=tuple(map(span_of, parts)))
+    strategy, colon, settings = text.partition(":")
+    if strategy.strip() not in list(BackoffStrategy):
+        near = get_close_matches(strategy, BackoffStrategy, n=1)
+        guess = f" did you mean '{near[0]}'?" if near else ""
+        raise ValueError(
+            f"{strategy!r} is no strategy;{guess} choose one of {', '.join(BackoffStrategy)}, or give a list of delays"
+        )
+    values: dict[str, Any] = {}
+    for at, part in enumerate(settings.split(",") if colon else ()):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals and at == 0:
+            name, value = "base", name
+        if name not in _SETTINGS or name in values:
+            raise ValueError(f"{part!r}: behind the strategy come its base and {_HOW}")
+        values[name] = _setting(name, value)
+    return Backoff(strategy=BackoffStrategy(strategy.strip()), **values)
+
+
+def _setting(name: str, value: str) -> float:
+    if name in ("base", "max"):
+        try:
+            return span_of(value)
+        except ValueError as problem:
+            raise ValueError(f"{name} {value!r}: {problem}") from None
+    try:
+        return float(value[:-1]) / 100 if name == "jitter" and value.endswith("%") else float(value)
+    except ValueError:
+        raise ValueError(f"{name} {value!r} is no number; {_HOW}") from None
