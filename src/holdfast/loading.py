@@ -1,13 +1,18 @@
 """Finding the user's application: `MODULE:NAME`, imported as the program itself would import it."""
 
+import os
 import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 from holdfast.app import Holdfast
 from holdfast.config import find_project
 from holdfast.errors import ConfigError
+
+_OURS: Final = os.path.dirname(__file__) + os.sep
+_PYTHONS: Final = os.path.dirname(os.__file__) + os.sep
 
 
 def load_app(reference: str) -> Holdfast:
@@ -35,9 +40,22 @@ def load_app(reference: str) -> Holdfast:
 
 def _broken_module(module_name: str, problem: BaseException) -> ConfigError:
     """The failure of the user's own code, told by its own last line rather than by our frames."""
-    place = problem if isinstance(problem, SyntaxError) else traceback.extract_tb(problem.__traceback__)[-1]
+    place = problem if isinstance(problem, SyntaxError) else _place_of(problem)
     where = f"{place.filename}:{place.lineno}"
     return ConfigError(f"cannot import '{module_name}': {type(problem).__name__}: {problem} (at {where})")
+
+
+def _place_of(problem: BaseException) -> traceback.FrameSummary:
+    """Where the error was raised, or where our code or Python's own library was called that raised it."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    return next((frame for frame in reversed(frames) if _is_theirs(frame.filename)), frames[-1])
+
+
+def _is_theirs(file: str) -> bool:
+    if file.startswith((_OURS, "<frozen ")):
+        return False
+    # Installed packages may be in a folder of Python's own library.
+    return not file.startswith(_PYTHONS) or "site-packages" in file
 
 
 def _attribute(module: object, attribute: str, reference: str) -> object:

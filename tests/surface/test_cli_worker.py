@@ -104,6 +104,22 @@ def test_an_import_that_fails_inside_the_application_names_its_line(shop: Termin
     assert answer.err.endswith(f"(at {shop.project / 'broken.py'}:1)\n")
 
 
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ("@hf.job(backoff='often')\ndef add(): ...\n", "DefinitionError: backoff 'often'"),
+        ("hf.job(lambda: None)\n", "DefinitionError: "),
+        ("import json; json.loads('nothing')\n", "JSONDecodeError: "),
+    ],
+)
+def test_an_application_that_cannot_be_imported_names_its_own_line(shop: Terminal, lines: str, error: str) -> None:
+    shop.write("broken.py", f"from holdfast import Holdfast\nhf = Holdfast()\n\n{lines}")
+    answer = shop("worker", "start", "broken")
+    assert answer.code == 2
+    assert answer.err.startswith(f"holdfast: cannot import 'broken': {error}")
+    assert answer.err.endswith(f"(at {shop.project / 'broken.py'}:4)\n")
+
+
 def test_the_url_option_moves_the_application(shop: Terminal) -> None:
     url = f"sqlite:///{shop.home}/elsewhere.db"
     shop("enqueue", "--url", url, '{"id": "job1", "job": "add", "payload": {"a": 1}}')
