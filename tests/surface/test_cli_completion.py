@@ -241,6 +241,12 @@ def test_a_schema_is_found_without_its_version(terminal: Terminal) -> None:
     assert [each["name"] for each in terminal("schema", "--json").json] == list(DOCUMENTS)
 
 
+def test_a_schema_says_which_attempts_are_counted(terminal: Terminal) -> None:
+    job, log = (terminal("schema", name).json["$defs"] for name in ("job", "job.log"))
+    assert "failed in this life" in job["JobDocument"]["properties"]["attempts"]["description"]
+    assert "over all lives" in log["LogDocument"]["properties"]["attempt"]["description"]
+
+
 def test_a_schema_that_is_not_there_is_not_found(terminal: Terminal) -> None:
     answer = terminal("schema", "holdfast.helth/1")
     assert (answer.code, answer.out) == (3, "")

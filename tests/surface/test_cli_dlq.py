@@ -82,6 +82,15 @@ def test_a_dead_letter_is_given_a_new_life_with_its_history(shop: Terminal) -> N
     assert [attempt["outcome"] for attempt in job["history"]] == ["failed", "succeeded"]
 
 
+def test_attempts_are_numbered_over_all_lives_and_counted_in_one(shop: Terminal) -> None:
+    shop("dlq", "retry", "a")
+    runs = [json.loads(line) for line in shop("worker", "start", "shop", "--burst", "--json").out.splitlines()]
+    assert [run["attempt"] for run in runs if run["job_id"] == "a"] == [1]
+    assert shop.job("a")["attempts"] == 1
+    assert [one["attempt"] for one in shop("logs", "a", "--json").json] == [1, 2]
+    assert [line.split()[0] for line in shop("show", "a").out.splitlines() if line.startswith("#")] == ["#1", "#2"]
+
+
 def test_all_dead_letters_or_those_of_a_queue_are_retried(shop: Terminal) -> None:
     assert shop("dlq", "retry", "--all", "--queue", "mail").code == 0
     assert states(shop) == {**AS_IT_WAS, "c": "pending"}

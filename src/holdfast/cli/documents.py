@@ -5,9 +5,9 @@ added; none is taken away or changes its meaning.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
 
@@ -34,7 +34,7 @@ class JobDocument(Document, frozen=True, kw_only=True, tag="holdfast.job/1"):
     job: str
     name: str | None
     priority: int
-    attempts: int
+    attempts: Annotated[int, Meta(description="Runs that failed in this life of the job; its history may have more.")]
     max_retries: int | None
     crashes: int
     deliveries: int
@@ -132,7 +132,7 @@ class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1")
     """What one attempt has printed; without an outcome it is running, and has printed `start` bytes before this."""
 
     id: str
-    attempt: int
+    attempt: Annotated[int, Meta(description="Its number among all recorded attempts, over all lives of the job.")]
     delivery: int
     outcome: Outcome | None
     started_at: datetime | None

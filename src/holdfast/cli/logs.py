@@ -29,7 +29,13 @@ class NoSuchAttempt(click.ClickException):
 @click.command()
 @click.argument("job_id", metavar="ID")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@click.option("--attempt", "number", type=click.IntRange(min=1), metavar="N", help="Only of this attempt, from 1 on.")
+@click.option(
+    "--attempt",
+    "number",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only of attempt N, counted over all lives of the job.",
+)
 @jsonl_option
 @utc_option
 @url_option
