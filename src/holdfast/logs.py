@@ -15,7 +15,8 @@ __all__ = ["JsonFormatter", "RunFilter", "job_fields", "log_to_stderr"]
 
 FIELDS: Final = ("job_id", "job", "queue", "attempt", "delivery")
 FORMAT_VARIABLE: Final = "HOLDFAST_LOG_FORMAT"
-_KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "run"} | frozenset(FIELDS)
+_MADE: Final = {"message", "asctime", "taskName", "run", *FIELDS}
+_KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | _MADE
 
 
 class RunFilter(logging.Filter):
