@@ -32,7 +32,7 @@ from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown, che
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.plaintext import abridged
-from holdfast.queues.addresses import engine_of, redacted, sqlite_path
+from holdfast.queues.addresses import check_room, engine_of, is_missing, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
@@ -89,6 +89,7 @@ class Holdfast:
         self._middleware = checked(middleware)
         self._clock = clock
         self._metrics = metrics
+        self._only_looks = False
         self.backends = Backends(
             {
                 DEFAULT: url or self.settings.url or self.project.default_url,
@@ -120,9 +121,16 @@ class Holdfast:
     def _enqueue_hooks(self) -> tuple[Middleware, ...]:
         return around_enqueue(self.middleware)
 
+    def only_look(self) -> None:
+        """From now on, make no embedded database where there is none: it is an empty one, and needs no key."""
+        self._only_looks = True
+
     def _open(self, url: str) -> Opened:
-        engine, signer = self._factory().open(url)
         around = ExitStack()
+        if self._only_looks and engine_of(url) == "sqlite" and is_missing(sqlite_path(url)):
+            return Opened(*self._factory(Unsigned(), only_looks=True).open(url), around)
+        self._check_room(url)
+        engine, signer = self._factory().open(url)
         if url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
@@ -138,10 +146,15 @@ class Holdfast:
             inline = around.enter_context(self._worker(engine, signer))
             engine.attach(inline.process_once)
 
-    def _factory(self) -> BackendFactory:
+    def _check_room(self, url: str) -> None:
+        """Refuse a file below directories that are not there; those of the default place are made."""
+        if url != self.project.default_url and engine_of(url) == "sqlite":
+            check_room(sqlite_path(url))
+
+    def _factory(self, signer: Signer | None = None, *, only_looks: bool = False) -> BackendFactory:
         settings = self.settings
         return BackendFactory(
-            self._signer(),
+            signer or self._signer(),
             policy=LeasePolicy(
                 lease_s=settings.lease,
                 crash_limit=settings.crash_limit,
@@ -152,6 +165,7 @@ class Holdfast:
             max_retries=settings.max_retries,
             timeout_s=settings.timeout,
             table_prefix=settings.table_prefix,
+            only_looks=only_looks,
         )
 
     def _signer(self) -> Signer | None:
@@ -196,7 +210,9 @@ class Holdfast:
     def create_schema(self, backend: str | None = None) -> None:
         """Prepare that engine, or every one, or bring its schema up to date. On a server, that needs no key."""
         for name in self.backends.urls if backend is None else (backend,):
-            engine, signer = self._factory().open(named(name, self.backends.urls), may_share=True)
+            url = named(name, self.backends.urls)
+            self._check_room(url)
+            engine, signer = self._factory().open(url, may_share=True)
             with engine:
                 engine.create_schema()
                 if isinstance(signer, Keyring):

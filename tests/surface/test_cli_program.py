@@ -164,6 +164,7 @@ def test_inside_a_project_they_are_in_the_project(terminal: Terminal, monkeypatc
     inner.mkdir(parents=True)
     monkeypatch.chdir(inner)
     assert terminal("status").out == f"{terminal.database}\n"
+    assert terminal("enqueue", '{"job": "x"}').code == 0
     assert sorted(path.name for path in terminal.database.parent.iterdir() if path.suffix in (".db", ".key")) == [
         "jobs.db",
         "signing.key",
@@ -198,6 +199,77 @@ def test_looking_at_a_database_that_is_not_there_does_not_make_one(terminal: Ter
     assert not (terminal.home / "typo.db").exists()
 
 
+ONLY_LOOK = {
+    "status": 0,
+    "list": 0,
+    "queue list": 0,
+    "worker list": 0,
+    "dlq list": 0,
+    "show job1": 3,
+    "logs job1": 3,
+    "wait job1": 3,
+    "dlq show job1": 3,
+    "queue show mail": 3,
+    "worker show w1": 3,
+    "cancel job1": 3,
+    "retry job1": 3,
+    "delete job1 --yes": 3,
+    "queue resume mail": 0,
+    "queue reap": 0,
+    "queue purge mail": 0,
+    "queue pause mail --dry-run": 0,
+    "worker stop --all": 0,
+}
+
+
+@pytest.mark.parametrize(("words", "code"), ONLY_LOOK.items())
+@pytest.mark.parametrize("place", [None, "empty/jobs.db", "missing/deeper/jobs.db"])
+def test_where_there_is_no_database_yet_looking_finds_nothing_and_makes_nothing(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: str, code: int, place: str | None
+) -> None:
+    if place is not None:
+        monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{terminal.home}/{place}")
+    before = sorted(terminal.home.rglob("*"))
+    assert terminal(*words.split()).code == code
+    assert sorted(terminal.home.rglob("*")) == before
+
+
+def test_whoever_watches_a_database_that_is_not_there_yet_sees_what_comes(terminal: Terminal) -> None:
+    watching = terminal.start("list", "--watch=10ms", "--json")
+    assert watching.stdout is not None
+    assert json.loads(watching.stdout.readline()) == []
+    terminal("enqueue", '{"id": "job1", "job": "x"}')
+    assert any('"job1"' in line for line in watching.stdout)
+    watching.terminate()
+
+
+@pytest.mark.parametrize("named_by", ["option", "variable", "file"])
+def test_no_database_is_made_below_a_directory_that_is_not_there(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    place = terminal.home / "typo" / "app" / "jobs.db"
+    url, option = f"sqlite:///{place}", list[str]()
+    if named_by == "option":
+        option = ["--url", url]
+    elif named_by == "variable":
+        monkeypatch.setenv("HOLDFAST_URL", url)
+    else:
+        terminal.config.write_text(f'url = "{url}"\n')
+    for words in (
+        ["enqueue", '{"job": "x"}'],
+        ["worker", "start", "--burst"],
+        ["run", "--", "true"],
+        ["migrate"],
+    ):
+        sentence = refused(terminal(*option, *words), 2, place)
+        assert f"there is no directory {terminal.home}/typo, so {place} is not made below it" in sentence
+        assert f"mkdir -p {terminal.home}/typo" in sentence
+    assert not (terminal.home / "typo").exists()
+    (terminal.home / "typo").mkdir()
+    assert terminal("enqueue", *option, '{"job": "x"}').code == 0
+    assert place.exists()
+
+
 @pytest.mark.parametrize("name", ["c#", "what?", "100%", "with space", "grüße"])
 def test_a_project_may_be_called_anything(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     project = terminal.home / name
@@ -205,6 +277,7 @@ def test_a_project_may_be_called_anything(terminal: Terminal, monkeypatch: pytes
     (project / "holdfast.toml").touch()
     monkeypatch.chdir(project)
     assert terminal("status").out == f"{project}/.holdfast/jobs.db\n"
+    terminal("migrate")
     assert (project / ".holdfast" / "jobs.db").exists()
     assert sorted(path.name for path in terminal.home.iterdir()) == [name]
 
@@ -266,7 +339,7 @@ def test_a_place_that_is_refused_is_left_without_a_key_of_ours(terminal: Termina
 
 
 def test_a_database_of_a_newer_holdfast_is_left_alone(terminal: Terminal) -> None:
-    terminal("status")
+    terminal("migrate")
     database = sqlite3.connect(terminal.database)
     with database:
         database.execute("INSERT INTO holdfast_schema VALUES (99, 0)")
@@ -314,7 +387,7 @@ def test_a_wrong_signing_key_is_explained_and_not_shown(terminal: Terminal, monk
 
 
 def test_a_key_file_others_can_read_is_refused(terminal: Terminal) -> None:
-    terminal("status")
+    terminal("enqueue", '{"job": "x"}')
     key_file = terminal.database.parent / "signing.key"
     key_file.chmod(0o644)
     answer = terminal("status")
@@ -336,14 +409,14 @@ def test_a_lost_key_is_not_replaced_by_a_new_one(terminal: Terminal, monkeypatch
 
 
 def test_jobs_and_key_of_a_project_stay_out_of_its_history(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal("status")
+    terminal("enqueue", '{"job": "x"}')
     ignored = terminal.database.parent / ".gitignore"
     assert ignored.read_text() == "*\n"
     ignored.write_text("jobs.db*\n")
-    terminal("status")
+    terminal("enqueue", '{"job": "x"}')
     assert ignored.read_text() == "jobs.db*\n"
     monkeypatch.chdir(terminal.home)
-    terminal("status")
+    terminal("enqueue", '{"job": "x"}')
     assert not (terminal.home / "state" / "holdfast" / ".gitignore").exists()
 
 

@@ -200,6 +200,18 @@ def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
     ]
 
 
+def test_a_place_below_a_directory_that_is_not_there_is_a_warning(folder: Path) -> None:
+    assert said(folder, f'url = "sqlite:///{folder}/typo/app/jobs.db"\n') == [
+        (
+            True,
+            "url",
+            "url in /holdfast.toml:1: there is no directory /typo, so nothing is made below it -> "
+            "let it name another place, or make it with  mkdir -p /typo",
+        )
+    ]
+    assert said(folder, f'url = "sqlite:///{folder}/app/jobs.db"\n') == []
+
+
 def test_a_secret_that_is_given_twice_is_a_warning(folder: Path) -> None:
     both = {"HOLDFAST_SIGNING_KEY": KEY, "HOLDFAST_SIGNING_KEY_FILE": "elsewhere"}
     message = "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set, and the first wins -> unset one"

@@ -212,8 +212,9 @@ def onlooker(hf: Holdfast) -> BackendFactory:
     return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
 
 
-def existing(url: str | None, *queues: str | None, job: str | None = None) -> Holdfast:
-    """The application to look at. A file named by mistake is an error here, not a new and empty database.
+def existing(url: str | None, *queues: str | None, job: str | None = None, may_make: bool = False) -> Holdfast:
+    """The application to look at. A file that is not there is not made unless it `may_make` one: without a URL it is
+    empty, and one that a URL names by mistake is an error.
 
     Without a URL, what is about some queues, or about a job, is about the backend they are in.
     """
@@ -221,6 +222,8 @@ def existing(url: str | None, *queues: str | None, job: str | None = None) -> Ho
     from holdfast.queues.addresses import sqlite_path, sqlite_prefix
 
     hf = Holdfast.at(url)
+    if not may_make:
+        hf.only_look()
     named = [queue for queue in queues if queue is not None]
     if url is None and named:
         hf.relocate(hf.backends.name_for_all(named), alone=True)

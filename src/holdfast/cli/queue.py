@@ -220,7 +220,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
-    with existing(url, *chosen) as hf:
+    with existing(url, *chosen, may_make=not dry_run) as hf:
         say_where(hf.location)
         unknown = {} if as_json else unknown_queues(hf.backend(), *chosen)
         if not dry_run:

@@ -4,6 +4,7 @@
 """
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import engine_of, sqlite_path
+from holdfast.queues.addresses import engine_of, missing_above, sqlite_path
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import BackendFactory, check_driver, missing_key
 from holdfast.queues.signing import Unsigned
@@ -124,6 +125,14 @@ def _paths(reading: Reading) -> Iterator[Problem]:
         elif not above.is_dir():
             message = f"{name} {found.origin.where}: {above} is no directory, so nothing can be kept below it"
             yield Problem(message=message, advice="let it name another place", key=key, origin=found.origin)
+        elif place != reading.project.default_url and (missing := missing_above(file)) is not None:
+            yield Problem(
+                message=f"{name} {found.origin.where}: there is no directory {missing}, so nothing is made below it",
+                advice=f"let it name another place, or make it with  mkdir -p {shlex.quote(str(missing))}",
+                key=key,
+                origin=found.origin,
+                warning=True,
+            )
 
 
 def standing_above(file: Path) -> Path:

@@ -4,6 +4,7 @@ Apart from `opening.py`, which needs the engines' contract: the settings, `--hel
 """
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -65,6 +66,32 @@ def sqlite_path(url: str) -> Path:
     if path == ":memory:":
         raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
     return Path(path).expanduser().absolute()
+
+
+def check_room(file: Path) -> None:
+    """Refuse a place for a database below a directory that is not there."""
+    if (missing := missing_above(file)) is not None:
+        raise ConfigError(
+            f"there is no directory {missing}, so {file} is not made below it: name another url, or make it with  "
+            f"mkdir -p {shlex.quote(str(missing))}"
+        )
+
+
+def missing_above(file: Path) -> Path | None:
+    """The directory that has to be there before a database is made: one is made for it, more were hardly meant."""
+    above = file.parent.parent
+    return above if is_missing(above) else None
+
+
+def is_missing(file: Path) -> bool:
+    """Whether a file is surely not there; of one that cannot be looked for, whoever opens it is told why."""
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sqlite_prefix(url: str) -> str | None:

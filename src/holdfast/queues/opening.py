@@ -27,7 +27,10 @@ _DRIVERS: Final = {
 
 
 class BackendFactory:
-    """Opens engines. Without a signer of its own it makes a key where one may be made: beside an embedded file."""
+    """Opens engines. Without a signer of its own it makes a key where one may be made: beside an embedded file.
+
+    If it `only_looks`, an embedded file that is not there is not made, and is empty to whoever asks.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class BackendFactory:
         max_retries: int = DEFAULT_MAX_RETRIES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         table_prefix: str = "holdfast_",
+        only_looks: bool = False,
     ) -> None:
         self._signer = signer
         self._policy = policy
@@ -45,6 +49,7 @@ class BackendFactory:
         self._max_retries = max_retries
         self._timeout_s = timeout_s
         self._prefix = table_prefix
+        self._only_looks = only_looks
 
     def open(self, url: str, *, may_share: bool = False) -> tuple[Engine, Signer]:
         """The engine of a URL, and the keys its messages are signed with.
@@ -97,7 +102,14 @@ class BackendFactory:
         prefix = self._prefix if asked is None else asked
 
         def opened(signer: Signer) -> SqliteBackend:
-            return SqliteBackend(path, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix)
+            return SqliteBackend(
+                path,
+                self._envelopes(signer),
+                policy=self._policy,
+                clock=self._clock,
+                prefix=prefix,
+                only_looks=self._only_looks,
+            )
 
         if self._signer is None and not may_share and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:

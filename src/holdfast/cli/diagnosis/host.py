@@ -17,7 +17,7 @@ from holdfast.cli.options import onlooker
 from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.config.checking import standing_above
 from holdfast.errors import HoldfastError
-from holdfast.queues.addresses import engine_of, redacted, sqlite_path
+from holdfast.queues.addresses import engine_of, missing_above, redacted, sqlite_path
 from holdfast.queues.backends import sqlite_file
 from holdfast.queues.keyfiles import key_path
 from holdfast.values import WorkerState
@@ -68,7 +68,7 @@ def path_findings(hf: Holdfast) -> Findings:
         )
     elif database.is_file():
         yield fine("paths", f"jobs {database}")
-    elif not database.is_dir():
+    elif not database.is_dir() and (missing_above(database) is None or hf.url == project.default_url):
         yield note("paths", f"{database} does not exist yet; it is made when it is first needed")
 
 

@@ -264,9 +264,10 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         policy: LeasePolicy = DEFAULT_POLICY,
         clock: Clock = SYSTEM_CLOCK,
         prefix: str = "holdfast_",
+        only_looks: bool = False,
     ) -> None:
         super().__init__(envelopes, policy=policy, clock=clock)
-        self.file = SqliteFile(Path(path), clock=clock, prefix=prefix)
+        self.file = SqliteFile(Path(path), clock=clock, prefix=prefix, only_looks=only_looks)
 
         @cache
         def with_prefix(statement: str) -> str:

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+from holdfast.queues.addresses import is_missing
 from holdfast.queues.backends.migrations import Migration, read_migrations
 from holdfast.queues.backends.sqlite_watch import CommitWatch
 from holdfast.queues.contract import EngineInfo
@@ -71,9 +72,12 @@ class _Handle:
 
 
 class SqliteFile:
-    """The file and its connections. `write` runs a function in one transaction and retries it while others write."""
+    """The file and its connections. `write` runs a function in one transaction and retries it while others write.
 
-    def __init__(self, path: Path, *, clock: Clock, prefix: str) -> None:
+    Who `only_looks` does not make it: as long as it is not there, reads and writes meet an empty one in memory.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock, prefix: str, only_looks: bool = False) -> None:
         if sqlite3.sqlite_version_info < MIN_VERSION:
             raise ConfigError(
                 f"this Python is linked with SQLite {sqlite3.sqlite_version}; Holdfast needs "
@@ -83,6 +87,7 @@ class SqliteFile:
         self.path = path.absolute()
         self.prefix = prefix
         self._clock = clock
+        self._only_looks = only_looks
         # SQLite keeps its log beside the file itself, not beside a link to it.
         self._wal_path = Path(f"{os.path.realpath(self.path)}-wal")
         self._checkpoint_above = WAL_LIMIT_BYTES
@@ -131,6 +136,9 @@ class SqliteFile:
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a short read; nothing is kept open behind it."""
         try:
+            if self._only_looks and is_missing(self.path):
+                with closing(self._nothing()) as connection:
+                    return query(connection)
             handle = self._used_handle()
             try:
                 return query(handle.connection)
@@ -142,6 +150,9 @@ class SqliteFile:
     def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
         try:
+            if self._only_looks and is_missing(self.path):
+                with closing(self._nothing()) as connection:
+                    return self._transact(connection, work)
             handle = self._used_handle()
             try:
                 answer = _patiently(lambda: self._transact(handle.connection, work))
@@ -328,6 +339,12 @@ class SqliteFile:
             connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
+        return connection
+
+    def _nothing(self) -> sqlite3.Connection:
+        """What a file is like in which nothing has been kept yet."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._transact(connection, self._apply)
         return connection
 
     def begin(self) -> sqlite3.Connection:
