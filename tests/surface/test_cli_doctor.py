@@ -29,14 +29,15 @@ Document = Mapping[str, Any]
 
 
 def findings(terminal: Terminal, *words: str, code: int | None = None) -> list[Document]:
-    """What the doctor finds; each that is not well says what to do."""
+    """What the doctor finds; each that is not well has an advice, unless the words of `config check` say what to do."""
     answer = terminal("doctor", "--json", *words)
     document = answer.json
     found: list[Document] = document["findings"]
     assert document["schema"] == "holdfast.doctor/1"
     assert document["ok"] == all(each["level"] != "error" for each in found)
     assert answer.code == (0 if document["ok"] else 1) if code is None else code
-    assert all(each["advice"] for each in found if each["level"] in ("warning", "error")), found
+    bad = [each for each in found if each["level"] in ("warning", "error")]
+    assert all(each["advice"] or each["check"] in ("settings", "keys") for each in bad), found
     return found
 
 
@@ -96,6 +97,8 @@ def test_a_setting_that_cannot_be_read_is_a_finding(terminal: Terminal) -> None:
     assert level == "error"
     assert "lease = 0.5" in sentence
     assert "out of range" in sentence
+    last = findings(terminal)[-1]
+    assert (last["check"], last["message"]) == ("the rest", "was not looked at: set that right, and ask again")
 
 
 # Paths, permissions, file systems
@@ -487,6 +490,30 @@ def test_advice_is_printed_whole_and_sentences_fit_the_terminal(
     words = [line for line in lines if "→" not in line and "/" not in line]
     assert all(len(line) <= 60 for line in words)
     assert lines[-1] == "1 warning"
+
+
+COMMAND = "python -c 'import secrets; print(secrets.token_hex(32))'"
+
+
+@pytest.mark.parametrize("width", [None, "60"])
+def test_a_command_in_a_sentence_is_printed_whole(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, width: str | None
+) -> None:
+    terminal.config.write_text('url = "redis://127.0.0.1:1/0"\n')
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", width)
+    lines = terminal("doctor").out.splitlines()
+    [told] = [line for line in lines if COMMAND in line]
+    assert told.startswith("✗ keys") if width is None else told.strip() == COMMAND
+
+
+def test_in_a_pipe_a_finding_is_one_line(terminal: Terminal) -> None:
+    terminal.config.write_text(f'url = "sqlite:///{terminal.home}/{"long" * 30}/{"way" * 30}/jobs.db"\n')
+    lines = terminal("doctor").out.splitlines()
+    [at] = [at for at, line in enumerate(lines) if line.endswith("so nothing is made below it")]
+    told, advice = lines[at : at + 2]
+    assert told.startswith(f"⚠ settings    url in {terminal.config}:1: there is no directory {terminal.home}/long")
+    assert advice.startswith("              → let it name another place, or make it with  mkdir -p ")
 
 
 def test_the_database_is_still_ours_alone(worked: Terminal) -> None:

@@ -19,11 +19,9 @@ class Verdict(NamedTuple):
 
 
 def checked(terminal: Terminal, *words: str) -> list[Verdict]:
-    """What `config check` says; where the message says what to do, the doctor only asks to do it."""
+    """What `config check` says; where the message says what to do, there is no advice."""
     return [
-        Verdict(
-            "warning" if one["warning"] else "error", one["message"], one["advice"] or "set that right, and ask again"
-        )
+        Verdict("warning" if one["warning"] else "error", one["message"], one["advice"])
         for one in terminal("config", "check", "--json", *words).json["problems"]
     ]
 
@@ -52,6 +50,10 @@ def key_beside(terminal: Terminal) -> None:
 
 def ignored_table(terminal: Terminal) -> None:
     terminal.write("pyproject.toml", "[tool.holdfast]\nlease = 5\n")
+
+
+def missing_directory(terminal: Terminal) -> None:
+    terminal.config.write_text(f'url = "sqlite:///{terminal.home}/typo/app/jobs.db"\n')
 
 
 def directory_as_a_file(terminal: Terminal) -> None:
@@ -86,6 +88,7 @@ PLANTED: dict[str, Plant] = {
     "another server without a key": '[backends]\nmail = "redis://127.0.0.1:1/0"\n',
     "a password that others read": 'url = "redis://:hunter2@127.0.0.1:1/0"\n',
     "another password that others read": '[backends]\nmail = "redis://:hunter2@127.0.0.1:1/0"\n',
+    "a directory that is not there": missing_directory,
     "a directory as a file": directory_as_a_file,
     "a file as a directory": 'url = "sqlite:///holdfast.toml/jobs.db"\n',
     "an engine": 'url = "nosql://db/shop"\n',

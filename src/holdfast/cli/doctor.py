@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 MARKS: Final = {
     Level.OK: ("✓", "*", GOOD),
     Level.NOTE: ("•", "-", FAINT),
-    Level.WARNING: ("!", "!", DOUBTFUL),
+    Level.WARNING: ("⚠", "!", DOUBTFUL),
     Level.ERROR: ("✗", "x", BAD),
 }
 WIDEST: Final = 110
+_UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
 
 class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
@@ -83,13 +84,13 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
 
 def _refused(problem: HoldfastError, url: str | None, before: Sequence[Finding]) -> list[Finding]:
     """Why nothing more can be looked at: all that is wrong with the settings, and what else it is."""
-    from holdfast.cli.diagnosis.settings import SET_IT_RIGHT, is_told, problem_findings
+    from holdfast.cli.diagnosis.settings import is_told, problem_findings
     from holdfast.config.checking import check_settings
 
     told = [one for one in problem_findings(check_settings(settings_at(url))) if one not in before]
     if not is_told(problem, told):
-        told.append(error("settings", str(problem), SET_IT_RIGHT))
-    return told
+        told.append(error("settings", str(problem)))
+    return [*told, note("the rest", "was not looked at: set that right, and ask again")]
 
 
 def _examined(
@@ -197,12 +198,13 @@ def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator
 
 
 def _print(findings: list[Finding]) -> None:
-    width = min(columns() or WIDEST, WIDEST)
+    width = columns()
     for finding in findings:
         good, ascii_only, colour = MARKS[finding.level]
         mark = glyph(good, ascii_only)
         head = f"{mark} {finding.check:<12}"
-        lines = textwrap.wrap(plain(finding.message), max(20, width - len(head))) or [""]
+        room = None if width is None else max(20, min(width, WIDEST) - len(head))
+        lines = _wrapped(plain(finding.message), room)
         click.echo(f"{paint(mark, colour)} {finding.check:<12}{lines[0]}")
         for line in lines[1:]:
             click.echo(f"{' ' * len(head)}{line}")
@@ -211,6 +213,15 @@ def _print(findings: list[Finding]) -> None:
             click.echo(f"{' ' * len(head)}{paint(glyph('→', '>'), colour)} {plain(finding.advice)}")
     counts = {level: sum(finding.level is level for finding in findings) for level in (Level.ERROR, Level.WARNING)}
     click.echo(_verdict(counts[Level.ERROR], counts[Level.WARNING]))
+
+
+def _wrapped(message: str, width: int | None) -> list[str]:
+    """The lines of a message. Between two spaces and the next two stands a command, which is kept whole."""
+    parts = message.split("  ")
+    parts[1::2] = [part.replace(" ", _UNBROKEN) for part in parts[1::2]]
+    whole = "  ".join(parts)
+    lines = [whole] if width is None else textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_UNBROKEN, " ") for line in lines] or [""]
 
 
 def _verdict(errors: int, warnings: int) -> str:

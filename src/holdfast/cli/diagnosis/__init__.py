@@ -36,9 +36,9 @@ def note(check: str, message: str, advice: str = "") -> Finding:
     return Finding(check=check, level=Level.NOTE, message=message, advice=advice)
 
 
-def warning(check: str, message: str, advice: str) -> Finding:
+def warning(check: str, message: str, advice: str = "") -> Finding:
     return Finding(check=check, level=Level.WARNING, message=message, advice=advice)
 
 
-def error(check: str, message: str, advice: str) -> Finding:
+def error(check: str, message: str, advice: str = "") -> Finding:
     return Finding(check=check, level=Level.ERROR, message=message, advice=advice)

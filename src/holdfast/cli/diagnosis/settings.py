@@ -11,7 +11,6 @@ from holdfast.cli.output import span
 from holdfast.config import KEYS, Found, Origin, Place, Problem, Reading, Settings, read_settings
 
 ABOUT_KEYS = frozenset({"signing-key", "signing-key-file", "verify", "allow-unsigned"})
-SET_IT_RIGHT = "set that right, and ask again"
 
 
 def reading_of(hf: Holdfast, url: str | None) -> Reading:
@@ -38,11 +37,11 @@ def given_key(hf: Holdfast) -> str | None:
 
 
 def problem_findings(problems: Iterable[Problem]) -> Findings:
-    """Problems of settings as findings."""
+    """Problems of settings as findings; of some the message says what to do."""
     for problem in problems:
         tell = warning if problem.warning else error
         check = "keys" if problem.key in ABOUT_KEYS else "settings"
-        yield tell(check, problem.message, problem.advice or SET_IT_RIGHT)
+        yield tell(check, problem.message, problem.advice)
 
 
 def is_told(problem: Exception, told: Iterable[Finding]) -> bool:
