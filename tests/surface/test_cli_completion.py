@@ -181,6 +181,27 @@ def test_a_real_bash_completes(shop: Terminal) -> None:
     assert second == "version"
 
 
+def test_a_program_that_is_not_there_is_no_noise_at_the_prompt(terminal: Terminal) -> None:
+    script, bash = terminal("completion", "show", "bash").out, shutil.which("bash")
+    assert bash is not None
+    for program in ("holdfast", "queuectl"):
+        ask = f"{script}\nCOMP_WORDS=(./{program} sh) COMP_CWORD=1\n_{program}_completion ./{program}"
+        done = subprocess.run([bash, "-c", ask], cwd=terminal.project, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_script_silences_the_program_it_asks(terminal: Terminal, shell: str) -> None:
+    asking = f"_HOLDFAST_COMPLETE={shell}_complete"
+    lines = [line for line in terminal("completion", "show", shell).out.splitlines() if asking in line]
+    assert len(lines) == 2
+    assert all(" 2>/dev/null)" in line for line in lines)
+    [line] = [
+        line for line in terminal.program(_HOLDFAST_COMPLETE=f"{shell}_source").out.splitlines() if asking in line
+    ]
+    assert " 2>/dev/null)" in line
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_installing_twice_is_installing_once(terminal: Terminal, shell: str) -> None:
     files = [Path(name) for name in terminal("completion", "install", shell, "--json").json["files"]]

@@ -36,15 +36,21 @@ def completer(shell: str, root: click.Command, program: str = PROGRAMS[0]) -> Sh
     return kind(root, {}, program, COMPLETING)
 
 
+def script_for(shell: str, root: click.Command, program: str = PROGRAMS[0]) -> str:
+    """What makes this shell ask; where the program is not there, nobody wants to read that at a prompt."""
+    asked = "$1" if shell == "bash" else program
+    return completer(shell, root, program).source().strip().replace(f" {asked})", f" {asked} 2>/dev/null)")
+
+
 def answer_shell(root: click.Group, instruction: str) -> int:
     """Answer a shell that asks `bash_complete`; to `bash_source`, the script that makes it ask."""
     shell, _, verb = instruction.partition("_")
     if shell not in SHELLS or verb not in ("complete", "source"):
         return 1
-    ours = completer(shell, root)
     if verb == "source":
-        click.echo(ours.source())
+        click.echo(script_for(shell, root))
         return 0
+    ours = completer(shell, root)
     with suppress(Exception):  # nobody wants to read a traceback at a prompt
         words, incomplete = ours.get_completion_args()
         for item in offers(words, incomplete, ours):

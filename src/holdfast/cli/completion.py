@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from holdfast.cli.completing import PROGRAMS, SHELLS, completer
+from holdfast.cli.completing import PROGRAMS, SHELLS, script_for
 from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option
 from holdfast.cli.output import glyph, print_json, say
@@ -102,7 +102,7 @@ def install(ctx: click.Context, shell: str, dry_run: bool, as_json: bool) -> Non
 def _script(ctx: click.Context, shell: str) -> str:
     """For both names of the program: each is asked under its own, with the variable they share."""
     root = ctx.find_root().command
-    return "\n".join(completer(shell, root, program).source().strip() for program in PROGRAMS)
+    return "\n".join(script_for(shell, root, program) for program in PROGRAMS)
 
 
 def _texts(ctx: click.Context, shell: str) -> dict[Path, str]:
@@ -110,7 +110,7 @@ def _texts(ctx: click.Context, shell: str) -> dict[Path, str]:
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     root = ctx.find_root().command
-    scripts = {name: f"{completer(shell, root, name).source().strip()}\n" for name in PROGRAMS}
+    scripts = {name: f"{script_for(shell, root, name)}\n" for name in PROGRAMS}
     match shell:
         case "bash":
             # bash-completion loads the file that has the command's name.
