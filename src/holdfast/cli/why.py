@@ -24,7 +24,7 @@ _DEATHS: Final = {
     DeadReason.BAD_SIGNATURE: "its message was signed by nobody its worker trusts; it was never started",
     DeadReason.UNDECODABLE: "its message could not be read; it was never started",
     DeadReason.WRONG_QUEUE: "its message belongs to another queue; it was never started",
-    DeadReason.HANDLER_FORBIDDEN: "its queue does not allow its handler; it was never started",
+    DeadReason.HANDLER_FORBIDDEN: "its queue forbids its handler, or its worker its command; it was never started",
     DeadReason.NO_RETRY: "it failed with an error that is not to be retried",
     DeadReason.PARENT_FAILED: "what it depends on failed",
 }

@@ -79,7 +79,8 @@ def check_command(argv: Sequence[str], allowed: Collection[str]) -> None:
     setting = shlex.quote(",".join([*sorted(allowed), program]))
     raise CommandForbidden(
         f"command {program!r} is not allowed here; allow it with  holdfast config set allowed-commands {setting}  "
-        f"or start the worker with  --allow {shlex.quote(program)}"
+        f"or start the worker with  --allow {shlex.quote(program)}  "
+        "(workers that run have to be started anew, and jobs they refused retried)"
     )
 
 

@@ -389,7 +389,8 @@ def test_nothing_is_allowed_unless_somebody_allowed_it() -> None:
         check_command(["sleep", "2"], [])
     assert str(raised.value) == (
         "command 'sleep' is not allowed here; allow it with  holdfast config set allowed-commands sleep  "
-        "or start the worker with  --allow sleep"
+        "or start the worker with  --allow sleep  "
+        "(workers that run have to be started anew, and jobs they refused retried)"
     )
 
 
