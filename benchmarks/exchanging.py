@@ -16,11 +16,14 @@ import redis
 
 from holdfast import Holdfast
 from holdfast.clock import span_us
-from holdfast.queues.backends import mysql, mysql_claims, mysql_connections, postgres
-from holdfast.queues.backends import redis as redis_engine
-from holdfast.queues.backends.postgres_connections import PostgresConnections
-from holdfast.queues.backends.postgres_inspector import numbers
 from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token
+from holdfast.queues.engines.mysql import claims as mysql_claims
+from holdfast.queues.engines.mysql import connections as mysql_connections
+from holdfast.queues.engines.mysql import jobs as mysql
+from holdfast.queues.engines.postgres import jobs as postgres
+from holdfast.queues.engines.postgres.connections import PostgresConnections
+from holdfast.queues.engines.postgres.records import numbers
+from holdfast.queues.engines.redis import jobs as redis_engine
 from holdfast.values import DEFAULT_QUEUE, Ack, AttemptRecord, JobLease, Outcome
 from servers import MariadbPlace, Place, PostgresPlace, RedisPlace
 

@@ -13,7 +13,7 @@ import psycopg
 import pymysql
 from pymysql.constants import CLIENT
 
-from holdfast.queues.backends import mysql_connections
+from holdfast.queues.engines.mysql import connections as mysql_connections
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

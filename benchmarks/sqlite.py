@@ -18,9 +18,9 @@ from pathlib import Path
 
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends import sqlite as engine
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.sqlite import jobs as engine
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, AttemptRecord, Outcome, Settlement

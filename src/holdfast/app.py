@@ -140,7 +140,7 @@ class Holdfast:
         return Opened(engine, signer, around)
 
     def _work_inline(self, engine: Engine, signer: Signer, around: ExitStack) -> None:
-        from holdfast.queues.backends.sync import SyncBackend
+        from holdfast.queues.engines.memory.sync import SyncBackend
 
         if isinstance(engine, SyncBackend):
             inline = around.enter_context(self._worker(engine, signer))

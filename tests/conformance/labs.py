@@ -7,10 +7,10 @@ from contextlib import contextmanager
 import psycopg
 
 from holdfast.clock import Clock
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 

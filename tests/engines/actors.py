@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.backends import sqlite, sqlite_file
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.sqlite import connections as sqlite_file
+from holdfast.queues.engines.sqlite import jobs as sqlite
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
 
 from .sqlite_site import CountingClock, count_inotify, job, opened

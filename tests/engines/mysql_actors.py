@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.backends.mysql import MysqlBackend
 from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, JobLease

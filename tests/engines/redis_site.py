@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends.redis import RedisBackend
+from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import JobEnvelope

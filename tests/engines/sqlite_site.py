@@ -10,10 +10,10 @@ from pathlib import Path
 from holdfast.clock import SYSTEM_CLOCK, Clock, SystemClock
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends import sqlite_file
-from holdfast.queues.backends.migrations import Migration
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, LeasePolicy
+from holdfast.queues.engines.sqlite import connections as sqlite_file
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.tables.migrations import Migration
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope

@@ -4,11 +4,11 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import (

@@ -16,12 +16,14 @@ from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.backends import mysql, mysql_claims, mysql_connections
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.mysql_address import MysqlAddress
-from holdfast.queues.backends.mysql_connections import Session, mark_of
-from holdfast.queues.backends.mysql_schema import migrations
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.mysql import claims as mysql_claims
+from holdfast.queues.engines.mysql import connections as mysql_connections
+from holdfast.queues.engines.mysql import jobs as mysql
+from holdfast.queues.engines.mysql.address import MysqlAddress
+from holdfast.queues.engines.mysql.connections import Session, mark_of
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.mysql.migrations import migrations
 from holdfast.values import (
     Ack,
     AttemptRecord,

@@ -13,9 +13,9 @@ import pytest
 
 from holdfast.clock import Clock
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.postgres_connections import Connection
 from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
+from holdfast.queues.engines.postgres.connections import Connection
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.testing import Lab

@@ -14,11 +14,12 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.backends import postgres, retention
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.postgres_connections import Connection, PostgresConnections
-from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS
 from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.engines.postgres import jobs as postgres
+from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.postgres.records import NOW, NOW_IS
+from holdfast.queues.engines.tables import retention as retention
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, NotSupported, SchemaTooNew
-from holdfast.queues.backends import redis as engine_module
-from holdfast.queues.backends.redis import RedisBackend
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.redis import jobs as engine_module
+from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.values import (
     Ack,
     DeadReason,
@@ -219,7 +219,7 @@ def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engin
 def test_jobs_that_completed_together_are_forgotten_a_few_at_a_time(
     server: RedisServer, engine: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.queues.backends.redis_inspector.SIFT_BYTES", 3000)
+    monkeypatch.setattr("holdfast.queues.engines.redis.records.SIFT_BYTES", 3000)
     engine.accept([job() for _ in range(130)])
     engine.settle([Ack(lease=lease) for lease in taken(engine, 130)])
     assert engine.purge([JobState.COMPLETED]) == 130
@@ -228,7 +228,7 @@ def test_jobs_that_completed_together_are_forgotten_a_few_at_a_time(
 
 
 def test_a_search_looks_further_than_one_call_does(engine: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.queues.backends.redis_inspector.LOOK_AT", 7)
+    monkeypatch.setattr("holdfast.queues.engines.redis.records.LOOK_AT", 7)
     engine.accept([job(f"job{number:02}", queue="rare" if number % 20 == 3 else "default") for number in range(60)])
     first = engine.find(JobFilter(queue="rare"), limit=2)
     assert [view.id for view in first.jobs] == ["job43", "job23"]

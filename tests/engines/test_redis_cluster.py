@@ -10,10 +10,13 @@ import pytest
 
 from holdfast.clock import SYSTEM_CLOCK, from_us
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.backends import redis, redis_connections, redis_inspector, redis_workers
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.redis_connections import RedisConnections, Script
 from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.engines.redis import connections as redis_connections
+from holdfast.queues.engines.redis import jobs as redis
+from holdfast.queues.engines.redis import records as redis_inspector
+from holdfast.queues.engines.redis import workers as redis_workers
+from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.values import (
     Ack,
     CancelAnswer,

@@ -15,8 +15,10 @@ import pymysql
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends import mysql_connections, postgres_connections, redis_connections
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.mysql import connections as mysql_connections
+from holdfast.queues.engines.postgres import connections as postgres_connections
+from holdfast.queues.engines.redis import connections as redis_connections
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import Ack

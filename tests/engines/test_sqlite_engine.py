@@ -11,11 +11,12 @@ import pytest
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import IdConflict
-from holdfast.queues.backends import sqlite, sqlite_file
-from holdfast.queues.backends import sqlite_inspector as inspector
-from holdfast.queues.backends.records import PRUNE_BATCH
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import TOMBSTONE_S, new_owner_token
+from holdfast.queues.engines.sqlite import connections as sqlite_file
+from holdfast.queues.engines.sqlite import jobs as sqlite
+from holdfast.queues.engines.sqlite import records as inspector
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.tables.rows import PRUNE_BATCH
 from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
 
 from ..faults.processes import Programs, until

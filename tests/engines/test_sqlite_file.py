@@ -19,10 +19,10 @@ import pytest
 from holdfast.clock import ManualClock, to_us
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
 from holdfast.execution.timeout import JobInterrupted, Timeout
-from holdfast.queues.backends import sqlite_file
-from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.backends.sqlite_file import WAL_LIMIT_BYTES
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.sqlite import connections as sqlite_file
+from holdfast.queues.engines.sqlite.connections import WAL_LIMIT_BYTES
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.values import AttemptRecord, JobState, Outcome, Progress
 
 from ..faults.processes import Programs, until

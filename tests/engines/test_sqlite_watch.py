@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.backends import sqlite, sqlite_watch
-from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.backends.sqlite_watch import PAUSE_S, CommitWatch, Inotify
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.sqlite import jobs as sqlite
+from holdfast.queues.engines.sqlite import watch as sqlite_watch
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.watch import PAUSE_S, CommitWatch, Inotify
 
 from ..faults.processes import Programs, until
 from .sqlite_site import CountingClock, count_inotify, job, opened, stranger

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import FORGET_LOST_S, TOMBSTONE_S, new_owner_token
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.values import DeadReason, JobLease, JobState, Progress, StopOrder, WorkerReport
 
 from .sqlite_site import job, opened, stranger

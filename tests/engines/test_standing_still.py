@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable, ConfigError
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.postgres_connections import ANSWER_TIMEOUT_S, PostgresConnections
 from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.postgres.connections import ANSWER_TIMEOUT_S, PostgresConnections
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.queues.backends.sqlite import SqliteBackend
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 
 from .terminal import Terminal
 

@@ -18,8 +18,8 @@ from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
 from holdfast.cli.worker.command import start
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends.sqlite_glance import NAMES, glance
 from holdfast.queues.contract import new_owner_token
+from holdfast.queues.engines.sqlite.glance import NAMES, glance
 from holdfast.search import parse
 from holdfast.search.parsing import ALIASES, FIELDS
 from holdfast.values import DeadReason, JobState

@@ -17,8 +17,8 @@ from holdfast.cli.diagnosis import Level
 from holdfast.cli.diagnosis.settings import worker_option_findings
 from holdfast.cli.diagnosis.store import clock_findings, heard_findings
 from holdfast.config import Settings
-from holdfast.queues.backends import sqlite_file
 from holdfast.queues.contract import EngineInfo
+from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.signing import SigningKey
 
 from ..servers.places import SERVERS, Place

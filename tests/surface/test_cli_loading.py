@@ -19,7 +19,7 @@ RUNNING = {
 }
 # What opens a store.
 STORING = {"holdfast.app", "holdfast.queues.contract", "holdfast.queues.opening", "holdfast.handlers"}
-ENGINES = {"holdfast.queues.backends.memory", "holdfast.queues.backends.sync", "psycopg", "pymysql", "redis"}
+ENGINES = {"holdfast.queues.engines.memory.jobs", "holdfast.queues.engines.memory.sync", "psycopg", "pymysql", "redis"}
 SLOW = {"dataclasses", "http.client", "logging", "ssl", "subprocess", "textual", "tomlkit"}
 # The words before the cursor, what is offered, and what has not to be loaded for that.
 COMPLETED = (
@@ -72,7 +72,7 @@ def test_the_help_of_no_command_loads_what_the_command_works_with(terminal: Term
 
 def test_completing_loads_no_engine(terminal: Terminal) -> None:
     terminal("enqueue", '{"id": "job1", "job": "send", "queue": "mail"}')
-    always = {*RUNNING, *STORING, *ENGINES, *SLOW, "holdfast.queues.backends.sqlite"}
+    always = {*RUNNING, *STORING, *ENGINES, *SLOW, "holdfast.queues.engines.sqlite.jobs"}
     for words, says, unwanted in COMPLETED:
         asked = {
             "_HOLDFAST_COMPLETE": "bash_complete",
@@ -87,5 +87,5 @@ def test_completing_loads_no_engine(terminal: Terminal) -> None:
 def test_looking_at_jobs_loads_nothing_that_runs_them(terminal: Terminal) -> None:
     terminal("enqueue", '{"id": "job1", "job": "send", "queue": "mail"}')
     modules = loaded(terminal, "-m", "holdfast", "list", says="job1")
-    assert "holdfast.queues.backends.sqlite" in modules
+    assert "holdfast.queues.engines.sqlite.jobs" in modules
     assert not list(among(modules, {*RUNNING, *ENGINES, "http.client", "ssl", "textual", "tomlkit"}))

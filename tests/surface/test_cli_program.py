@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.cli import COMMANDS
 from holdfast.errors import BackendError
-from holdfast.queues.backends.sqlite_inspector import SqliteInspector
+from holdfast.queues.engines.sqlite.records import SqliteInspector
 
 from .terminal import Answer, Terminal
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from holdfast import Holdfast
-from holdfast.queues.backends.sqlite_inspector import SqliteInspector
+from holdfast.queues.engines.sqlite.records import SqliteInspector
 from holdfast.values import DeadReason, JobFilter
 
 from .registry import claim

@@ -23,9 +23,9 @@ from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Settings
 from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.queues.backends.records import CODES, FORGOTTEN, WAITING
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import effect_of
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.tables.rows import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses

@@ -7,22 +7,20 @@ import msgspec
 import pytest
 
 from holdfast.queues.addresses import ALIASES, SCHEMES
-from holdfast.queues.backends import (
-    memory,
-    mysql_address,
-    mysql_connections,
-    postgres_connections,
-    redis_connections,
-    sqlite_file,
-)
-from holdfast.queues.backends.memory import MemoryBackend
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities
+from holdfast.queues.engines.memory import jobs as memory
+from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.sync import SyncBackend
+from holdfast.queues.engines.mysql import address as mysql_address
+from holdfast.queues.engines.mysql import connections as mysql_connections
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.postgres import connections as postgres_connections
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.redis import connections as redis_connections
+from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.sqlite import connections as sqlite_file
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
 ENGINES = {

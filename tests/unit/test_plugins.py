@@ -16,7 +16,7 @@ from holdfast.queues.signing import Keyring, SigningKey
 
 THEIRS = """
 from holdfast import Handler, Holdfast
-from holdfast.queues.backends.memory import MemoryBackend
+from holdfast.queues.engines.memory.jobs import MemoryBackend
 
 opened = []
 

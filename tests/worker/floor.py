@@ -19,11 +19,11 @@ from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
 from holdfast.job import JobOptions, definition_of
 from holdfast.metrics import InMemoryMetrics
-from holdfast.queues.backends.mysql import MysqlBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (

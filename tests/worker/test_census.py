@@ -8,8 +8,8 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import DEFAULT_POLICY
+from holdfast.queues.engines.memory.jobs import MemoryBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import JobState

@@ -14,8 +14,8 @@ from holdfast.execution.retry import BackoffPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import HandlerRegistry, JobContext
 from holdfast.metrics import InMemoryMetrics
-from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.engines.memory.jobs import MemoryBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus

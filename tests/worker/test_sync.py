@@ -10,7 +10,7 @@ from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, JobCancelled, JobFailed
 from holdfast.handlers import Cancel, Snooze
-from holdfast.queues.backends import sync
+from holdfast.queues.engines.memory import sync as sync
 from holdfast.values import JobState, Outcome
 
 

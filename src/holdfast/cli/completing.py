@@ -171,7 +171,7 @@ def _store() -> "Callable[[str], Iterable[str]]":
             return _server(url, settings.table_prefix)
         path, asked = sqlite_path(url), sqlite_prefix(url)
         if path.exists():
-            from holdfast.queues.backends.sqlite_glance import glance
+            from holdfast.queues.engines.sqlite.glance import glance
 
             return lambda kind: glance(path, settings.table_prefix if asked is None else asked, kind)
     return lambda kind: ()

@@ -10,7 +10,7 @@ from holdfast.cli.documents import Document
 from holdfast.cli.options import json_option, onlooker, url_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.selecting import dry_run_option
-from holdfast.queues.backends.migrations import Migration
+from holdfast.queues.engines.tables.migrations import Migration
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast

@@ -16,8 +16,8 @@ from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE,
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 
 if TYPE_CHECKING:
-    from holdfast.queues.backends.migrations import Migration
-    from holdfast.queues.backends.sync import SyncBackend
+    from holdfast.queues.engines.memory.sync import SyncBackend
+    from holdfast.queues.engines.tables.migrations import Migration
 
 _DRIVERS: Final = {
     "postgresql": ("PostgreSQL", "psycopg[binary,pool]>=3.2.11"),
@@ -61,7 +61,7 @@ class BackendFactory:
             case "sqlite":
                 return self._open_sqlite(url, may_share=may_share)
             case "memory":
-                from holdfast.queues.backends.memory import MemoryBackend
+                from holdfast.queues.engines.memory.jobs import MemoryBackend
 
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
@@ -75,16 +75,16 @@ class BackendFactory:
         """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
         match engine_of(url):
             case "sqlite":
-                from holdfast.queues.backends.sqlite_file import migrations
+                from holdfast.queues.engines.sqlite.connections import migrations
 
                 sqlite_path(url)
                 asked = sqlite_prefix(url)
             case "postgresql":
-                from holdfast.queues.backends.postgres_schema import migrations
+                from holdfast.queues.engines.postgres.migrations import migrations
 
                 _, asked = _without_prefix(url)
             case "mysql":
-                from holdfast.queues.backends.mysql_schema import migrations
+                from holdfast.queues.engines.mysql.migrations import migrations
 
                 _, asked = _without_prefix(url)
             case engine:
@@ -96,7 +96,7 @@ class BackendFactory:
 
     def _open_sqlite(self, url: str, *, may_share: bool) -> tuple[Engine, Signer]:
         # Imported here, like every driver: only whoever uses the engine pays for it.
-        from holdfast.queues.backends.sqlite import SqliteBackend
+        from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 
         path, asked = sqlite_path(url), sqlite_prefix(url)
         prefix = self._prefix if asked is None else asked
@@ -131,7 +131,7 @@ class BackendFactory:
         return self._signer
 
     def _open_sync(self, signer: Signer) -> "SyncBackend":
-        from holdfast.queues.backends.sync import SyncBackend
+        from holdfast.queues.engines.memory.sync import SyncBackend
 
         return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
 
@@ -177,15 +177,15 @@ def _server_engine(engine: str) -> EngineMaker:
     with _driver(engine):
         match engine:
             case "postgresql":
-                from holdfast.queues.backends.postgres import PostgresBackend
+                from holdfast.queues.engines.postgres.jobs import PostgresBackend
 
                 return PostgresBackend
             case "mysql":
-                from holdfast.queues.backends.mysql import MysqlBackend
+                from holdfast.queues.engines.mysql.jobs import MysqlBackend
 
                 return MysqlBackend
             case _:
-                from holdfast.queues.backends.redis import RedisBackend
+                from holdfast.queues.engines.redis.jobs import RedisBackend
 
                 return RedisBackend
 

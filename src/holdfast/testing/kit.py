@@ -17,8 +17,8 @@ from holdfast.definition.definition import MAX_SPAN_S, check_queue, span_s
 from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.job import Job
-from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
+from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, Signer, SigningKey
 from holdfast.testing.clock import TravellingClock

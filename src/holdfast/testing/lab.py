@@ -20,9 +20,9 @@ from typing import Protocol, Self, TypedDict, Unpack
 from holdfast.clock import Clock, ManualClock, from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
-from holdfast.queues.backends.sqlite import SqliteBackend
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token
+from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import (

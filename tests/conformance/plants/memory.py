@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.codec import describe
-from holdfast.queues.backends.memory import MemoryBackend, MemoryStore
 from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 from holdfast.values import (

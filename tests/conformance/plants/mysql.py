@@ -5,9 +5,13 @@ from contextlib import contextmanager
 from functools import partial
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.backends import mysql_inspector as inspector
-from holdfast.queues.backends import mysql_workers as workers
-from holdfast.queues.backends.mysql import (
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.engines.mysql import records as inspector
+from holdfast.queues.engines.mysql import workers as workers
+from holdfast.queues.engines.mysql.address import MysqlAddress
+from holdfast.queues.engines.mysql.claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
+from holdfast.queues.engines.mysql.connections import CLOCK, PLACE
+from holdfast.queues.engines.mysql.jobs import (
     ACK,
     CLAMP,
     DELETE_LIVE_OUTPUT,
@@ -27,10 +31,6 @@ from holdfast.queues.backends.mysql import (
     SETTLED_AS,
     MysqlBackend,
 )
-from holdfast.queues.backends.mysql_address import MysqlAddress
-from holdfast.queues.backends.mysql_claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
-from holdfast.queues.backends.mysql_connections import CLOCK, PLACE
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 

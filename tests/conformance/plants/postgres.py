@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from functools import partial
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.backends import postgres_inspector as inspector
-from holdfast.queues.backends import postgres_workers as workers
-from holdfast.queues.backends.postgres import (
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.engines.postgres import records as inspector
+from holdfast.queues.engines.postgres import workers as workers
+from holdfast.queues.engines.postgres.jobs import (
     ACK,
     CLAIM,
     CLAMP,
@@ -26,8 +27,7 @@ from holdfast.queues.backends.postgres import (
     SETTLED_AS,
     PostgresBackend,
 )
-from holdfast.queues.backends.postgres_inspector import NOW, NOW_IS
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.engines.postgres.records import NOW, NOW_IS
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 

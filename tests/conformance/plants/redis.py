@@ -8,9 +8,9 @@ from importlib import resources
 from typing import Any
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.redis_connections import RedisConnections, Script
 from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 
@@ -20,7 +20,7 @@ from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
 
 def part(name: str) -> str:
     """A part of the scripts, as its file has it."""
-    return resources.files("holdfast.queues.backends").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
+    return resources.files("holdfast.queues.engines").joinpath(f"redis/lua/{name}.lua").read_text(encoding="utf-8")
 
 
 ACCEPT = part("accept")

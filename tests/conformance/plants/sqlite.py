@@ -7,9 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast.clock import Clock
-from holdfast.queues.backends import sqlite_inspector as inspector
-from holdfast.queues.backends import sqlite_workers as workers
-from holdfast.queues.backends.sqlite import (
+from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.engines.sqlite import records as inspector
+from holdfast.queues.engines.sqlite import workers as workers
+from holdfast.queues.engines.sqlite.jobs import (
     ACK,
     CANDIDATES,
     CHOSEN,
@@ -30,7 +31,6 @@ from holdfast.queues.backends.sqlite import (
     STAMPED,
     SqliteBackend,
 )
-from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 

@@ -6,7 +6,6 @@ import pytest
 
 from holdfast.clock import from_us, to_us
 from holdfast.definition import JobDefinition
-from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import (
     Crashes,
     Effect,
@@ -18,6 +17,7 @@ from holdfast.queues.contract import (
     new_owner_token,
     view_of,
 )
+from holdfast.queues.engines.memory.jobs import MemoryBackend
 from holdfast.testing import Lab, memory_lab
 from holdfast.values import (
     Abandon,

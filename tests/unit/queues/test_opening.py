@@ -9,12 +9,12 @@ from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted, sqlite_path
-from holdfast.queues.backends.memory import MemoryBackend
-from holdfast.queues.backends.postgres import PostgresBackend
-from holdfast.queues.backends.redis import RedisBackend
-from holdfast.queues.backends.sqlite import SqliteBackend
-from holdfast.queues.backends.sync import SyncBackend
 from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.sync import SyncBackend
+from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
@@ -212,7 +212,7 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, url: str, files: str, driver: str, advice: str
 ) -> None:
     # As if nothing of the engine had been imported yet.
-    for module in [name for name in sys.modules if name.startswith(f"holdfast.queues.backends.{files}")]:
+    for module in [name for name in sys.modules if name.startswith(f"holdfast.queues.engines.{files}")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(ConfigError) as refusal:

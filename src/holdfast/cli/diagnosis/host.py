@@ -18,7 +18,7 @@ from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.config.checking import standing_above
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import engine_of, missing_above, redacted, sqlite_path
-from holdfast.queues.backends import sqlite_file
+from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.keyfiles import key_path
 from holdfast.values import WorkerState
 

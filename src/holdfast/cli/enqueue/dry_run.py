@@ -15,8 +15,8 @@ from holdfast.cli.output import job_document, plain, print_json, print_jsonl, sa
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
-from holdfast.queues.backends.memory import MemoryBackend
 from holdfast.queues.contract import Engine
+from holdfast.queues.engines.memory.jobs import MemoryBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey

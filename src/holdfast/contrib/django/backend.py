@@ -35,7 +35,7 @@ from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_queue
 from holdfast.errors import DefinitionError, HoldfastError, JobCancelled, JobFailed
 from holdfast.job import JobOptions, definition_of
-from holdfast.queues.backends.sync import SyncBackend
+from holdfast.queues.engines.memory.sync import SyncBackend
 from holdfast.queues.envelope import JobIds
 
 APP: Final = "holdfast.contrib.django"

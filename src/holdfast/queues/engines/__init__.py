@@ -1,0 +1,1 @@
+"""The engines, one folder each, with the same file names in every folder."""

@@ -1,0 +1,1 @@
+"""The engine in a MySQL or MariaDB database."""

@@ -1,0 +1,161 @@
+"""Whose turn it is, in the engine in MySQL: looking, locking and stamping, the two steps of a claim."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.clock import MICROSECONDS, span_us
+from holdfast.errors import BackendError
+from holdfast.queues.contract import LeasePolicy
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, mark_of
+from holdfast.queues.engines.tables.rows import Row, alone_if_suspect
+
+PAUSED, STAMPED, NOW = -1, -2, -3
+
+PASS_GATE: Final = f"SELECT {CLOCK} FROM holdfast_gates WHERE gate = %s FOR UPDATE"
+
+# Of each lane the first: its place in the index is jumped to, so that the cost does not grow with what is waiting.
+# What else there is to know comes with it, under numbers that are no lanes.
+LOOK: Final = f"""
+    SELECT lane, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane <= 9 AND mark = %(mark)s GROUP BY lane
+    UNION ALL SELECT {PAUSED}, 1 FROM holdfast_pauses WHERE queue = %(queue)s
+    UNION ALL SELECT {STAMPED}, COUNT(*) FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = 10 AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK}
+    UNION ALL SELECT {NOW}, {CLOCK}"""
+
+# The same of several queues, for one who waits; a pause is told by the queue's name, the time by none.
+NEXT_DUE: Final = f"""
+    SELECT mark, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane <= 9 AND mark IN %(marks)s GROUP BY lane, mark
+    UNION ALL SELECT queue, NULL FROM holdfast_pauses WHERE queue IN %(queues)s
+    UNION ALL SELECT '', {CLOCK}"""
+
+# From the first that was seen on. Before it may lie what was claimed of late: entries that are deleted but not yet
+# purged, which a query that locks walks through ten times slower than the look before it.
+_TURN: Final = """
+    FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = %s AND mark = %s AND since >= %s AND since <= %s
+    ORDER BY since, id LIMIT %s"""
+# As one value, each row costs this process half as much to read. The id has its length, and no end of its own.
+_PACKED: Final = """
+    CONCAT(seq, ' ', deliveries, ' ', attempts, ' ', crashes, ' ', ignore_expiry, ' ', LENGTH(id), ' ', id, wire)"""
+LOCK_DUE: Final = f"SELECT {_PACKED} {_TURN} FOR UPDATE SKIP LOCKED"
+
+# Without SKIP LOCKED: look who is next, wait for those whom others have locked, and see who is still there.
+DUE: Final = f"SELECT seq {_TURN}"
+LOCK_THESE: Final = f"""
+    SELECT {_PACKED} FROM holdfast_jobs FORCE INDEX (PRIMARY)
+    WHERE seq IN %s AND state <= 1 AND due_at <= %s FOR UPDATE"""
+
+CLAIM: Final = """
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
+    SET state = 2, owner_token = %(token)s, deliveries = deliveries + 1,
+        claimed_at = %(now)s, lease_us = %(lease)s, lease_until = %(now)s + %(lease)s,
+        lane = 10, mark = %(token)s, since = %(now)s
+    WHERE seq IN %(seqs)s"""
+
+LEASES: Final = f"""
+    SELECT seq, id, wire, lease_us, claimed_at, deliveries, attempts, crashes, ignore_expiry,
+           LEAST(lease_until - {CLOCK}, lease_us)
+    FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = 10 AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK} ORDER BY seq"""
+
+
+class MysqlClaims:
+    """The claiming side of `MysqlBackend`."""
+
+    connections: MysqlConnections
+    policy: LeasePolicy
+    _sql: Callable[[str], str]
+
+    def _look(self, session: Session, queue: str, token: bytes) -> "_Seen":
+        return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
+
+    def _pass_gate(self, session: Session, token: bytes) -> int:
+        row = session.row(self._sql(PASS_GATE), (token[0],))
+        if row is None:
+            raise BackendError(f"{self.connections.address}: '{self.connections.prefix}gates' has lost its rows")
+        now: int = row[0]
+        return now
+
+    def _pass_gate_and_stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
+        self._pass_gate(session, token)
+        return self._stamp(session, queue, limit, token)
+
+    def _stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
+        """Behind the gate: nobody else stamps with this token."""
+        while True:
+            seen = self._look(session, queue, token)
+            if seen.is_stamped:
+                rows = session.rows(self._sql(LEASES), {"queue": queue, "token": token})
+                return [(row[0], row[1].decode(), *row[2:]) for row in rows]
+            if limit <= 0 or not seen.is_worthwhile:
+                return []
+            candidates = self._lock(session, queue, limit, seen)
+            # Without SKIP LOCKED, others may have taken all of them while they were waited for.
+            if candidates or self.connections.skips_locked:
+                break
+        chosen = candidates[: len(alone_if_suspect([(row[0], row[3]) for row in candidates]))]
+        lease_us, now = span_us(self.policy.lease_s), seen.now
+        for seqs in chunks(row[0] for row in chosen):
+            session.run(self._sql(CLAIM), {"token": token, "now": now, "lease": lease_us, "seqs": seqs})
+        return [
+            (seq, id, wire, lease_us, now, deliveries + 1, attempts, crashes, ignore_expiry, lease_us)
+            for seq, deliveries, attempts, crashes, ignore_expiry, id, wire in chosen
+        ]
+
+    def _lock(self, session: Session, queue: str, limit: int, seen: "_Seen") -> list[Row]:
+        """Those whose turn it is, best first, locked."""
+        candidates: list[Row] = []
+        for lane, first in seen.due_lanes:
+            query = (lane, mark_of(queue), first, seen.now, limit - len(candidates))
+            if self.connections.skips_locked:
+                candidates += _unpacked(session.rows(self._sql(LOCK_DUE), query))
+            else:
+                candidates += self._lock_patiently(session, query, seen.now)
+            if len(candidates) >= limit:
+                break
+        return candidates
+
+    def _lock_patiently(self, session: Session, query: Row, now: int) -> list[Row]:
+        turns = [seq for (seq,) in session.rows(self._sql(DUE), query)]
+        lists = [session.rows(self._sql(LOCK_THESE), (seqs, now)) for seqs in chunks(turns)]
+        locked = {row[0]: row for rows in lists for row in _unpacked(rows)}
+        return [locked[seq] for seq in turns if seq in locked]
+
+    def _until_due(self, session: Session, queues: Sequence[str]) -> float:
+        """How many seconds until the next job of these queues falls due; negative if one is."""
+        if not queues:
+            return float("inf")
+        marks = {mark_of(queue): queue.encode() for queue in queues}
+        found = session.rows(self._sql(NEXT_DUE), {"marks": list(marks), "queues": list(queues)})
+        paused = {queue for queue, due in found if due is None}
+        [now] = (due for mark, due in found if not mark)
+        dues = [due for mark, due in found if mark in marks and marks[mark] not in paused]
+        return min(((due - now) / MICROSECONDS for due in dues), default=float("inf"))
+
+
+class _Seen:
+    """What a look at a queue has found."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        found: dict[int, int] = dict(rows)
+        self.now = found[NOW]
+        self.is_stamped = found[STAMPED] > 0
+        is_paused = PAUSED in found
+        self.due_lanes = sorted(
+            (lane, due) for lane, due in found.items() if lane >= 0 and due <= self.now and not is_paused
+        )
+        self.is_worthwhile = self.is_stamped or bool(self.due_lanes)
+
+
+def _unpacked(rows: Sequence[Row]) -> list[Row]:
+    """Candidates: number, deliveries, attempts, crashes, whether expiry is ignored, id, message."""
+    candidates: list[Row] = []
+    for (packed,) in rows:
+        if packed is None:
+            raise BackendError("a message is larger than the server's max_allowed_packet, which was lowered: raise it")
+        seq, deliveries, attempts, crashes, ignore_expiry, length, rest = packed.split(b" ", 6)
+        numbers = (int(seq), int(deliveries), int(attempts), int(crashes), int(ignore_expiry))
+        end = int(length)
+        candidates.append((*numbers, rest[:end].decode(), rest[end:]))
+    return candidates

@@ -1,0 +1,574 @@
+"""The engine in MySQL (8.0 or newer) or MariaDB (10.6 or newer): tables with a prefix, shared by many machines.
+
+Accepted means committed. Every verb is one short transaction over a whole batch. A claim takes two steps, because an
+update returns no rows here: lock those whose turn it is, passing over what others have locked, then stamp them by
+their numbers. The clock is the server's. Nobody is notified: who waits looks again, often only where work was seen of
+late. `mysql_connections.py` opens the connections.
+"""
+
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, Final, TypeVar
+
+from pymysql.constants import ER
+
+from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import BackendError, BackendUnavailable, IdConflict
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    EFFECT_OF_ACK,
+    Capabilities,
+    Crashes,
+    Effect,
+    Engine,
+    EngineInfo,
+    EngineTransaction,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+    kept_output,
+    kept_progress,
+)
+from holdfast.queues.engines.mysql.address import MysqlAddress
+from holdfast.queues.engines.mysql.claims import MysqlClaims
+from holdfast.queues.engines.mysql.connections import CLOCK, PLACE, MysqlConnections, Session, chunks, mark_of
+from holdfast.queues.engines.mysql.records import DELETE_JOBS, MysqlInspector
+from holdfast.queues.engines.mysql.transactions import HELD_BY_RUN, CallersSession, Inserting, MysqlTransaction
+from holdfast.queues.engines.mysql.workers import MysqlRegistry
+from holdfast.queues.engines.tables.rows import (
+    CODES,
+    FORGOTTEN,
+    Row,
+    dues,
+    end_row,
+    lease_state,
+    leased,
+    told,
+)
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    LiveOutput,
+    Outcome,
+    Progress,
+    Settlement,
+)
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+# How often to look for work: at first, at which part of the time since there was some, and at least.
+LOOK_FIRST_S: Final = 0.002
+LOOK_AGAIN_AFTER: Final = 1 / 8
+LOOK_LAST_S: Final = 0.05
+REAP_BATCH: Final = 500
+ACCEPT_TRIES: Final = 100
+# How many known jobs are looked at together: their messages may be large.
+KNOWN_AT_ONCE: Final = 50
+
+INSERT_JOBS: Final = """
+    INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+
+# Locked, so that they stay what they are until the rest of the batch is written.
+KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s FOR UPDATE"
+
+_IS_HELD: Final = f"owner_token = %(token)s AND state = 2 AND lease_until > {CLOCK}"
+
+ACK: Final = f"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
+    SET state = 4, crashes = 0, finished_at = %(now)s, cancel_request = NULL, last_error = NULL,
+        lane = 12, mark = '', since = %(now)s
+    WHERE seq IN %(seqs)s AND {_IS_HELD}"""
+
+# Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
+ACKED: Final = """
+    SELECT seq FROM holdfast_jobs AS j FORCE INDEX (PRIMARY)
+    WHERE seq IN %(seqs)s AND owner_token = %(token)s AND state = 4 AND finished_at = %(now)s
+        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
+
+# An assignment sees what those before it have assigned: what others read is changed last.
+END: Final = f"""
+    UPDATE holdfast_jobs
+    SET state = %(state)s, attempts = attempts + %(attempt)s, finished_at = %(now)s,
+        crashes = CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
+        last_error = CASE WHEN %(state)s <> 4 THEN COALESCE(%(error)s, last_error) END,
+        dead_reason = %(dead_reason)s, expired = %(expired)s,
+        cancel_reason = CASE WHEN %(state)s = 6
+                             THEN COALESCE(NULLIF(%(cancel_reason)s, ''), cancel_request, '') END,
+        cancel_request = NULL,{PLACE}
+    WHERE seq = %(seq)s AND {_IS_HELD}"""
+
+# Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+GIVE_BACK: Final = f"""
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6
+                     WHEN %(crash)s AND crashes + 1 >= %(crash_limit)s THEN 5 ELSE %(state)s END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR (%(crash)s AND crashes + 1 >= %(crash_limit)s)
+                           THEN %(now)s ELSE 0 END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND %(crash)s AND crashes + 1 >= %(crash_limit)s
+                           THEN 'crash-loop' END,
+        attempts = attempts + %(attempt)s, due_at = %(due)s, expired = 0,
+        last_error = COALESCE(%(error)s, last_error),
+        crashes = CASE WHEN %(crash)s THEN crashes + 1 WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
+        cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
+    WHERE seq = %(seq)s AND {_IS_HELD}"""
+
+SETTLED_AS: Final = "SELECT seq, delivery, owner_token, verdict FROM holdfast_attempts WHERE seq IN %s"
+
+INSERT_ATTEMPTS: Final = """
+    INSERT INTO holdfast_attempts
+        (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
+         error_type, error_message, traceback, output, result, note)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+
+# Most attempts have nothing to tell but that they went well, and when: numbers, which need no escaping, and a claim,
+# which the statement before was given as bytes.
+INSERT_SUCCESSES: Final = """
+    INSERT INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at) VALUES """
+SUCCESS: Final = f"(%d, %d, X'%s', '{EFFECT_OF_ACK.verdict}', '{Outcome.SUCCEEDED.value}', %d, %d)"
+SUCCESSES_AT_ONCE: Final = 400
+
+_HOLDS: Final = f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state = 2 AND lease_until > {CLOCK}"
+
+RENEW: Final = f"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + lease_us WHERE {_HOLDS}"""
+LEASE_STATES: Final = f"""
+    SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS}"""
+HELD: Final = f"""
+    SELECT seq, owner_token, deliveries FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS} FOR UPDATE"""
+
+KEEP_PROGRESS: Final = """
+    INSERT INTO holdfast_progress (seq, delivery, done, total, message, at) VALUES (%s, %s, %s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE delivery = VALUES(delivery), done = VALUES(done), total = VALUES(total),
+        message = VALUES(message), at = VALUES(at)"""
+
+KEEP_OUTPUT: Final = """
+    INSERT INTO holdfast_live_output (seq, delivery, start, text) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE start = VALUES(start), text = VALUES(text)"""
+# An attempt that tells its output itself needs no more what it has said of it while it ran.
+DELETE_LIVE_OUTPUT: Final = """
+    DELETE FROM holdfast_live_output WHERE seq IN %(seqs)s AND (seq, delivery) IN %(pairs)s"""
+
+# Those that run are few; the index has the queue, and each is looked at.
+EXPIRED: Final = """
+    SELECT seq, lease_until <= %(now)s FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = 10 AND (%(queue)s IS NULL OR queue = %(queue)s)
+        AND (lease_until <= %(now)s OR lease_until > %(now)s + 2 * lease_us)
+    LIMIT %(limit)s"""
+
+# The wall clock was set back: such a lease would outlive its worker by as much.
+CLAMP: Final = """
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + lease_us
+    WHERE seq IN %(seqs)s AND state = 2 AND lease_until > %(now)s + 2 * lease_us"""
+
+LOCK_EXPIRED: Final = """
+    SELECT seq, deliveries, claimed_at FROM holdfast_jobs FORCE INDEX (PRIMARY)
+    WHERE seq IN %s AND state = 2 AND lease_until <= %s FOR UPDATE"""
+
+REAP: Final = f"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= %(crash_limit)s THEN 5 ELSE 0 END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= %(crash_limit)s THEN %(now)s ELSE 0 END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= %(crash_limit)s THEN 'crash-loop' END,
+        expired = 0, owner_token = '', due_at = %(now)s, last_error = %(error)s,
+        crashes = crashes + 1, cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
+    WHERE seq IN %(seqs)s AND state = 2 AND lease_until <= %(now)s"""
+
+
+class _IdIsKnown(BackendError):
+    """An id of the batch is taken: each has to be looked at."""
+
+
+class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
+    """Jobs in a MySQL or MariaDB database."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=True,
+        wakes_up=False,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        address: str | MysqlAddress,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        if isinstance(address, str):
+            address = MysqlAddress.of(address)
+        self.connections = MysqlConnections(address, prefix=prefix)
+        self._sql = self.connections.sql
+        self._busy_at = float("-inf")
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if not envelopes:
+            return []
+        if tx is not None:
+            created = self._insert_for_caller(CallersSession(tx, self.connections), envelopes)
+            return [Accepted(id=one.id, created=_take(created, one.id)) for one in envelopes]
+        try:
+            self.connections.run(lambda session: self._insert_all(session, envelopes))
+        except _IdIsKnown:
+            created = self._insert_unknown(envelopes)
+        else:
+            created = {one.id for one in envelopes}
+        return [Accepted(id=one.id, created=_take(created, one.id)) for one in envelopes]
+
+    def _insert_all(self, session: Session, envelopes: Sequence[JobEnvelope]) -> None:
+        with _told_of_known_ids():
+            session.insert_all(self._sql(INSERT_JOBS), _rows(envelopes, session.now()))
+
+    def _insert_unknown(self, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        """Insert those whose id is free; which these were. Others may take an id between our look and our insert."""
+        for _ in range(ACCEPT_TRIES):
+            with suppress(_IdIsKnown):
+                return self.connections.transact(lambda session: self._insert_careful(session, envelopes))
+        raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
+
+    def _insert_for_caller(self, caller: CallersSession, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        for _ in range(ACCEPT_TRIES):
+            with suppress(_IdIsKnown), caller as session:
+                return self._insert_careful(session, envelopes)
+        raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return MysqlTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+
+    def _insert_careful(self, session: Inserting, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        ids = sorted({one.id for one in envelopes})
+        known: dict[str, bytes] = {}
+        free: list[int] = []
+        now = session.now()
+        for start in range(0, len(ids), KNOWN_AT_ONCE):
+            rows = session.rows(self._sql(KNOWN), (ids[start : start + KNOWN_AT_ONCE],))
+            for id, seq, state, finished_at, digest, wire in rows:
+                if state == FORGOTTEN and finished_at <= now:
+                    free.append(seq)
+                else:
+                    known[id.decode()] = digest if state == FORGOTTEN else content_digest(wire)
+        for seqs in chunks(free):
+            session.run(self._sql(DELETE_JOBS), (seqs,))
+        new: list[JobEnvelope] = []
+        for one in envelopes:
+            content = content_digest(one.wire)
+            if one.id not in known:
+                known[one.id] = content
+                new.append(one)
+            elif known[one.id] != content:
+                raise IdConflict(one.id)
+        with _told_of_known_ids():
+            session.insert(self._sql(INSERT_JOBS), _rows(new, now))
+        return {one.id for one in new}
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self._claim_now(queue, limit, owner_token)
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """Look before locking: most looks of an idle worker find nothing."""
+        token = bytes.fromhex(owner_token)
+        if limit <= 0 or not self.connections.run(lambda session: self._look(session, queue, token).is_worthwhile):
+            return []
+        asked_at = self.clock.monotonic()
+        rows = self.connections.transact(lambda session: self._pass_gate_and_stamp(session, queue, limit, token))
+        return self._leased(rows, queue, owner_token, asked_at)
+
+    def _leased(self, rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+        if rows:
+            self._busy_at = self.clock.monotonic()
+        return leased(rows, queue, owner_token, asked_at)
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        while True:
+            until_due = self.connections.run(lambda session: self._until_due(session, queues))
+            now = self.clock.monotonic()
+            pause = min(max(LOOK_FIRST_S, (now - self._busy_at) * LOOK_AGAIN_AFTER), LOOK_LAST_S)
+            left = min(give_up_at - now, pause, until_due)
+            if left <= 0 or wake in self.clock.wait(left, [] if wake is None else [wake]):
+                return
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        if not settlements:
+            return []
+        return self.connections.transact(lambda session: self._settle(session, settlements, session.now()))
+
+    def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
+        """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
+        fresh: list[bool] = []
+        for token, run in groupby(settlements, key=_ack_token):
+            batch = list(run)
+            if token is not None:
+                new = self._ack_all(session, batch, token, now)
+            else:
+                new = [self._settle_one(session, one, now) for one in batch]
+            # At once: a repetition further on is known by it.
+            self._insert_ends(session, [one for one, is_new in zip(batch, new, strict=True) if is_new])
+            fresh += new
+        if all(fresh):
+            return fresh
+        # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
+        doubtful = [one for one, is_new in zip(settlements, fresh, strict=True) if not is_new]
+        ends = self._ends(session, doubtful)
+        return [is_new or _end_of(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _insert_ends(self, session: Session, settlements: Sequence[Settlement]) -> None:
+        successes: list[str] = []
+        others: list[Row] = []
+        tellers: list[Row] = []
+        for one in settlements:
+            lease, record = one.lease, one.record
+            if type(one) is Ack and record is not None and record.is_plain_success:
+                successes.append(
+                    SUCCESS % (lease.token, lease.delivery, lease.owner_token, record.started_us, record.ended_us)
+                )
+            else:
+                others.append(end_row(one))
+                if record is not None and record.output:
+                    tellers.append((lease.token, lease.delivery))
+        for start in range(0, len(successes), SUCCESSES_AT_ONCE):
+            session.run(self._sql(INSERT_SUCCESSES) + ", ".join(successes[start : start + SUCCESSES_AT_ONCE]))
+        if others:
+            session.insert(self._sql(INSERT_ATTEMPTS), others)
+        if tellers:
+            session.run(self._sql(DELETE_LIVE_OUTPUT), {"seqs": [seq for seq, _ in tellers], "pairs": tellers})
+
+    def _ack_all(self, session: Session, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
+        seqs = [one.lease.token for one in batch]
+        query = {"token": bytes.fromhex(token), "now": now}
+        lists = list(chunks(seqs))
+        if sum(session.run(self._sql(ACK), query | {"seqs": some}) for some in lists) == len(seqs):
+            return [True] * len(seqs)
+        settled = {seq for some in lists for (seq,) in session.rows(self._sql(ACKED), query | {"seqs": some})}
+        return [_take(settled, seq) for seq in seqs]
+
+    def _settle_one(self, session: Session, settlement: Settlement, now: int) -> bool:
+        lease, effect = settlement.lease, effect_of(settlement)
+        error = settlement.record.error.line if settlement.record and settlement.record.error else None
+        query: dict[str, Any] = {
+            "seq": lease.token,
+            "token": bytes.fromhex(lease.owner_token),
+            "now": now,
+            "state": CODES[effect.state],
+            "attempt": int(effect.adds_attempt),
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            "error": error,
+            **(_end(effect) if effect.state.is_final else self._give_back(effect, now)),
+        }
+        return session.run(self._sql(END if effect.state.is_final else GIVE_BACK), query) == 1
+
+    def _give_back(self, effect: Effect, now: int) -> dict[str, Any]:
+        return {
+            "crash": effect.crashes is Crashes.ADD,
+            "crash_limit": self.policy.crash_limit,
+            "due": now + span_us(effect.delay),
+        }
+
+    def _ends(self, session: Session, settlements: Sequence[Settlement]) -> set[Row]:
+        """How deliveries of these jobs have ended: number, delivery, claim, verdict."""
+        return {
+            tuple(row)
+            for seqs in chunks(one.lease.token for one in settlements)
+            for row in session.rows(self._sql(SETTLED_AS), (seqs,))
+        }
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        if not settlements:
+            return [], self._claim_now(queue, limit, owner_token)
+        token = bytes.fromhex(owner_token)
+        asked_at = self.clock.monotonic()
+
+        def both(session: Session) -> tuple[list[bool], list[Row]]:
+            now = self._pass_gate(session, token)
+            return self._settle(session, settlements, now), self._stamp(session, queue, limit, token)
+
+        answers, rows = self.connections.transact(both)
+        return answers, self._leased(rows, queue, owner_token, asked_at)
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if not leases:
+            return []
+
+        def renew(session: Session) -> list[LeaseState]:
+            for query in _holdings(leases):
+                session.run(self._sql(RENEW), query)
+            return self._states(session, leases)
+
+        return self.connections.transact(renew)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self.connections.run(lambda session: self._states(session, leases))
+
+    def _states(self, session: Session, leases: Sequence[JobLease]) -> list[LeaseState]:
+        held = {
+            (token.hex(), seq): bool(cancel)
+            for query in _holdings(leases)
+            for seq, token, cancel in session.rows(self._sql(LEASE_STATES), query)
+        }
+        return [lease_state(held.get((lease.owner_token, int(lease.token)))) for lease in leases]
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        def row(seq: int, delivery: int, progress: Progress, now: int) -> Row:
+            kept = kept_progress(progress, now)
+            return (seq, delivery, kept.done, kept.total, kept.message, now)
+
+        return self._report(reports, KEEP_PROGRESS, row)
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        def row(seq: int, delivery: int, output: LiveOutput, now: int) -> Row:
+            kept = kept_output(output)
+            return (seq, delivery, kept.start, kept.text)
+
+        return self._report(reports, KEEP_OUTPUT, row)
+
+    def _report(
+        self, reports: Sequence[tuple[JobLease, T]], statement: str, row: Callable[[int, int, T, int], Row]
+    ) -> list[bool]:
+        """Keep a row of each report whose lease still holds: of its number, its delivery, what is told, the time."""
+        if not reports:
+            return []
+
+        def keep(session: Session) -> list[bool]:
+            now = session.now()
+            held = {
+                (token.hex(), seq): delivery
+                for query in _holdings([lease for lease, _ in reports])
+                for seq, token, delivery in session.rows(self._sql(HELD), query)
+            }
+            rows: dict[int, Row] = {}
+            answers: list[bool] = []
+            for lease, report in reports:
+                seq = int(lease.token)
+                delivery = held.get((lease.owner_token, seq))
+                answers.append(delivery is not None)
+                if delivery is not None:
+                    rows[seq] = row(seq, delivery, report, now)
+            session.insert(self._sql(statement), [rows[seq] for seq in sorted(rows)])
+            return answers
+
+        return self.connections.transact(keep)
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        total, batch = 0, REAP_BATCH
+        while batch == REAP_BATCH:
+            found = self.connections.run(partial(self._expired, queue=queue))
+            batch = len(found)
+            if found:
+                total += self.connections.transact(partial(self._reap, found=found))
+        return total
+
+    def _expired(self, session: Session, queue: str | None) -> Sequence[Row]:
+        query = {"queue": queue, "now": session.now(), "limit": REAP_BATCH}
+        return session.rows(self._sql(EXPIRED), query)
+
+    def _reap(self, session: Session, found: Sequence[Row]) -> int:
+        """Of those that were seen (number, whether it has ended), the ones of which it is still true."""
+        now = session.now()
+        error = abandoned_run(now, now).error
+        ended = [seq for seq, has_ended in found if has_ended]
+        for seqs in chunks(seq for seq, has_ended in found if not has_ended):
+            session.run(self._sql(CLAMP), {"seqs": seqs, "now": now})
+        # Somebody who has one locked is about to settle it, or reaps it as well.
+        lock = self._sql(LOCK_EXPIRED) + (" SKIP LOCKED" if self.connections.skips_locked else "")
+        reaped = [row for seqs in chunks(ended) for row in session.rows(lock, (seqs, now))]
+        for seqs in chunks(row[0] for row in reaped):
+            query = {
+                "seqs": seqs,
+                "now": now,
+                "crash_limit": self.policy.crash_limit,
+                "error": error.line if error else None,
+            }
+            session.run(self._sql(REAP), query)
+        ends = [(seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped]
+        session.insert(self._sql(INSERT_ATTEMPTS), ends)
+        return len(reaped)
+
+    def prune(self) -> int:
+        self._forget_lost()
+        return super().prune()
+
+    def check(self) -> None:
+        self.connections.check_schema()
+
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
+
+    def create_schema(self) -> None:
+        self.connections.create_schema()
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+@contextmanager
+def _told_of_known_ids() -> Generator[None]:
+    try:
+        yield
+    except Exception as problem:  # of whichever driver
+        if ER.DUP_ENTRY in (getattr(problem, "errno", None), *problem.args[:1]):
+            raise _IdIsKnown(str(problem)) from problem
+        raise
+
+
+def _rows(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
+    return [
+        (
+            *(one.id, one.queue, one.job, one.priority, one.trace_id, now, due, one.wire),
+            *(9 - one.priority, mark_of(one.queue), due),
+        )
+        for one, due in zip(envelopes, dues(envelopes, now), strict=True)
+    ]
+
+
+def _holdings(leases: Sequence[JobLease]) -> Iterator[dict[str, Any]]:
+    """The leases as statements ask for them: by number, and by number and claim."""
+    claims: dict[int, list[bytes]] = {}
+    for lease in leases:
+        claims.setdefault(int(lease.token), []).append(bytes.fromhex(lease.owner_token))
+    for seqs in chunks(claims):
+        yield {"seqs": seqs, "pairs": [(seq, token) for seq in seqs for token in claims[seq]]}
+
+
+def _end(effect: Effect) -> dict[str, Any]:
+    return {"dead_reason": effect.dead_reason, "cancel_reason": effect.cancel_reason, "expired": effect.expired}
+
+
+def _end_of(settlement: Settlement) -> Row:
+    lease = settlement.lease
+    return lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict
+
+
+def _ack_token(settlement: Settlement) -> str | None:
+    return settlement.lease.owner_token if isinstance(settlement, Ack) else None
+
+
+def _take(fresh: set[K], one: K) -> bool:
+    """Whether this one is fresh; a second one of the same is a repetition."""
+    if one in fresh:
+        fresh.remove(one)
+        return True
+    return False

@@ -1,0 +1,291 @@
+"""Reading and operating the engine in MySQL: what people and pruning ask of the tables that `mysql.py` writes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from holdfast.clock import from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
+from holdfast.queues.engines.mysql.connections import CLOCK, PLACE, MysqlConnections, Session, chunks
+from holdfast.queues.engines.tables.retention import Outdated, Retention
+from holdfast.queues.engines.tables.rows import (
+    CODES,
+    FORGOTTEN,
+    PRUNE_BATCH,
+    STATES,
+    WAITING,
+    Row,
+    history,
+    not_replayed,
+    page,
+    view,
+)
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+# How many messages are in memory at a time, which may be large.
+MESSAGES_AT_ONCE: Final = 50
+_LANE_OF_STATE: Final = 8
+
+FORGET: Final = f"""
+    UPDATE holdfast_jobs SET state = 7, finished_at = %s, digest = %s, last_error = NULL, wire = '',{PLACE}
+    WHERE seq = %s"""
+
+DELETE_JOBS: Final = "DELETE FROM holdfast_jobs WHERE seq IN %s"
+DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN %s"
+DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN %s"
+DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN %s"
+
+LOCK_FINISHED: Final = """
+    SELECT seq, finished_at FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = %(lane)s AND mark = %(mark)s AND since <= %(before)s AND (%(queue)s IS NULL OR queue = %(queue)s)
+    ORDER BY since LIMIT %(limit)s FOR UPDATE"""
+
+MESSAGES: Final = "SELECT seq, wire FROM holdfast_jobs WHERE seq IN %s"
+
+COUNT: Final = f"""
+    SELECT CONVERT(queue USING utf8mb4), state, state = 0 AND since > {CLOCK}, COUNT(*)
+    FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane < 15 AND (%(queue)s IS NULL OR queue = %(queue)s) GROUP BY 1, 2, 3"""
+
+VIEW_COLUMNS: Final = """
+    j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
+    j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= 4 THEN j.finished_at END, j.lease_until, j.dead_reason,
+    j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at
+    FROM holdfast_jobs AS j
+    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+
+ATTEMPTS: Final = """
+    SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
+    FROM holdfast_attempts WHERE seq = %s AND outcome IS NOT NULL ORDER BY delivery"""
+
+OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = %s"
+
+CANCEL_WAITING: Final = f"""
+    UPDATE holdfast_jobs SET state = 6, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
+    WHERE id = %(id)s AND state IN (0, 1, 3)"""
+# Asking again without a reason does not take the first one back.
+REQUEST_CANCEL: Final = """
+    UPDATE holdfast_jobs SET cancel_request = COALESCE(NULLIF(%(reason)s, ''), cancel_request, '')
+    WHERE id = %(id)s AND state = 2"""
+
+MESSAGE_OF: Final = "SELECT wire FROM holdfast_jobs WHERE id = %s AND state IN (5, 6) AND NOT ignore_expiry FOR UPDATE"
+
+REPLAY: Final = f"""
+    UPDATE holdfast_jobs
+    SET state = 0, attempts = 0, crashes = 0, due_at = %(now)s, dead_reason = NULL, cancel_reason = NULL,
+        finished_at = 0, expired = 0, ignore_expiry = ignore_expiry OR %(ignore_expiry)s,{PLACE}
+    WHERE id = %(id)s AND state IN (5, 6) AND (NOT expired OR %(ignore_expiry)s)"""
+
+
+class MysqlInspector(Retention):
+    """The reading side of `MysqlBackend`."""
+
+    connections: MysqlConnections
+    _sql: Callable[[str], str]
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        numbers: dict[str, dict[JobState, int]] = {}
+        rows = self.connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
+        for name, code, is_later, number in rows:
+            states = numbers.setdefault(name, {})
+            state = JobState.SCHEDULED if code == WAITING and is_later else STATES[code]
+            states[state] = states.get(state, 0) + number
+        return numbers
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        conditions, query = _conditions(where)
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        if after is not None:
+            finished, seq = (int(part) for part in after.split("."))
+            conditions.append(
+                "(j.finished_at < %(after_finished)s OR j.finished_at = %(after_finished)s AND j.seq < %(after_seq)s)"
+                if by_finish
+                else "j.seq < %(after_seq)s"
+            )
+            query |= {"after_finished": finished, "after_seq": seq}
+        newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
+        text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT %(limit)s"
+
+        def read(session: Session) -> tuple[Sequence[Row], int]:
+            now = session.now()
+            return session.rows(self._sql(text), query | {"now": now, "limit": limit + 1}), now
+
+        rows, now = self.connections.run(read)
+        return page(rows, now, limit=limit, by_finish=by_finish)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < 7"
+
+        def read(session: Session) -> JobHistory | None:
+            row = session.row(self._sql(text), (job_id,))
+            if row is None:
+                return None
+            outputs = session.rows(self._sql(OUTPUTS), (row[0],))
+            attempts = session.rows(self._sql(ATTEMPTS), (row[0],))
+            return history(view(row, session.now()), attempts, outputs)
+
+        return self.connections.run(read)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        def change(session: Session) -> CancelAnswer:
+            query = {"id": job_id, "reason": reason, "now": session.now()}
+            # Locked first: a job that is claimed or given back between the two statements is not missed.
+            state = self._locked_state(session, job_id)
+            if session.run(self._sql(CANCEL_WAITING), query):
+                return CancelAnswer.CANCELLED
+            if session.run(self._sql(REQUEST_CANCEL), query):
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.UNKNOWN if state is None else CancelAnswer.TOO_LATE
+
+        return self.connections.transact(change)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        def change(session: Session) -> ReplayAnswer:
+            state, now = self._locked_state(session, job_id), session.now()
+            wire = session.row(self._sql(MESSAGE_OF), (job_id,))
+            if wire is not None and not ignore_expiry and has_expired(wire[0], now):
+                return ReplayAnswer.EXPIRED
+            query = {"id": job_id, "now": now, "ignore_expiry": ignore_expiry}
+            if session.run(self._sql(REPLAY), query):
+                return ReplayAnswer.REPLAYED
+            return not_replayed(state)
+
+        return self.connections.transact(change)
+
+    def _locked_state(self, session: Session, job_id: str) -> JobState | None:
+        row = session.row(self._sql("SELECT state FROM holdfast_jobs WHERE id = %s FOR UPDATE"), (job_id,))
+        return None if row is None else STATES.get(row[0])
+
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        ended = "SELECT seq FROM holdfast_jobs WHERE id = %s AND state IN %s FOR UPDATE"
+        codes = [CODES[state] for state in check_purge(states)]
+
+        def change(session: Session) -> bool:
+            row = session.row(self._sql(ended), (job_id, codes))
+            if row is None:
+                return False
+            self._leave_tombstones(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
+            return True
+
+        return self.connections.transact(change)
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        statement = self._sql(f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})")
+        self.connections.run(lambda session: session.run(statement, (queue, reason)))
+
+    def resume(self, queue: str) -> bool:
+        statement = self._sql("DELETE FROM holdfast_pauses WHERE queue = %s")
+        return self.connections.run(lambda session: session.run(statement, (queue,))) == 1
+
+    def pauses(self) -> Sequence[QueuePause]:
+        query = self._sql("SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue")
+        rows = self.connections.run(lambda session: session.rows(query))
+        return tuple(
+            QueuePause(queue=queue.decode(), reason=reason, since=from_us(since)) for queue, reason, since in rows
+        )
+
+    def facts(self, kind: str) -> frozenset[str]:
+        query = self._sql("SELECT fact FROM holdfast_facts WHERE kind = %s")
+        return frozenset(
+            fact.decode() for (fact,) in self.connections.run(lambda session: session.rows(query, (kind,)))
+        )
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        rows = [(kind, fact) for fact in sorted(facts)]
+        statement = (
+            "INSERT INTO holdfast_facts (kind, fact) VALUES (%s, %s) ON DUPLICATE KEY UPDATE fact = VALUES(fact)"
+        )
+        self.connections.transact(lambda session: session.insert(self._sql(statement), rows))
+
+    def _forget_some(self, outdated: Outdated) -> int:
+        def forget(session: Session) -> int:
+            now = session.now()
+            found = self._lock_finished(session, outdated.state, outdated.queue, outdated.before(now))
+            stones, rest = outdated.parted(found, now)
+            self._leave_tombstones(session, stones)
+            self._delete(session, rest)
+            return len(found)
+
+        return self.connections.transact(forget)
+
+    def _drop_some_tombstones(self) -> int:
+        def drop(session: Session) -> int:
+            old = self._lock_finished(session, FORGOTTEN, None, session.now())
+            for seqs in chunks(seq for seq, _ in old):
+                session.run(self._sql(DELETE_JOBS), (seqs,))
+            return len(old)
+
+        return self.connections.transact(drop)
+
+    def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
+        """The oldest of a state (number, when it finished); what another has locked is being forgotten or replayed."""
+        lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self.connections.skips_locked else "")
+        lane = state + _LANE_OF_STATE
+        return session.rows(
+            lock, {"lane": lane, "mark": bytes(16), "before": before, "queue": queue, "limit": PRUNE_BATCH}
+        )
+
+    def _leave_tombstones(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave nothing else of these (number, until when)."""
+        until = dict(stones)
+        seqs = sorted(until)
+        for start in range(0, len(seqs), MESSAGES_AT_ONCE):
+            for seq, wire in session.rows(self._sql(MESSAGES), (seqs[start : start + MESSAGES_AT_ONCE],)):
+                session.run(self._sql(FORGET), (until[seq], content_digest(wire), seq))
+        for some in chunks(seqs):
+            for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+                session.run(self._sql(statement), (some,))
+
+    def _delete(self, session: Session, seqs: Sequence[int]) -> None:
+        for some in chunks(seqs):
+            for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+                session.run(self._sql(statement), (some,))
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+    query: dict[str, Any] = {}
+    conditions = ["j.state < 7"]
+    if where.states:
+        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
+    if where.queue is not None:
+        conditions.append("j.queue = %(queue)s")
+        query["queue"] = where.queue
+    if where.job is not None:
+        conditions.append("j.job = %(job)s")
+        query["job"] = where.job
+    if where.ids:
+        conditions.append("j.id IN %(ids)s")
+        query["ids"] = list(where.ids)
+    if where.dead_reason is not None:
+        conditions.append("j.dead_reason = %(dead_reason)s")
+        query["dead_reason"] = where.dead_reason
+    if where.accepted_from is not None:
+        conditions.append("j.accepted_at >= %(accepted_from)s")
+        query["accepted_from"] = to_us(where.accepted_from)
+    if where.accepted_before is not None:
+        conditions.append("j.accepted_at < %(accepted_before)s")
+        query["accepted_before"] = to_us(where.accepted_before)
+    if where.finished_from is not None:
+        conditions.append("j.state >= 4 AND j.finished_at >= %(finished_from)s")
+        query["finished_from"] = to_us(where.finished_from)
+    if where.finished_before is not None:
+        conditions.append("j.state >= 4 AND j.finished_at < %(finished_before)s")
+        query["finished_before"] = to_us(where.finished_before)
+    return conditions, query
+
+
+def _state_condition(state: JobState) -> str:
+    if state is JobState.SCHEDULED:
+        return "(j.state = 0 AND j.due_at > %(now)s)"
+    if state is JobState.PENDING:
+        return "(j.state = 0 AND j.due_at <= %(now)s)"
+    # By its lane, which the index begins with.
+    return f"j.lane = {CODES[state] + _LANE_OF_STATE}" if CODES[state] >= 2 else f"j.state = {CODES[state]}"

@@ -1,0 +1,201 @@
+"""A caller's transaction on MySQL or MariaDB, and a handler's."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Final, Protocol, cast
+
+from pymysql.constants import ER, SERVER_STATUS
+
+from holdfast.errors import LeaseLost, TransactionRefused
+from holdfast.queues.contract import EngineTransaction
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session
+from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.tables.transactions import (
+    driver_connection,
+    ended_by_handler,
+    lease_of_run,
+    not_begun,
+    refused,
+)
+from holdfast.values import Ack, AttemptRecord, Settlement
+
+_WANTED: Final = "a PyMySQL, mysqlclient or mysql.connector connection"
+# The caller's session may be in any time zone: what that adds to universal time is taken off again.
+_NOW: Final = f"SELECT {CLOCK} - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), NOW(6))"
+_HAS_TABLE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
+# Where our tables have been seen.
+_seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
+
+HELD_BY_RUN: Final = f"""
+    SELECT seq, owner_token, queue FROM holdfast_jobs
+    WHERE id = %s AND deliveries = %s AND state = 2 AND lease_until > {CLOCK}"""
+
+
+class Inserting(Protocol):
+    """What inserting jobs needs: a session of ours, or a caller's."""
+
+    def run(self, statement: str, values: tuple[Any, ...], /) -> int: ...
+
+    def rows(self, statement: str, values: tuple[Any, ...], /) -> Sequence[Row]: ...
+
+    def insert(self, statement: str, rows: Sequence[Row], /) -> None: ...
+
+    def now(self) -> int: ...
+
+
+class CallersSession:
+    """A caller's connection, in a transaction. How it likes its rows is none of our business."""
+
+    def __init__(self, tx: object, connections: MysqlConnections) -> None:
+        connection = self._connection = driver_connection(tx)
+        driver = _driver(connection)
+        if driver in ("pymysql", "MySQLdb"):
+            self._cursor = connection.cursor(import_module(f"{driver}.cursors").Cursor)
+        elif driver == "mysql":
+            self._cursor = connection.cursor()
+        else:
+            raise refused(tx, _WANTED)
+        if not self._is_begun():
+            raise not_begun("call  connection.begin()  or switch autocommit off")
+        self._refuse_another_database(connections)
+
+    def run(self, statement: str, values: tuple[Any, ...] = (), /) -> int:
+        self._cursor.execute(*_spelled_out(statement, values))
+        return int(self._cursor.rowcount)
+
+    def rows(self, statement: str, values: tuple[Any, ...] = (), /) -> Sequence[Row]:
+        self._cursor.execute(*_spelled_out(statement, values))
+        return [tuple(map(_as_bytes, row)) for row in self._cursor.fetchall()]
+
+    def insert(self, statement: str, rows: Sequence[Row], /) -> None:
+        if rows:
+            self._cursor.executemany(statement, list(rows))
+
+    def now(self) -> int:
+        [[now]] = self.rows(_NOW)
+        return int(now)
+
+    def __enter__(self) -> Inserting:
+        self.run("SAVEPOINT holdfast_accept")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """All or nothing, also if the caller goes on after an error: which may have ended the whole transaction."""
+        if kind is None:
+            self.run("RELEASE SAVEPOINT holdfast_accept")
+        else:
+            with suppress(Exception):
+                self.run("ROLLBACK TO SAVEPOINT holdfast_accept")
+
+    def _is_begun(self) -> bool:
+        """Whether what is executed belongs to a transaction; one that has yet to begin by itself counts."""
+        connection = self._connection
+        autocommit = connection.get_autocommit() if hasattr(connection, "get_autocommit") else connection.autocommit
+        if not autocommit:
+            return True
+        # mysqlclient does not tell; but outside of a transaction, no savepoint outlives the statement that makes it.
+        return self._keeps_savepoints() if _driver(connection) == "MySQLdb" else _is_in_transaction(connection)
+
+    def _keeps_savepoints(self) -> bool:
+        self.run("SAVEPOINT holdfast_accept")
+        try:
+            self.run("RELEASE SAVEPOINT holdfast_accept")
+        except self._connection.Error as problem:
+            if problem.args[0] == ER.SP_DOES_NOT_EXIST:
+                return False
+            raise
+        return True
+
+    def _refuse_another_database(self, connections: MysqlConnections) -> None:
+        if _seen.get(self._connection) == connections.prefix:
+            return
+        if not self.rows(_HAS_TABLE, (f"{connections.prefix}jobs",)):
+            raise TransactionRefused(
+                f"tx is a connection to a database without Holdfast's tables ({connections.prefix}…); the jobs are in "
+                f"{connections.address}: use one database for both, or enqueue after the commit"
+            )
+        _seen[self._connection] = connections.prefix
+
+
+class MysqlTransaction(EngineTransaction):
+    """The transaction of a handler, on a connection that is the handler's alone until it ends."""
+
+    def __init__(
+        self,
+        connections: MysqlConnections,
+        held: str,
+        settle: Callable[[Session, Sequence[Settlement], int], list[bool]],
+        job_id: str,
+        delivery: int,
+    ) -> None:
+        self._connections = connections
+        self._settle = settle
+        self._session = session = connections.lend()
+        self.connection: Any = session.wire
+        self._is_open = True
+        try:
+            with connections.translating():
+                session.run("START TRANSACTION")
+                row = session.row(held, (job_id, delivery))
+                connections.hand_over(session)
+        except BaseException:
+            self.roll_back()
+            raise
+        if row is None:
+            self.roll_back()
+            raise LeaseLost(job_id)
+        seq, token, queue = row
+        self._lease = lease_of_run(job_id, queue.decode(), seq, token.hex(), delivery)
+
+    def complete(self, record: AttemptRecord) -> None:
+        session, lease = self._session, self._lease
+        is_held = False
+        self._connections.hurry(session)
+        try:
+            # A definition of a table commits, too.
+            if not _is_in_transaction(self.connection):
+                raise ended_by_handler(lease.id)
+            with self._connections.translating():
+                [is_held] = self._settle(session, [Ack(lease=lease, record=record)], session.now())
+                if is_held:
+                    session.run("COMMIT")
+        finally:
+            self.roll_back()
+        if not is_held:
+            raise LeaseLost(lease.id)
+
+    def roll_back(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._connections.take_back(self._session)
+
+
+def _driver(connection: object) -> str:
+    return type(connection).__module__.partition(".")[0]
+
+
+def _is_in_transaction(connection: Any) -> bool:
+    status = getattr(connection, "server_status", None)
+    if isinstance(status, int):
+        return bool(status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+    return bool(getattr(connection, "in_transaction", False))
+
+
+def _spelled_out(statement: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...] | None]:
+    """A list among the values as single ones: not every driver knows lists."""
+    if not values:
+        return statement, None
+    singles: list[Any] = []
+    places: list[str] = []
+    for value in values:
+        several = cast("Sequence[Any]", value) if isinstance(value, list) else (value,)
+        singles += several
+        places.append(f"({', '.join(['%s'] * len(several))})" if isinstance(value, list) else "%s")
+    parts = statement.split("%s")
+    return "".join(part + place for part, place in zip(parts, [*places, ""], strict=True)), tuple(singles)
+
+
+def _as_bytes(value: object) -> object:
+    return bytes(value) if isinstance(value, bytearray) else value

@@ -1,0 +1,720 @@
+"""PostgreSQL: any number of machines on the server people already run.
+
+Every verb is one transaction and, whatever it has to say, one round trip or two; none is open while a handler runs. The
+clock is the server's. A claim locks what it takes and skips what others have locked, so workers never wait for each
+other. `postgres_connections.py` opens and repeats; `docs/schema.md` tells the tables.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import psycopg
+
+from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, span_us, to_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import IdConflict
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    EFFECT_OF_ACK,
+    Capabilities,
+    Crashes,
+    Effect,
+    Engine,
+    EngineInfo,
+    EngineTransaction,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+)
+from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.records import NOW, NOW_IS, PostgresInspector, numbers
+from holdfast.queues.engines.postgres.transactions import CallersConnection, PostgresTransaction, Statements
+from holdfast.queues.engines.postgres.workers import PostgresRegistry
+from holdfast.queues.engines.tables.retention import until_done
+from holdfast.queues.engines.tables.rows import (
+    CODES,
+    FORGOTTEN,
+    PRUNE_BATCH,
+    WAITING,
+    Row,
+    end_row,
+    lease_state,
+    leased,
+    output_report,
+    progress_report,
+)
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    LiveOutput,
+    Nack,
+    Progress,
+    Release,
+    Settlement,
+)
+
+# How soon a waiting worker looks by itself, ever more seldom: what it is told of is a hint, and may be lost.
+FIRST_LOOK_S: Final = 0.005
+LOOK_EVERY_S: Final = 0.5
+INSERTS_AT_ONCE: Final = 5000
+# A queue is announced once in this time: each announcement is a lock that all commits of the server take.
+ANNOUNCE_EVERY_S: Final = 0.02
+
+INSERT: Final = f"""
+    WITH {NOW_IS}, given AS MATERIALIZED (
+        SELECT * FROM unnest(:ids::text[], :queues::text[], :jobs::text[], :priorities::smallint[], :traces::text[],
+            :delays::bigint[], :instants::bigint[], :wires::bytea[]) WITH ORDINALITY
+            AS g (id, queue, job, priority, trace_id, delay_us, run_at, wire, place)
+    ), new AS (
+        INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, wire, accepted_at, due_at)
+        SELECT id, queue, job, priority, trace_id, wire, {NOW},
+            CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at
+                 ELSE {NOW} - :number + place END
+        FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, due_at, priority, id, queue
+    ), opened AS (
+        INSERT INTO holdfast.open_jobs (seq, due_at, priority, id, queue) SELECT * FROM new
+    )
+    SELECT id FROM new"""
+
+INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
+
+# One statement, and no lock: what it reads of two tables is of one moment.
+KNOWN: Final = f"""
+    WITH {NOW_IS}
+    SELECT j.seq, j.id, e.state, e.finished_at <= {NOW}, e.digest, j.wire
+    FROM holdfast.jobs AS j LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
+    WHERE j.id = ANY (:ids::text[])"""
+
+HELD_BY_RUN: Final = f"""
+    WITH {NOW_IS}
+    SELECT o.seq, o.owner_token, o.queue FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq
+    WHERE j.id = :id AND o.deliveries = :delivery AND o.state = 2 AND o.lease_until > {NOW}"""
+
+LEASE_COLUMNS: Final = f"""
+    o.seq, o.id, (SELECT wire FROM holdfast.jobs AS j WHERE j.seq = o.seq), o.lease_us, o.claimed_at, o.deliveries,
+    o.attempts, o.crashes, o.ignore_expiry, least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
+
+# One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
+# whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
+CLAIM: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT seq FROM holdfast.open_jobs
+        WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
+    ), chosen AS MATERIALIZED (
+        SELECT best.seq, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
+            SELECT seq, crashes FROM holdfast.open_jobs
+            WHERE state <= 1 AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
+            ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
+        ) AS best
+        WHERE NOT EXISTS (SELECT 1 FROM held) AND NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)
+        LIMIT :limit
+    ), placed AS MATERIALIZED (
+        SELECT seq, crashes, row_number() OVER () AS place FROM chosen
+    ), picked AS MATERIALIZED (
+        SELECT seq FROM placed
+        WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
+    ), o AS (
+        UPDATE holdfast.open_jobs
+        SET state = 2, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW}, lease_us = :lease,
+            lease_until = {NOW} + :lease
+        WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
+    )
+    SELECT {LEASE_COLUMNS} FROM o
+    UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
+
+# The same claim, sent again while the first is under way, waits for it here, and then sees what it has stamped.
+GATE: Final = "SELECT pg_advisory_xact_lock(:gate)"
+
+# What is prepared shall be planned once, perhaps while there are few jobs, and be right when there are a million.
+PLAN_ONCE: Final = b"""
+    SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+        set_config('enable_bitmapscan', 'off', true)"""
+
+NEXT_DUE: Final = f"""
+    WITH {NOW_IS}
+    SELECT min(best.due_at) - {NOW}
+    FROM unnest(:queues::text[]) AS asked (queue) CROSS JOIN generate_series(9, 0, -1) AS rank (priority)
+    CROSS JOIN LATERAL (
+        SELECT due_at FROM holdfast.open_jobs AS o
+        WHERE state <= 1 AND o.queue = asked.queue AND o.priority = rank.priority ORDER BY due_at LIMIT 1
+    ) AS best
+    WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses AS p WHERE p.queue = asked.queue)"""
+
+ACK: Final = f"""
+    WITH {NOW_IS}, held AS (
+        DELETE FROM holdfast.open_jobs
+        WHERE seq = ANY (:seqs::bigint[]) AND owner_token = :token AND lease_until > {NOW}
+        RETURNING seq, due_at, attempts, deliveries, ignore_expiry, queue
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, deliveries, ignore_expiry, queue, crashes, state,
+            owner_token, finished_at, started_at, ended_at)
+        SELECT held.*, 0, 4, :token, {NOW}, told.started_at, told.ended_at
+        FROM held JOIN unnest(:seqs::bigint[], :starts::bigint[], :ends::bigint[]) AS told (seq, started_at, ended_at)
+            ON told.seq = held.seq
+    )
+    SELECT seq FROM held"""
+
+_KEEP_ATTEMPT: Final = """
+    kept AS (
+        INSERT INTO holdfast.attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
+            error_type, error_message, traceback, output, result, note)
+        SELECT seq, deliveries, :token, :verdict, :outcome, :started_at, :ended_at,
+            :error_type, :error_message, :traceback, :output, :result, :note
+        FROM held
+    ), told AS (
+        DELETE FROM holdfast.live_output AS l USING held
+        WHERE :output::bytea IS NOT NULL AND l.seq = held.seq AND l.delivery = held.deliveries
+    ) SELECT seq FROM held"""
+
+END: Final = f"""
+    WITH {NOW_IS}, held AS (
+        DELETE FROM holdfast.open_jobs
+        WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW} RETURNING *
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
+            crashes, last_error, dead_reason, expired, cancel_reason)
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, attempts + :attempt, {NOW},
+            CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
+            CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END, :dead_reason, :expired,
+            CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+        FROM held
+    ), {_KEEP_ATTEMPT}"""
+
+# Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+_NEXT_STATE: Final = """
+    CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+         ELSE :state END AS next_state"""
+
+_MOVE_ON: Final = f"""
+    back AS (
+        UPDATE holdfast.open_jobs AS o
+        SET state = next_state, attempts = o.attempts + :attempt, due_at = {NOW} + :delay, owner_token = NULL,
+            crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN :keeps_crashes THEN o.crashes ELSE 0 END,
+            last_error = coalesce(:error, o.last_error)
+        FROM held WHERE o.seq = held.seq AND next_state < 4
+    ), gone AS (
+        DELETE FROM holdfast.open_jobs AS o USING held WHERE o.seq = held.seq AND next_state >= 4
+    ), ended AS (
+        INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
+            crashes, last_error, dead_reason, cancel_reason)
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, next_state, attempts + :attempt, {NOW},
+            CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+            coalesce(:error, last_error), CASE WHEN next_state = 5 THEN 'crash-loop' END, cancel_request
+        FROM held WHERE next_state >= 4
+    )"""
+
+GIVE_BACK: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
+        WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW} FOR UPDATE
+    ), {_MOVE_ON}, {_KEEP_ATTEMPT}"""
+
+SETTLED_AS: Final = """
+    SELECT 1 FROM holdfast.attempts
+    WHERE seq = :seq AND delivery = :delivery AND owner_token = :token AND verdict = :verdict
+    UNION ALL SELECT 1 FROM holdfast.ended_jobs
+    WHERE seq = :seq AND deliveries = :delivery AND owner_token = :token AND :ack::text = :verdict"""
+
+# The numbers alone, first, so that nothing but the primary key is looked at.
+_HELD: Final = f"""
+    WHERE seq = ANY (:seqs::bigint[]) AND lease_until > {NOW}
+        AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))"""
+
+# In one order everywhere, so that nobody waits for somebody who waits for him.
+RENEW: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT seq FROM holdfast.open_jobs {_HELD} ORDER BY seq FOR UPDATE
+    )
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
+    WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, owner_token, cancel_request IS NOT NULL"""
+
+LEASE_STATES: Final = f"""
+    WITH {NOW_IS} SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast.open_jobs {_HELD}"""
+
+REPORT_PROGRESS: Final = f"""
+    WITH {NOW_IS}
+    INSERT INTO holdfast.progress (seq, delivery, done, total, message, at)
+    SELECT seq, deliveries, :done, :total, :message, {NOW} FROM holdfast.open_jobs
+    WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
+    ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
+        message = excluded.message, at = excluded.at"""
+
+REPORT_OUTPUT: Final = f"""
+    WITH {NOW_IS}
+    INSERT INTO holdfast.live_output (seq, delivery, start, text)
+    SELECT seq, deliveries, :start, :text FROM holdfast.open_jobs
+    WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
+    ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
+
+# The server's clock was set back: such a lease would outlive its worker by as much.
+CLAMP: Final = f"""
+    WITH {NOW_IS}, ahead AS MATERIALIZED (
+        SELECT seq FROM holdfast.open_jobs
+        WHERE state = 2 AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
+        ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
+    )
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
+
+REAP: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
+        WHERE state = 2 AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
+        ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
+    ), {_MOVE_ON}, kept AS (
+        INSERT INTO holdfast.attempts
+            (seq, delivery, outcome, started_at, ended_at, error_type, error_message, traceback)
+        SELECT seq, deliveries, :outcome, claimed_at, greatest(claimed_at, {NOW}), :error_type, :error_message, ''
+        FROM held
+    )
+    SELECT queue, count(*) FROM held GROUP BY queue"""
+
+NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"
+
+
+class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
+    """Jobs in a PostgreSQL database, in a namespace of their own."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=True,
+        wakes_up=True,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        conninfo: str,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        self.connections = PostgresConnections(conninfo, prefix=prefix)
+        self._sql = self.connections.sql
+        self._channel = f"{self.connections.namespace}_work"
+        self._announced_at: dict[str, float] = {}
+        self._local = threading.local()
+        self._listeners: set[Connection] = set()
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if not envelopes:
+            return []
+        if tx is None:
+            created = self._insert_one(envelopes[0]) if len(envelopes) == 1 else None
+            created = created or self.connections.transact(lambda connection: self._insert(connection, envelopes))
+        else:
+            with CallersConnection(tx, self.connections) as connection:
+                # What was announced a moment ago may be looked for before this transaction is committed.
+                created = self._insert(connection, envelopes, announce=self._announce_now)
+        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return PostgresTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle_in, job_id, delivery)
+
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+        """Which of these were settled in the transaction that is open."""
+        sent = self._send(connection, settlements)
+        return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
+
+    def _insert_one(self, envelope: JobEnvelope) -> list[bool] | None:
+        """In one statement; None if its id is known already, and then nothing was written."""
+        statement = INSERT_AND_ANNOUNCE if self._news(_at_once([envelope])) else INSERT
+        query = {**_inserts([envelope]), "channel": self._channel}
+        is_new = self.connections.run(
+            lambda connection: connection.execute(self._sql(statement), query, prepare=True).fetchone()
+        )
+        return [True] if is_new else None
+
+    def _insert(
+        self,
+        connection: Statements,
+        envelopes: Sequence[JobEnvelope],
+        *,
+        announce: Callable[[Statements, Iterable[str]], None] | None = None,
+    ) -> list[bool]:
+        new = self._insert_new(connection, envelopes)
+        missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
+        while missing:
+            known = self._known(connection, envelopes)
+            # An id that became free, or whose job was forgotten meanwhile, is taken now; or by somebody else, just now.
+            missing = [one for one in missing if one.id not in known]
+            new |= self._insert_new(connection, missing) if missing else set()
+        (announce or self._announce)(connection, _at_once(one for one in envelopes if one.id in new))
+        return [_take(new, one.id) for one in envelopes]
+
+    def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        """Insert those whose id is free: which ones that were."""
+        new: set[str] = set()
+        # In parts that do not let a server look as if it stood still.
+        for start in range(0, len(envelopes), INSERTS_AT_ONCE):
+            query = _inserts(envelopes[start : start + INSERTS_AT_ONCE])
+            query["number"] = len(envelopes) - start
+            new.update(id for (id,) in connection.execute(self._sql(INSERT), query, binary=True).fetchall())
+        return new
+
+    def _known(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
+        """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
+        ids = list({one.id for one in envelopes})
+        digests: dict[str, bytes] = {}
+        for seq, job_id, state, is_over, digest, wire in connection.execute(self._sql(KNOWN), {"ids": ids}).fetchall():
+            if state == FORGOTTEN and is_over:
+                self._drop(connection, [seq])
+            else:
+                digests[job_id] = bytes(digest) if state == FORGOTTEN else content_digest(bytes(wire))
+        known = set(digests)
+        for one in envelopes:
+            if digests.setdefault(one.id, content_digest(one.wire)) != content_digest(one.wire):
+                raise IdConflict(one.id)
+        return known
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self._claim_now(queue, limit, owner_token)
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """In one round trip. A claim that finds nothing writes nothing that would have to be logged."""
+        asked_at = self.clock.monotonic()
+        query = self._claim_query(queue, limit, owner_token)
+
+        def claim(connection: Connection) -> list[Row]:
+            # What a pipeline sends is one transaction, also without a word about it.
+            with connection.pipeline():
+                connection.execute(PLAN_ONCE, prepare=True)
+                claimed = self._send_claim(connection, query)
+            return claimed.fetchall()
+
+        return _leased(self.connections.run(claim), queue, owner_token, asked_at)
+
+    def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
+        lease_us, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        gate = int.from_bytes(token[:8], "big", signed=True)
+        return {"queue": queue, "limit": limit, "token": token, "lease": lease_us, "gate": gate}
+
+    def _send_claim(self, connection: Connection, query: dict[str, Any]) -> "psycopg.Cursor[Row]":
+        connection.execute(self._sql(GATE), query, prepare=True)
+        return connection.execute(self._sql(CLAIM), query, binary=True, prepare=True)
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        listening = self._listening()
+        look_s = FIRST_LOOK_S
+        while True:
+            row = self.connections.run(
+                lambda connection: connection.execute(self._sql(NEXT_DUE), {"queues": list(queues)}).fetchone()
+            )
+            due_s = None if row is None or row[0] is None else row[0] / MICROSECONDS
+            left = min(give_up_at - self.clock.monotonic(), look_s)
+            if due_s is not None:
+                left = min(left, due_s)
+            if left <= 0:
+                return
+            descriptors = [fd for fd in (listening.fileno(), wake) if fd is not None]
+            readable = self.clock.wait(left, descriptors)
+            if wake in readable or (readable and self._was_announced(listening, queues)):
+                return
+            look_s = min(look_s * 2, LOOK_EVERY_S)
+
+    def _listening(self) -> Connection:
+        """This thread's own connection on which the server announces work."""
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            if connection is not None:
+                self._listeners.discard(connection)
+            connection = self.connections.open(self._sql(f'LISTEN "{self._channel}"'))
+            self._local.connection = connection
+            self._listeners.add(connection)
+        return connection
+
+    def _was_announced(self, listening: Connection, queues: Sequence[str]) -> bool:
+        try:
+            return any(notify.payload in queues for notify in listening.notifies(timeout=0))
+        except psycopg.Error:
+            listening.close()  # it is gone; looking goes on without it, and the next wait opens another
+            self._listeners.discard(listening)
+            self._local.connection = None
+            return True
+
+    def _announce(self, connection: Statements, queues: Iterable[str]) -> None:
+        self._announce_now(connection, self._news(queues))
+
+    def _news(self, queues: Iterable[str]) -> list[str]:
+        """Those that were not announced a moment ago, and will be now."""
+        now = time.monotonic()
+        news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
+        self._announced_at.update(dict.fromkeys(news, now))
+        return news
+
+    def _announce_now(self, connection: Statements, queues: Iterable[str]) -> None:
+        """Tell who waits, once the transaction is committed."""
+        named = list(queues)
+        if named:
+            connection.execute(self._sql(NOTIFY), {"channel": self._channel, "queues": named})
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return self._exchange(settlements, None)[0] if settlements else []
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        if not settlements:
+            return [], self._claim_now(queue, limit, owner_token) if limit > 0 else []
+        asked_at = self.clock.monotonic()
+        claim = self._claim_query(queue, limit, owner_token) if limit > 0 else None
+        answers, rows = self._exchange(settlements, claim)
+        return answers, _leased(rows, queue, owner_token, asked_at)
+
+    def _exchange(
+        self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
+    ) -> tuple[list[bool], list[Row]]:
+        """All of it is sent before the first answer is read."""
+
+        def both(connection: Connection) -> tuple[list[bool], list[Row]]:
+            with connection.pipeline():
+                connection.execute(PLAN_ONCE, prepare=True)
+                asked = self._send(connection, settlements)
+                claimed = None if claim is None else self._send_claim(connection, claim)
+                self._announce(connection, {one.lease.queue for one in settlements if _is_due_again(one)})
+            answers = [answer for batch, cursor in asked for answer in _ended(batch, cursor.fetchall())]
+            if not all(answers):
+                answers = [
+                    is_new or self._settled_before(connection, one)
+                    for one, is_new in zip(settlements, answers, strict=True)
+                ]
+            return answers, [] if claimed is None else claimed.fetchall()
+
+        return self.connections.run(both)
+
+    def _send(
+        self, connection: Connection, settlements: Sequence[Settlement]
+    ) -> "list[tuple[list[Settlement], psycopg.Cursor[Row]]]":
+        """In order; plain acknowledgements of one claim, which are nearly all, go in one statement."""
+        sent: list[tuple[list[Settlement], psycopg.Cursor[Row]]] = []
+        for token, run in groupby(settlements, key=_plain_token):
+            batch = list(run)
+            if token is not None:
+                sent.append((batch, connection.execute(self._sql(ACK), _acks(batch, token), binary=True, prepare=True)))
+            else:
+                sent += [([one], self._send_one(connection, one)) for one in batch]
+        return sent
+
+    def _send_one(self, connection: Connection, settlement: Settlement) -> "psycopg.Cursor[Row]":
+        effect = effect_of(settlement)
+        record = settlement.record
+        (seq, _, token, verdict, *told) = end_row(settlement)
+        query: dict[str, Any] = {
+            "seq": seq,
+            "token": token,
+            "verdict": verdict,
+            **{name: _storable(name, value) for name, value in zip(_TOLD, told, strict=True)},
+            "attempt": int(effect.adds_attempt),
+            "error": _storable("error", record.error.line) if record and record.error else None,
+            "state": CODES[effect.state],
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            **(self._end(effect) if effect.state.is_final else self._give_back(effect)),
+        }
+        return connection.execute(self._sql(END if effect.state.is_final else GIVE_BACK), query)
+
+    def _end(self, effect: Effect) -> dict[str, Any]:
+        return {"dead_reason": effect.dead_reason, "cancel_reason": effect.cancel_reason, "expired": effect.expired}
+
+    def _give_back(self, effect: Effect) -> dict[str, Any]:
+        return {
+            "crash": effect.crashes is Crashes.ADD,
+            "crash_limit": self.policy.crash_limit,
+            "delay": span_us(effect.delay),
+        }
+
+    def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:
+        lease = settlement.lease
+        query = {
+            "seq": lease.token,
+            "delivery": lease.delivery,
+            "token": bytes.fromhex(lease.owner_token),
+            "verdict": effect_of(settlement).verdict,
+            "ack": EFFECT_OF_ACK.verdict,
+        }
+        return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(RENEW, leases)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(LEASE_STATES, leases)
+
+    def _states(self, statement: str, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """How the leases stand that the statement finds held."""
+        if not leases:
+            return []
+        tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
+        query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
+        rows = self.connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
+        held = {(seq, bytes(token)): cancel for seq, token, cancel in rows}
+        return [lease_state(held.get((lease.token, token))) for lease, token in zip(leases, tokens, strict=True)]
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        return self._report(REPORT_PROGRESS, [progress_report(*one) for one in reports])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
+
+    def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
+        if not reports:
+            return []
+
+        def keep(connection: Connection) -> list[bool]:
+            with connection.pipeline(), connection.transaction():
+                cursors = [connection.execute(self._sql(statement), one) for one in reports]
+            return [cursor.rowcount == 1 for cursor in cursors]
+
+        return self.connections.run(keep)
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        record = abandoned_run(0, 0)
+        assert record.error is not None  # noqa: S101 - for the type checkers: it always tells one
+        query = {
+            "queue": queue,
+            "limit": PRUNE_BATCH,
+            "state": WAITING,
+            "delay": 0,
+            "attempt": 0,
+            "crash": True,
+            "crash_limit": self.policy.crash_limit,
+            "keeps_crashes": False,
+            "error": record.error.line,
+            "outcome": record.outcome,
+            "error_type": record.error.type,
+            "error_message": record.error.message,
+        }
+
+        def clamp(connection: Connection) -> int:
+            return connection.execute(self._sql(CLAMP), query).rowcount
+
+        def reap(connection: Connection) -> int:
+            reaped = connection.execute(self._sql(REAP), query).fetchall()
+            self._announce(connection, [name for name, _ in reaped])
+            return sum(number for _, number in reaped)
+
+        until_done(lambda: self.connections.run(clamp))
+        return until_done(lambda: self.connections.transact(reap))
+
+    def prune(self) -> int:
+        self._forget_lost()
+        return super().prune()
+
+    def check(self) -> None:
+        self.connections.check_schema()
+
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
+
+    def create_schema(self) -> None:
+        self.connections.create_schema()
+
+    def close(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+        self._local = threading.local()
+        self.connections.close()
+
+
+_TOLD: Final = (
+    "outcome",
+    "started_at",
+    "ended_at",
+    "error_type",
+    "error_message",
+    "traceback",
+    "output",
+    "result",
+    "note",
+)
+
+
+def _inserts(envelopes: Sequence[JobEnvelope]) -> dict[str, Any]:
+    return {
+        "ids": [one.id for one in envelopes],
+        "queues": [one.queue for one in envelopes],
+        "jobs": [one.job for one in envelopes],
+        "priorities": numbers(one.priority for one in envelopes),
+        "traces": [one.trace_id for one in envelopes],
+        "delays": numbers(span_us(one.delay) for one in envelopes),
+        "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
+        "wires": [one.wire for one in envelopes],
+        "number": len(envelopes),
+    }
+
+
+def _at_once(envelopes: Iterable[JobEnvelope]) -> set[str]:
+    """The queues of those that nothing keeps from being started now."""
+    return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None}
+
+
+def _storable(name: str, value: object) -> object:
+    """What the server can hold: no NUL in a text; output is kept as bytes, and so to the letter."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace") if name == "output" else value.replace("\0", "\ufffd")
+
+
+def _plain_token(settlement: Settlement) -> str | None:
+    """The claim of an acknowledgement with nothing to tell but its times."""
+    record = settlement.record
+    is_plain = type(settlement) is Ack and record is not None and record.is_plain_success
+    return settlement.lease.owner_token if is_plain else None
+
+
+def _is_due_again(settlement: Settlement) -> bool:
+    return isinstance(settlement, Nack | Release) and settlement.delay <= 0
+
+
+def _acks(batch: Sequence[Settlement], token: str) -> dict[str, Any]:
+    # Each lease once: a second settlement of it is a repetition.
+    rows = {
+        one.lease.token: (one.record.started_us, one.record.ended_us)
+        for one in reversed(batch)
+        if one.record is not None
+    }
+    return {
+        "seqs": numbers(rows),
+        "starts": numbers(started for started, _ in rows.values()),
+        "ends": numbers(ended for _, ended in rows.values()),
+        "token": bytes.fromhex(token),
+    }
+
+
+def _ended(batch: Sequence[Settlement], rows: Sequence[Row]) -> list[bool]:
+    """Which of these settlements the rows (numbers of jobs) answer; each of them only once."""
+    if len(rows) == len(batch):
+        return [True] * len(batch)
+    settled = {seq for (seq,) in rows}
+    return [_take(settled, one.lease.token) for one in batch]
+
+
+def _take(these: set[Any], one: object) -> bool:
+    if one in these:
+        these.remove(one)
+        return True
+    return False
+
+
+def _leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+    ordered = sorted(rows, key=lambda row: (-row[10], row[11], row[1]))
+    return leased([row[:10] for row in ordered], queue, owner_token, asked_at)

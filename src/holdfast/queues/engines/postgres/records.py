@@ -1,0 +1,371 @@
+"""Reading and operating the PostgreSQL engine: what people and pruning ask of the tables that `postgres.py` writes."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from holdfast.clock import from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
+from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.transactions import Statements
+from holdfast.queues.engines.tables.retention import Outdated, Retention
+from holdfast.queues.engines.tables.rows import (
+    CODES,
+    PRUNE_BATCH,
+    STATES,
+    WAITING,
+    Row,
+    history,
+    not_replayed,
+    page,
+    view,
+)
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    Outcome,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+# The server's clock, read once in a statement, when it begins to work.
+NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
+NOW: Final = "(SELECT now FROM clock)"
+
+FORGET: Final = """
+    UPDATE holdfast.ended_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL
+    WHERE seq = :seq"""
+DROP_MESSAGE: Final = "UPDATE holdfast.jobs SET wire = '' WHERE seq = :seq"
+
+DELETE_ATTEMPTS: Final = "DELETE FROM holdfast.attempts WHERE seq = ANY (:seqs::bigint[])"
+DELETE_PROGRESS: Final = "DELETE FROM holdfast.progress WHERE seq = ANY (:seqs::bigint[])"
+DELETE_OUTPUTS: Final = "DELETE FROM holdfast.live_output WHERE seq = ANY (:seqs::bigint[])"
+DELETE_ENDED: Final = "DELETE FROM holdfast.ended_jobs WHERE seq = ANY (:seqs::bigint[])"
+DELETE_JOB: Final = "DELETE FROM holdfast.jobs WHERE seq = ANY (:seqs::bigint[])"
+
+FINISHED_BEFORE: Final = f"""
+    WITH {NOW_IS}
+    SELECT seq, finished_at, {NOW} FROM holdfast.ended_jobs
+    WHERE state = :state AND (:age::bigint IS NULL OR finished_at <= {NOW} - :age::bigint)
+        AND (:queue::text IS NULL OR queue = :queue)
+    ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
+
+MESSAGE: Final = "SELECT wire FROM holdfast.jobs WHERE seq = :seq"
+
+OLD_TOMBSTONES: Final = f"""
+    WITH {NOW_IS}
+    SELECT seq FROM holdfast.ended_jobs WHERE state = 7 AND finished_at <= {NOW}
+    ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
+
+COUNT: Final = f"""
+    WITH {NOW_IS}
+    SELECT queue, state, state = 0 AND due_at > {NOW}, count(*) FROM holdfast.open_jobs
+    WHERE :queue::text IS NULL OR queue = :queue GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT queue, state, false, count(*) FROM holdfast.ended_jobs
+    WHERE state < 7 AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2"""
+
+_PROGRESS: Final = """
+    LEFT JOIN holdfast.progress AS p ON p.seq = s.seq AND p.delivery = s.deliveries AND s.state IN (1, 2, 5, 6)"""
+
+OPEN: Final = f"""
+    SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
+        NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
+
+ENDED: Final = f"""
+    SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
+        s.finished_at, NULL::bigint, s.dead_reason, s.cancel_reason, NULL, s.last_error,
+        p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.ended_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
+
+ATTEMPTS: Final = """
+    SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
+    FROM holdfast.attempts WHERE seq = :seq AND outcome IS NOT NULL
+    UNION ALL
+    SELECT deliveries, :succeeded, started_at, ended_at, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM holdfast.ended_jobs WHERE seq = :seq AND started_at IS NOT NULL ORDER BY 1"""
+
+OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast.live_output WHERE seq = :seq"
+
+STATE_OF: Final = """
+    SELECT coalesce(o.state, e.state) FROM holdfast.jobs AS j
+    LEFT JOIN holdfast.open_jobs AS o ON o.seq = j.seq LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
+    WHERE j.id = :id"""
+
+_OF_ID: Final = "seq = (SELECT seq FROM holdfast.jobs WHERE id = :id)"
+
+LOCK_ENDED: Final = f"""
+    WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.ended_jobs
+    WHERE {_OF_ID} AND state = ANY (:states::bigint[]) FOR UPDATE"""
+
+# Somebody may be giving the job back: only then is it waiting, or running, or over.
+HOLD_STILL: Final = f"SELECT 1 FROM holdfast.open_jobs WHERE {_OF_ID} FOR UPDATE"
+
+CANCEL_WAITING: Final = f"""
+    WITH {NOW_IS}, waiting AS (
+        DELETE FROM holdfast.open_jobs WHERE {_OF_ID} AND state IN (0, 1, 3) RETURNING *
+    )
+    INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
+        state, finished_at, cancel_reason)
+    SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, 6, {NOW}, :reason
+    FROM waiting"""
+# Asking again without a reason does not take the first one back.
+REQUEST_CANCEL: Final = f"""
+    UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
+    WHERE {_OF_ID} AND state = 2"""
+
+MESSAGE_OF: Final = f"""
+    WITH {NOW_IS}
+    SELECT j.wire, {NOW} FROM holdfast.jobs AS j JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
+    WHERE j.id = :id AND e.state IN (5, 6) AND NOT e.ignore_expiry"""
+
+REPLAY: Final = f"""
+    WITH {NOW_IS}, over AS (
+        DELETE FROM holdfast.ended_jobs
+        WHERE {_OF_ID} AND state IN (5, 6) AND (NOT expired OR :ignore_expiry) RETURNING *
+    )
+    INSERT INTO holdfast.open_jobs (seq, id, priority, queue, due_at, attempts, crashes, deliveries, ignore_expiry,
+        last_error)
+    SELECT j.seq, j.id, j.priority, j.queue, {NOW}, 0, 0, over.deliveries, over.ignore_expiry OR :ignore_expiry,
+        over.last_error
+    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq RETURNING queue"""
+
+PAUSE: Final = f"""
+    WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
+    ON CONFLICT (queue) DO UPDATE SET reason = excluded.reason, since = excluded.since"""
+
+ADD_FACTS: Final = """
+    INSERT INTO holdfast.facts (kind, fact) SELECT :kind, fact FROM unnest(:facts::text[]) AS given (fact)
+    ON CONFLICT DO NOTHING"""
+
+
+def numbers(values: Iterable[object]) -> str:
+    """An array of integers as the server reads it; written here, since asking the driver for each costs more."""
+    return f"{{{','.join(map(str, values))}}}"
+
+
+class PostgresInspector(Retention):
+    """The reading side of `PostgresBackend`."""
+
+    connections: PostgresConnections
+    _sql: Callable[[str], bytes]
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        rows = self.connections.run(
+            lambda connection: connection.execute(self._sql(COUNT), {"queue": queue}).fetchall()
+        )
+        found: dict[str, dict[JobState, int]] = {}
+        for name, state, is_later, number in rows:
+            found.setdefault(name, {})[JobState.SCHEDULED if is_later else STATES[state]] = number
+        return found
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        conditions, query = _conditions(where)
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        if after is not None:
+            finished, seq = (int(part) for part in after.split("."))
+            conditions.append(
+                "(s.finished_at, s.seq) < (:after_finished, :after_seq)" if by_finish else "s.seq < :after_seq"
+            )
+            query |= {"after_finished": finished, "after_seq": seq}
+        newest_first = "s.finished_at DESC, s.seq DESC" if by_finish else "s.seq DESC"
+        rest = f"WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
+        parts = [f"({part} {rest})" for part in _parts(where)]
+        if not parts:
+            return Page(jobs=(), next=None)
+        # Each part is as long as the whole may be, so the newest of both are among them.
+        whole = parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} ORDER BY 1 DESC LIMIT :limit"
+        query["limit"] = limit + 1
+        text = f"WITH {NOW_IS} {whole}"
+        rows = self.connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        now = rows[0][-1] if rows else 0
+        return page([row[:-1] for row in rows], now, limit=limit, by_finish=by_finish)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        text = f"WITH {NOW_IS} {OPEN} WHERE j.id = :id UNION ALL {ENDED} WHERE j.id = :id AND s.state < 7"
+
+        def read(connection: Connection) -> JobHistory | None:
+            row = connection.execute(self._sql(text), {"id": job_id}).fetchone()
+            if row is None:
+                return None
+            query = {"seq": row[0], "succeeded": Outcome.SUCCEEDED.value}
+            outputs = connection.execute(self._sql(OUTPUTS), {"seq": row[0]}).fetchall()
+            attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
+            return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs)
+
+        return self.connections.transact(read)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        def change(connection: Connection) -> CancelAnswer:
+            query = {"id": job_id, "reason": reason}
+            connection.execute(self._sql(HOLD_STILL), query)
+            if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
+                return CancelAnswer.CANCELLED
+            if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
+                return CancelAnswer.REQUESTED
+            return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
+
+        return self.connections.transact(change)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        def change(connection: Connection) -> ReplayAnswer:
+            message = connection.execute(self._sql(MESSAGE_OF), {"id": job_id}).fetchone()
+            if message is not None and not ignore_expiry and has_expired(*message):
+                return ReplayAnswer.EXPIRED
+            query = {"id": job_id, "ignore_expiry": ignore_expiry}
+            replayed = connection.execute(self._sql(REPLAY), query).fetchone()
+            if replayed is not None:
+                self._announce(connection, replayed)
+                return ReplayAnswer.REPLAYED
+            return not_replayed(self._state(connection, job_id))
+
+        return self.connections.transact(change)
+
+    @abstractmethod
+    def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
+        """Tell workers that wait for these queues to look."""
+
+    def _state(self, connection: Connection, job_id: str) -> JobState | None:
+        row = connection.execute(self._sql(STATE_OF), {"id": job_id}).fetchone()
+        return None if row is None else STATES.get(row[0])
+
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        query = {"id": job_id, "states": numbers(CODES[state] for state in check_purge(states))}
+
+        def change(connection: Connection) -> bool:
+            row = connection.execute(self._sql(LOCK_ENDED), query).fetchone()
+            if row is None:
+                return False
+            self._leave_tombstones(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
+            return True
+
+        return self.connections.transact(change)
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        query = {"queue": queue, "reason": reason}
+        self.connections.run(lambda connection: connection.execute(self._sql(PAUSE), query))
+
+    def resume(self, queue: str) -> bool:
+        statement = self._sql("DELETE FROM holdfast.pauses WHERE queue = :queue")
+
+        def change(connection: Connection) -> bool:
+            was_paused = connection.execute(statement, {"queue": queue}).rowcount == 1
+            self._announce(connection, [queue])
+            return was_paused
+
+        return self.connections.transact(change)
+
+    def pauses(self) -> Sequence[QueuePause]:
+        query = self._sql("SELECT queue, reason, since FROM holdfast.pauses ORDER BY queue")
+        rows = self.connections.run(lambda connection: connection.execute(query).fetchall())
+        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
+
+    def facts(self, kind: str) -> frozenset[str]:
+        query = self._sql("SELECT fact FROM holdfast.facts WHERE kind = :kind")
+        rows = self.connections.run(lambda connection: connection.execute(query, {"kind": kind}).fetchall())
+        return frozenset(fact for (fact,) in rows)
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        query = {"kind": kind, "facts": sorted(facts)}
+        self.connections.run(lambda connection: connection.execute(self._sql(ADD_FACTS), query))
+
+    def _forget_some(self, outdated: Outdated) -> int:
+        query = {
+            "state": outdated.state,
+            "queue": outdated.queue,
+            "age": outdated.age_us,
+            "limit": PRUNE_BATCH,
+        }
+
+        def forget(connection: Connection) -> int:
+            found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
+            if found:
+                stones, rest = outdated.parted([row[:-1] for row in found], found[0][-1])
+                self._leave_tombstones(connection, stones)
+                self._drop(connection, rest)
+            return len(found)
+
+        return self.connections.transact(forget)
+
+    def _drop_some_tombstones(self) -> int:
+        def drop(connection: Connection) -> int:
+            old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
+            self._drop(connection, [seq for (seq,) in old])
+            return len(old)
+
+        return self.connections.transact(drop)
+
+    def _leave_tombstones(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
+        """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
+        for seq, until in stones:
+            message = connection.execute(self._sql(MESSAGE), {"seq": seq}).fetchone()
+            digest = content_digest(message[0] if message else b"")
+            connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
+            connection.execute(self._sql(DROP_MESSAGE), {"seq": seq})
+        seqs = numbers(seq for seq, _ in stones)
+        for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+            connection.execute(self._sql(statement), {"seqs": seqs})
+
+    def _drop(self, connection: Statements, seqs: Sequence[int]) -> None:
+        """Leave nothing of these."""
+        # The end first, as everybody who forgets a job does.
+        for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+            connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
+
+
+def _decoded(row: Row) -> Row:
+    *told, output, result, note = row
+    return (*told, None if output is None else bytes(output).decode(errors="replace"), result, note)
+
+
+def _parts(where: JobFilter) -> list[str]:
+    """Where to look: among those that are open, those that have ended, or both."""
+    is_ended = [state.is_final for state in where.states]
+    tells_of_end = (where.dead_reason, where.finished_from, where.finished_before) != (None, None, None)
+    has_open = not tells_of_end and not (is_ended and all(is_ended))
+    return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
+
+
+def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+    query: dict[str, Any] = {}
+    conditions = ["s.state < 7"]
+    if where.states:
+        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
+    if where.queue is not None:
+        conditions.append("s.queue = :queue")
+        query["queue"] = where.queue
+    if where.job is not None:
+        conditions.append("j.job = :job")
+        query["job"] = where.job
+    if where.ids:
+        conditions.append("j.id = ANY (:ids)")
+        query["ids"] = list(where.ids)
+    if where.dead_reason is not None:
+        conditions.append("s.dead_reason = :dead_reason")
+        query["dead_reason"] = where.dead_reason.value
+    if where.accepted_from is not None:
+        conditions.append("j.accepted_at >= :accepted_from")
+        query["accepted_from"] = to_us(where.accepted_from)
+    if where.accepted_before is not None:
+        conditions.append("j.accepted_at < :accepted_before")
+        query["accepted_before"] = to_us(where.accepted_before)
+    if where.finished_from is not None:
+        conditions.append("s.finished_at >= :finished_from")
+        query["finished_from"] = to_us(where.finished_from)
+    if where.finished_before is not None:
+        conditions.append("s.finished_at < :finished_before")
+        query["finished_before"] = to_us(where.finished_before)
+    return conditions, query
+
+
+def _state_condition(state: JobState) -> str:
+    if state is JobState.SCHEDULED:
+        return f"(s.state = {WAITING} AND s.due_at > {NOW})"
+    if state is JobState.PENDING:
+        return f"(s.state = {WAITING} AND s.due_at <= {NOW})"
+    return f"s.state = {CODES[state]}"

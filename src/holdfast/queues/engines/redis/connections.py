@@ -1,0 +1,462 @@
+"""Redis or Valkey, spoken to: connections, scripts, waiting to be woken, and whether the server may keep jobs at all.
+
+Every verb is one script, called by its digest. A server that forgot its scripts is given them again, one that was
+restarted is called again, and of a cluster the node that has our keys: every verb may be repeated. `redis.py` says what
+the scripts do.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import ssl
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from holdfast.clock import Clock
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.queues.contract import EngineInfo
+
+SCHEMA: Final = 1
+MIN_VERSION: Final = (6, 2)
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 10.0
+# How much longer than its worker a wait lasts on the server, should the worker vanish from the network.
+OUTLASTS_S: Final = 1
+UNBLOCK_TRIES: Final = 100
+# How often one call goes on to where the keys are, or back to where the URL says.
+HOPS: Final = 2
+
+# What a server says that is a replica, busy with a script, or cannot write its file: call again later. The driver has
+# cut the code off some of these, and a server puts it in the middle of what it says of a script.
+PASSING: Final = ("READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "MISCONF")
+PASSING_ERRORS: Final = (ReadOnlyError, AskError, ClusterDownError, TryAgainError, ConnectionError, TimeoutError)
+FULL: Final = "used memory > 'maxmemory'"
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+UNKNOWN: Final = "unknown"
+DURABILITY: Final = {
+    "appendonly yes, appendfsync always": "the end of any process, and of the machine: each write is synced",
+    "appendonly yes, appendfsync everysec": (
+        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second "
+        "or two"
+    ),
+    "appendonly yes, appendfsync no": (
+        "the end of any process; of the machine, but for what its system had not written yet, up to half a minute"
+    ),
+    "appendonly no": "the end of Holdfast's processes; of the server, no more than its last snapshot holds",
+    "maxmemory-policy allkeys-…": "nothing the server chooses to evict when its memory is full: Holdfast refuses it",
+    UNKNOWN: "the end of Holdfast's processes; how the server keeps its data, it does not tell this user",
+}
+"""What an accepted job survives, by how the server is set up."""
+
+# The driver's types tell but half.
+_driver: Any = redis
+_IN_EVERY_URL: Final = {"host", "port", "path", "db", "username", "password", "connection_class"}
+_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+
+log = logging.getLogger("holdfast.redis")
+
+
+class Script:
+    """One script, made of the parts it needs."""
+
+    def __init__(self, *parts: str) -> None:
+        self.source = "\n".join(_part(name) for name in ("common", *parts)).encode()
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest()
+
+
+@cache
+def _part(name: str) -> str:
+    return resources.files("holdfast.queues.engines").joinpath(f"redis/lua/{name}.lua").read_text(encoding="utf-8")
+
+
+PREPARE: Final = Script("prepare")
+
+
+class RedisConnections:
+    """The server of a URL, and the keys of one installation on it. Threads may share it; so may a forked child."""
+
+    def __init__(self, url: str, *, clock: Clock, prefix: str) -> None:
+        if not _prefix_pattern.fullmatch(prefix):
+            raise ConfigError(f"{prefix!r} cannot be a key prefix: use letters, digits and '_', at most 40")
+        try:
+            options: dict[str, Any] = _driver.connection.parse_url(url)
+        except ValueError:
+            # What the parser says could quote a piece of a password.
+            raise ConfigError(
+                "the URL of the Redis server cannot be read: write redis://host:6379/0, rediss://… or unix:///path, "
+                "and escape special characters of the password"
+            ) from None
+        _check_database(url)
+        self.place = _place(options)
+        self._given = options.keys() - _IN_EVERY_URL
+        self.base = f"{{{prefix}}}:"
+        self._clock = clock
+        self._options: dict[str, Any] = {
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            **_network_defaults(options),
+            **options,
+            # Answers are bytes, and nobody but us decides what is called again.
+            "protocol": 2,
+            "decode_responses": False,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._first_options = self._options
+        self._start()
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse what could never connect, without connecting."""
+        pool = self._client.connection_pool
+        try:
+            pool.connection_class(**pool.connection_kwargs)
+        except (TypeError, ValueError, RedisError):
+            # What the driver says could quote a value.
+            named = ", ".join(sorted(self._given)) or "none"
+            raise ConfigError(
+                f"the options of the URL of {self.place} cannot be used (given: {named}): those that begin with ssl_ "
+                "belong to rediss://, prefix is ours, and all others are spelled as redis-py spells them"
+            ) from None
+        _check_certificates(self.place, self._options)
+
+    def _start(self) -> None:
+        """Begin without connections: those of a parent process are not used here."""
+        self._pid = os.getpid()
+        self._local = threading.local()
+        self._bells: weakref.WeakSet[Bell] = weakref.WeakSet()
+        self._is_open = False
+        self._client: Any = _driver.Redis(connection_pool=_driver.ConnectionPool(**self._options))
+
+    def run(self, script: Script, *arguments: bytes | str | int) -> Any:
+        """What the script answers."""
+        return self.call("EVALSHA", script.digest, 1, self.base, *arguments, source=script.source)
+
+    def call(self, *words: bytes | str | int, source: bytes | None = None) -> Any:
+        """What a command answers; a script that is not known there is sent whole."""
+        client = self._ready()
+        try:
+            return self._send(client, words, source)
+        except RedisError as problem:
+            raise self._translated(problem) from problem
+
+    def _send(self, client: Any, words: Sequence[bytes | str | int], source: bytes | None) -> Any:
+        for _ in range(HOPS):
+            try:
+                return _answer(client, words, source)
+            except (AuthenticationError, BusyLoadingError):
+                raise
+            except TimeoutError:
+                self._at_home()
+                raise
+            except ConnectionError:
+                # The server was restarted, perhaps: then the other idle connections are worth no more than this one.
+                client.connection_pool.disconnect(inuse_connections=False)
+                client = self._at_home()
+            except MovedError as problem:
+                client = self._moved(problem)
+        return _answer(client, words, source)
+
+    def _at_home(self) -> Any:
+        """A client of the node that the URL names: the one we were led to may be gone, and another have our keys."""
+        if self._options is not self._first_options:
+            self._options = self._first_options
+            self._start()
+        return self._client
+
+    def _moved(self, problem: Any) -> Any:
+        """A client of the node of a cluster that has our keys now, which the one we asked has named."""
+        if "path" in self._options:
+            raise problem
+        # A node that does not know its own name leaves it out.
+        node = (problem.host or self._options.get("host", "localhost"), problem.port)
+        if node != (self._options.get("host"), self._options.get("port")):
+            log.info("%s: the keys '%s…' are at %s:%d now", self.place, self.base, *node)
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            self._options = {**self._first_options, "host": node[0], "port": node[1]}
+            self._start()
+        return self._client
+
+    def _ready(self) -> Any:
+        """A client of this process, of a server that may keep jobs."""
+        client = self._own_client()
+        if not self._is_open:
+            self.prepare()
+        return client
+
+    def _own_client(self) -> Any:
+        if self._pid != os.getpid():
+            self._start()
+        return self._client
+
+    def prepare(self) -> None:
+        """Look whether the server keeps what it is given, and whether its layout is the one this program knows."""
+        try:
+            # Of a cluster, the node to look at is the one that has our keys.
+            self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)
+            self._look_at_server()
+            version = int(self._send(self._client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
+        except RedisError as problem:
+            raise self._translated(problem) from problem
+        if version > SCHEMA:
+            raise SchemaTooNew(
+                f"{self.place} has layout {version} under '{self.base}', written by a newer Holdfast; this program "
+                f"knows up to {SCHEMA}: upgrade Holdfast here"
+            )
+        self._is_open = True
+
+    def describe(self) -> EngineInfo:
+        """What the server is, and what of ours is there; nothing is made by asking."""
+        try:
+            layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
+            said = self._told("INFO")
+            fsync = self._told("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
+            clock_us = self._clock_us()
+        except RedisError as problem:
+            raise self._translated(problem) from problem
+        is_valkey = "valkey_version" in said
+        version = said.get("valkey_version" if is_valkey else "redis_version", "of a version it does not tell")
+        settings = {
+            "appendonly": {"1": "yes", "0": "no"}.get(str(said.get("aof_enabled")), UNKNOWN),
+            "appendfsync": str(fsync),
+            "maxmemory-policy": str(said.get("maxmemory_policy", UNKNOWN)),
+        }
+        return EngineInfo(
+            server=f"{'Valkey' if is_valkey else 'Redis'} {version}",
+            names=f"{self.base}…",
+            schema=int(layout or 0),
+            known_schema=SCHEMA,
+            settings=settings,
+            survives=_survives(**{name.replace("-", "_"): value for name, value in settings.items()}),
+            clock_us=clock_us,
+        )
+
+    def _clock_us(self) -> int | None:
+        """The server's clock, if it lets this user know."""
+        try:
+            seconds, fraction = self._send(self._client, ("TIME",), None)
+        except ResponseError:
+            return None
+        return int(seconds) * 1_000_000 + int(fraction)
+
+    def _told(self, *words: str) -> dict[str, Any]:
+        """What the server says of itself, as far as it lets this user know; some do not know the command at all."""
+        try:
+            told: dict[str, Any] = self._send(self._client, words, None)
+        except ResponseError:
+            return {}
+        return told
+
+    def _look_at_server(self) -> None:
+        try:
+            said: dict[str, Any] = self._send(self._client, ("INFO",), None)
+        except NoPermissionError:
+            self._warn("%s does not tell this user (INFO) whether it may evict jobs, or keeps them on disk")
+            return
+        version = tuple(int(part) for part in str(said["redis_version"]).split(".")[:2])
+        if version < MIN_VERSION:
+            raise BackendError(f"{self.place} is Redis {said['redis_version']}; Holdfast needs 6.2 or newer, or Valkey")
+        policy = str(said.get("maxmemory_policy", "noeviction"))
+        # Those that evict only what has a time to live do not touch jobs: none of them has one.
+        if policy.startswith("allkeys"):
+            raise BackendError(
+                f"{self.place} would throw jobs away when its memory is full (maxmemory-policy {policy}): "
+                "set it to noeviction, or give Holdfast a server of its own"
+            )
+        if not said.get("aof_enabled"):
+            self._warn(
+                "%s keeps no append-only file (appendonly no): jobs accepted since its last snapshot, if it makes any, "
+                "are lost when it stops"
+            )
+
+    def _warn(self, problem: str) -> None:
+        """Say it when the server is opened, not each time it is looked at."""
+        if not self._is_open:
+            log.warning(problem, self.place)
+
+    def wait(self, queues: Sequence[str], seconds: float, wake: int | None) -> bool:
+        """Wait for a hint that one of the queues has work, or until `wake` is readable; whether that was it."""
+        client = self._ready()
+        bell: Bell | None = getattr(self._local, "bell", None)
+        if bell is None:
+            pool = client.connection_pool
+            bell = self._local.bell = Bell(pool.connection_class(**pool.connection_kwargs), self._clock)
+            self._bells.add(bell)
+        try:
+            return bell.wait([f"{self.base}wake:{queue}" for queue in queues], seconds, wake, client)
+        except RedisError as problem:
+            raise self._translated(problem) from problem
+
+    def close(self) -> None:
+        """Close every connection of this process. One in use closes with the call that uses it."""
+        if self._pid == os.getpid():
+            self._is_open = False
+            self._client.connection_pool.disconnect(inuse_connections=False)
+            self._local = threading.local()
+            for bell in list(self._bells):
+                bell.close()
+
+    def _translated(self, problem: RedisError) -> BackendError:
+        said = str(problem)
+        if isinstance(problem, AuthenticationError | NoPermissionError):
+            return BackendError(f"{self.place} does not let us in: {said}")
+        if UNTRUSTED in said:
+            return BackendUnavailable(
+                f"{self.place} shows a certificate that is not trusted here: {said}; name the authority that signed it "
+                "(ssl_ca_certs), and the host as the certificate does"
+            )
+        if isinstance(problem, TimeoutError) and _has_tls(self._options):
+            # To a port without TLS, the handshake is the beginning of a line of which it waits for the end.
+            return BackendUnavailable(
+                f"{self.place} does not answer: {said}; if it speaks no TLS there, name its TLS port or write redis://"
+            )
+        if isinstance(problem, MovedError):
+            return BackendUnavailable(f"{self.place} is a node of a cluster that moves the keys '{self.base}…': {said}")
+        if FULL in said:
+            return BackendUnavailable(f"the memory of {self.place} is full; nothing was changed: raise its maxmemory")
+        if isinstance(problem, PASSING_ERRORS) or any(code in said for code in PASSING):
+            return BackendUnavailable(f"{self.place} cannot be used now: {said}")
+        return BackendError(f"{self.place}: {said}")
+
+
+class Bell:
+    """A connection of one thread on which it can be woken: what comes on it is a hint, never a job."""
+
+    def __init__(self, connection: Any, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._id = 0
+        self._is_used = False
+
+    def wait(self, keys: Sequence[str], seconds: float, wake: int | None, client: Any) -> bool:
+        self._is_used = True
+        try:
+            return self._wait(keys, seconds, wake, client)
+        except BaseException:
+            # Its answer may come yet, and would be taken for that of the next question.
+            self._drop()
+            raise
+        finally:
+            self._is_used = False
+
+    def _wait(self, keys: Sequence[str], seconds: float, wake: int | None, client: Any) -> bool:
+        if not self._id:
+            self._id = int(self._ask("CLIENT", "ID"))
+        self._connection.send_command("BLPOP", *keys, int(seconds) + OUTLASTS_S)
+        descriptor: int = self._connection._sock.fileno()
+        readable = self._clock.wait(seconds, [descriptor] if wake is None else [descriptor, wake])
+        if descriptor in readable or self._unblock(client):
+            self._connection.read_response()
+        else:
+            self._drop()
+        return wake in readable
+
+    def _unblock(self, client: Any) -> bool:
+        """Whether the server has stopped waiting: the next hint is for somebody who still does."""
+        try:
+            # The server may hear of the end of the wait before it hears of the wait.
+            for _ in range(UNBLOCK_TRIES):
+                if self._connection.can_read(0):
+                    return True
+                client.execute_command("CLIENT", "UNBLOCK", self._id)
+        except NoPermissionError:
+            pass
+        return False
+
+    def _ask(self, *words: str) -> Any:
+        self._connection.send_command(*words)
+        return self._connection.read_response()
+
+    def close(self) -> None:
+        if not self._is_used:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._id = 0
+        self._connection.disconnect()
+
+
+def _answer(client: Any, words: Sequence[bytes | str | int], source: bytes | None) -> Any:
+    try:
+        return client.execute_command(*words)
+    except NoScriptError:
+        return client.execute_command("EVAL", source, *words[2:])
+
+
+def _survives(*, appendonly: str, appendfsync: str, maxmemory_policy: str) -> str:
+    if maxmemory_policy.startswith("allkeys"):
+        return DURABILITY["maxmemory-policy allkeys-…"]
+    if appendonly == "no":
+        return DURABILITY["appendonly no"]
+    return DURABILITY.get(f"appendonly {appendonly}, appendfsync {appendfsync}", DURABILITY[UNKNOWN])
+
+
+def _network_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """What a connection over a network has, and one through a socket in the file system knows nothing of."""
+    if "path" in options:
+        return {}
+    defaults = {"socket_connect_timeout": CONNECT_TIMEOUT_S, "socket_keepalive": True}
+    # The name in a certificate is looked at unless told otherwise; older drivers would not.
+    is_checked = _has_tls(options) and options.get("ssl_cert_reqs") != "none"
+    return {**defaults, "ssl_check_hostname": True} if is_checked else defaults
+
+
+def _has_tls(options: dict[str, Any]) -> bool:
+    return options.get("connection_class") is _driver.connection.SSLConnection
+
+
+def _check_certificates(place: str, options: dict[str, Any]) -> None:
+    """Refuse files that cannot be read: to the driver, that is a server that cannot be reached."""
+    authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
+    try:
+        if authorities is not None:
+            ssl.create_default_context(cafile=authorities)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password", ""))
+    except OSError as problem:
+        raise ConfigError(
+            f"the certificates for {place} cannot be used ({problem}): ssl_ca_certs, ssl_certfile and ssl_keyfile name "
+            "readable files in PEM format"
+        ) from problem
+
+
+def _check_database(url: str) -> None:
+    """Refuse a path that is no number: the driver would take database 0, and the user for granted that it did not."""
+    scheme, _, rest = url.partition("://")
+    database = rest.partition("?")[0].partition("/")[2]
+    if scheme != "unix" and database and not database.isdecimal():
+        raise ConfigError(
+            f"{database!r} is no database of a Redis server, which has numbers: write redis://host:6379/0, and give "
+            "each installation a prefix of its own (?prefix=shop_)"
+        )
+
+
+def _place(options: dict[str, Any]) -> str:
+    """Where the server is, for messages: never with a password."""
+    if "path" in options:
+        return f"unix://{options['path']}"
+    scheme = "rediss" if _has_tls(options) else "redis"
+    return f"{scheme}://{options.get('host', 'localhost')}:{options.get('port', 6379)}/{options.get('db', 0)}"

@@ -1,0 +1,362 @@
+"""Redis and Valkey: one server, shared by any number of machines, that keeps jobs in memory and in its own file.
+
+Every verb is one Lua script over a whole batch, so nothing can come between what it looks at and what it writes, and
+the server's clock is the only one asked; `lua/common.lua` names the keys. What is accepted is as durable as the
+server's settings say, and no key that belongs to a job ever expires. `redis_connections.py` speaks to the server.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from holdfast.clock import SYSTEM_CLOCK, Clock, span_us, to_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import IdConflict, NotSupported
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    FORGET_LOST_S,
+    Capabilities,
+    Crashes,
+    Engine,
+    EngineInfo,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+    kept_output,
+    kept_progress,
+)
+from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.redis.records import RedisInspector
+from holdfast.queues.engines.redis.workers import RedisRegistry
+from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, told
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    AttemptRecord,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    LiveOutput,
+    Outcome,
+    Progress,
+    Settlement,
+)
+
+ACCEPT: Final = Script("accept")
+EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
+CLAIM: Final = Script("room", "ending", "claim", "claim_only")
+SETTLE: Final = Script("room", "ending", "settle", "settle_only")
+RENEW: Final = Script("room", "ending", "renew")
+LEASES: Final = Script("ending", "leases")
+REPORT: Final = Script("room", "ending", "report")
+REAP: Final = Script("room", "ending", "reap")
+LOOK: Final = Script("look")
+SWEEP: Final = Script("sweep")
+
+# What one call may bring. All or none means one script, for which the server stands still: for half a second with so
+# many jobs, when it has nothing else to do. (It takes no command of more than a million words, or a gigabyte.)
+MOST_JOBS: Final = 20_000
+MOST_BYTES: Final = 128 * 1024 * 1024
+
+# How long to trust, while waiting, that no hint was lost.
+LOOK_EVERY_S: Final = 1.0
+
+# One letter for each verdict, behind the claim that gave it: by both a repetition is known.
+VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", "cancel": b"c"}
+# Instead of start and end, of an acknowledgement that leaves no record.
+NO_TIMES: Final = (0, 0)
+CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
+
+_Words: TypeAlias = list[bytes | str | int]
+
+
+class RedisBackend(RedisInspector, RedisRegistry, Engine):
+    """Jobs on a Redis or Valkey server."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=False,
+        wakes_up=True,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        url: str,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        self.connections = RedisConnections(url, clock=clock, prefix=prefix)
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if tx is not None:
+            raise NotSupported("Redis has no transactions to enqueue in; leave tx out")
+        if not envelopes:
+            return []
+        _refuse_too_many(envelopes)
+        fresh: dict[str, JobEnvelope] = {}
+        for one in envelopes:
+            if one.id in fresh:
+                _refuse_other_content(one, content_digest(fresh[one.id].wire))
+            else:
+                fresh[one.id] = one
+        known = self._insert(fresh)
+        created = fresh.keys() - known.keys()
+        return [Accepted(id=one.id, created=one.id in created and fresh.pop(one.id, None) is one) for one in envelopes]
+
+    def _insert(self, fresh: dict[str, JobEnvelope]) -> dict[str, bytes]:
+        """Keep all of these, and answer which of them were known, with their numbers.
+
+        The server cannot compare contents: it names the known ids, and is told which records were found to be the same.
+        """
+        jobs: _Words = []
+        for one in fresh.values():
+            delay = span_us(one.delay) if one.delay > 0 else 0
+            due = 0 if one.run_at is None else to_us(one.run_at)
+            jobs += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
+        known: dict[str, bytes] = {}
+        while True:
+            compared: _Words = [word for pair in known.items() for word in pair]
+            found = self.connections.run(ACCEPT, len(known), *compared, *jobs)
+            if not found:
+                return known
+            for id, number, digest, wire in found:
+                envelope = fresh[id.decode()]
+                _refuse_other_content(envelope, digest or content_digest(wire or b""))
+                known[envelope.id] = number
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self._claim_now(queue, limit, owner_token)
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        asked_at = self.clock.monotonic()
+        length = span_us(self.policy.lease_s)
+        groups = self.connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
+        return leased(_rows(groups), queue, owner_token, asked_at)
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        while True:
+            now, due = self.connections.run(LOOK, *queues)
+            left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
+            if due >= 0:
+                left = min(left, (due - now) / 1e6)
+            # A hint that was given since the look is still there, and ends the wait at once.
+            if left <= 0 or self.connections.wait(queues, left, wake):
+                return
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        if not settlements:
+            return []
+        words, places = _settlements(settlements)
+        return _answers(self.connections.run(SETTLE, self.policy.crash_limit, *words), places)
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        asked_at = self.clock.monotonic()
+        length, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        words, places = _settlements(settlements)
+        answers, groups = self.connections.run(EXCHANGE, queue, limit, token, length, self.policy.crash_limit, *words)
+        return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(RENEW, leases)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self._states(LEASES, leases)
+
+    def _states(self, script: Script, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if not leases:
+            return []
+        words = [word for lease in leases for word in (lease.id, bytes.fromhex(lease.owner_token))]
+        answers: list[int] = self.connections.run(script, *words)
+        return [lease_state(None if answer == 0 else answer == 2) for answer in answers]
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        kept = [(lease, kept_progress(progress, 0)) for lease, progress in reports]
+        return self._report("progress", [(lease, (one.done, one.total, one.message)) for lease, one in kept])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        kept = [(lease, kept_output(output)) for lease, output in reports]
+        return self._report("output", [(lease, (one.start, one.text)) for lease, one in kept])
+
+    def _report(self, what: str, reports: Sequence[tuple[JobLease, Row]]) -> list[bool]:
+        if not reports:
+            return []
+        words: _Words = [what]
+        for lease, report in reports:
+            words += (lease.id, bytes.fromhex(lease.owner_token), _pack(report))
+        return [answer == 1 for answer in self.connections.run(REPORT, *words)]
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        run = abandoned_run(0, 0)
+        line = run.error.line if run.error else ""
+        queues = () if queue is None else (queue,)
+        total, batch = 0, PRUNE_BATCH
+        while batch == PRUNE_BATCH:
+            batch = self.connections.run(REAP, self.policy.crash_limit, _told(run), line, PRUNE_BATCH, *queues)
+            total += batch
+        return total
+
+    def prune(self) -> int:
+        dropped = super().prune()
+        while self.connections.run(SWEEP, PRUNE_BATCH, span_us(FORGET_LOST_S)) == PRUNE_BATCH:
+            pass
+        return dropped
+
+    def check(self) -> None:
+        self.connections.prepare()
+
+    def describe(self) -> EngineInfo:
+        return self.connections.describe()
+
+    def create_schema(self) -> None:
+        self.connections.prepare()
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
+    size = sum(len(one.wire) for one in envelopes)
+    if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
+        raise NotSupported(
+            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are more than Redis can keep in one piece; nothing "
+            f"was enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
+        )
+
+
+def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
+    if content_digest(envelope.wire) != digest:
+        raise IdConflict(envelope.id)
+
+
+class _Successes:
+    """Acknowledgements of one claim at the same delivery, which are nearly all settlements, on their way."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.times: list[int] = []
+        self.tales: _Words = []
+        self.places: list[int] = []
+
+    def words(self, owner_token: str, queue: str, delivery: int) -> _Words:
+        times = struct.pack(f">{len(self.times)}q", *self.times)
+        head: _Words = ["acks", bytes.fromhex(owner_token), queue, delivery, _pack(self.ids), times]
+        return [*head, len(self.tales) // 2, *self.tales]
+
+
+def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
+    """The words of settlements, and which one each of the answers will be to.
+
+    Successes go together as far as no other verdict stands between them: of two verdicts on a job the first counts.
+    """
+    words: _Words = []
+    places: list[int] = []
+    together: dict[tuple[str, str, int], _Successes] = {}
+    for place, one in enumerate(settlements):
+        lease, record = one.lease, one.record
+        if type(one) is not Ack or (record is not None and record.outcome is not Outcome.SUCCEEDED):
+            _say_together(together, words, places)
+            words += _other(one)
+            places.append(place)
+            continue
+        claim = (lease.owner_token, lease.queue, lease.delivery)
+        successes = together.get(claim)
+        if successes is None:
+            successes = together[claim] = _Successes()
+        successes.ids.append(lease.id)
+        successes.places.append(place)
+        successes.times += NO_TIMES if record is None else (record.started_us, record.ended_us)
+        if record is not None and not record.is_plain_success:
+            successes.tales += (len(successes.ids), _tale(record))
+    _say_together(together, words, places)
+    return words, places
+
+
+def _say_together(together: dict[tuple[str, str, int], _Successes], words: _Words, places: list[int]) -> None:
+    for claim, successes in together.items():
+        words += successes.words(*claim)
+        places += successes.places
+    together.clear()
+
+
+def _other(settlement: Settlement) -> _Words:
+    lease, effect, record = settlement.lease, effect_of(settlement), settlement.record
+    token = bytes.fromhex(lease.owner_token)
+    return [
+        "one",
+        lease.id,
+        lease.delivery,
+        token,
+        _ended(token + VERDICTS[effect.verdict], record),
+        _tale(record),
+        CODES[effect.state],
+        int(effect.adds_attempt),
+        CRASHES[effect.crashes],
+        record.error.line if record and record.error else "",
+        effect.dead_reason or effect.cancel_reason or "",
+        int(effect.expired),
+        span_us(effect.delay),
+    ]
+
+
+def _ended(head: bytes, record: AttemptRecord | None) -> bytes:
+    """How a delivery ended: claim and verdict, outcome, start and end. Short, so that the record stays small there."""
+    if record is None:
+        return head
+    return head + f"{record.outcome.value} {record.started_us} {record.ended_us}".encode()
+
+
+def _told(record: AttemptRecord | None) -> bytes:
+    """What else an attempt has to tell, which is nothing as a rule."""
+    tells = () if record is None else told(record)[3:]
+    return b"" if all(word is None for word in tells) else _pack(tells)
+
+
+def _tale(record: AttemptRecord | None) -> bytes:
+    """The same for a settlement, behind a sign whether an output is among it."""
+    told = _told(record)
+    return (b"+" if record is not None and record.output else b"-") + told if told else b""
+
+
+def _pack(values: Sequence[Any]) -> bytes:
+    return msgspec.msgpack.encode(values)
+
+
+def _answers(answers: bytes, places: Sequence[int]) -> list[bool]:
+    found = [False] * len(places)
+    for place, answer in zip(places, answers, strict=True):
+        found[place] = answer == 49  # the digit 1
+    return found
+
+
+def _rows(groups: Sequence[Any]) -> list[Row]:
+    rows: list[Row] = []
+    for claimed_us, length, left, names, wires, numbers in groups:
+        ids = [name.decode() for name in names]
+        if not numbers:
+            rows += [(id, id, wire, length, claimed_us, 1, 0, 0, 0, left) for id, wire in zip(ids, wires, strict=True)]
+            continue
+        each = iter(numbers)
+        for id, wire, *counts in zip(ids, wires, each, each, each, each, strict=True):
+            rows.append((id, id, wire, length, claimed_us, *counts, left))
+    return rows

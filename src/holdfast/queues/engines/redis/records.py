@@ -1,0 +1,260 @@
+"""Reading and operating the Redis engine: what people and pruning ask of the records that `redis.py` writes."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.clock import from_us, span_us, to_us
+from holdfast.codec import content_digest, describe
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, history_of
+from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.tables.rows import (
+    CANCELLED,
+    CODES,
+    COMPLETED,
+    DEAD,
+    PRUNE_BATCH,
+    Row,
+    attempt,
+    view,
+)
+from holdfast.values import (
+    AttemptView,
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    JobView,
+    LiveOutput,
+    Outcome,
+    Page,
+    QueuePause,
+    ReplayAnswer,
+)
+
+COUNTS: Final = Script("counts")
+FIND: Final = Script("view", "find")
+GET: Final = Script("view", "get")
+CANCEL: Final = Script("room", "ending", "cancel")
+REPLAY: Final = Script("room", "ending", "replay")
+SIFT: Final = Script("forgetting", "sift")
+BURY: Final = Script("forgetting", "bury")
+PAUSE: Final = Script("pause")
+RESUME: Final = Script("resume")
+
+COUNTED: Final = (
+    JobState.PENDING,
+    JobState.SCHEDULED,
+    JobState.FAILED,
+    JobState.PROCESSING,
+    JobState.COMPLETED,
+    JobState.DEAD,
+    JobState.CANCELLED,
+)
+# How many jobs one call of a search looks at, and how many bytes of messages one call names: nobody waits for long.
+LOOK_AT: Final = 2000
+SIFT_BYTES: Final = 8 * 1024 * 1024
+# The claim and the verdict in front of what is kept of an attempt; start and end of one that succeeded.
+END_HEAD: Final = 17
+TIMES: Final = struct.Struct(">qq")
+
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+
+
+class RedisInspector(QueueInspector):
+    """The reading side of `RedisBackend`."""
+
+    connections: RedisConnections
+    policy: LeasePolicy
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        rows = self.connections.run(COUNTS) if queue is None else self.connections.run(COUNTS, queue)
+        numbers = {
+            name.decode(): {state: number for state, number in zip(COUNTED, counted, strict=True) if number}
+            for name, *counted in rows
+        }
+        return {name: states for name, states in numbers.items() if states}
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        conditions = (
+            int(by_finish),
+            "\n".join(str(_state_word(state)) for state in where.states),
+            where.queue or "",
+            where.job or "",
+            where.dead_reason or "",
+            _moment(where.finished_before),
+            "\n".join(where.ids),
+            _moment(where.accepted_from),
+            _moment(where.accepted_before),
+            _moment(where.finished_from),
+        )
+        score, _, id = (after or ".").partition(".")
+        rows: list[Sequence[Any]] = []
+        is_end = 0
+        now = 0
+        # One more than asked for tells whether there is a next page.
+        while len(rows) <= limit and not is_end:
+            now, found, score, id, is_end = self.connections.run(
+                FIND, limit + 1 - len(rows), LOOK_AT, score, id, *conditions
+            )
+            rows += found
+        page = rows[:limit]
+        cursors = tuple(f"{row[-1].decode()}.{row[0].decode()}" for row in page)
+        following = cursors[-1] if len(rows) > limit and cursors else None
+        return Page(jobs=tuple(_view(row[:-1], now) for row in page), next=following, cursors=cursors)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        found = self.connections.run(GET, job_id)
+        if found is None:
+            return None
+        now, row, fields, told, success = found
+        tells, job = _pairs(told), _view(row, now)
+        ends = [(int(name[4:]), _end(ended)) for name, ended in _pairs(fields).items() if name.startswith(b"end:")]
+        if job.state is JobState.COMPLETED and success:
+            ends.append((job.deliveries, _success(success)))
+        attempts = [_attempt(delivery, end, tells.get(b"%d" % delivery)) for delivery, end in sorted(ends) if end]
+        outputs = {int(name[7:]): _unpack(said) for name, said in tells.items() if name.startswith(b"output:")}
+        live = {delivery: LiveOutput(text=text, start=start) for delivery, (start, text) in outputs.items()}
+        return history_of(job, attempts, live)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        return CancelAnswer(self.connections.run(CANCEL, job_id, reason).decode())
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        number, wire = self._message(job_id)
+        message = describe(wire)
+        expires_at = "" if message is None or message.expires_at is None else to_us(message.expires_at)
+        answer = self.connections.run(REPLAY, job_id, number, expires_at, int(ignore_expiry))
+        return ReplayAnswer(answer.decode())
+
+    def _message(self, job_id: str) -> tuple[bytes, bytes]:
+        """The number of a record, and its message, which never changes."""
+        base = self.connections.base
+        number = self.connections.call("HGET", f"{base}job:{job_id}", "number")
+        return number or b"", self.connections.call("GET", f"{base}wire:{job_id}") or b""
+
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        number, wire = self._message(job_id)
+        named = [(job_id.encode(), number, wire)]
+        return any(self._bury(CODES[state], named, None) for state in sorted(check_purge(states)))
+
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        return sum(
+            self._forget_finished(CODES[state], queue=queue, age_us=age_us, kept_us=None)
+            for state in sorted(check_purge(states))
+        )
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        self.connections.run(PAUSE, queue, reason)
+
+    def resume(self, queue: str) -> bool:
+        return bool(self.connections.run(RESUME, queue))
+
+    def pauses(self) -> Sequence[QueuePause]:
+        found: dict[bytes, bytes] = self.connections.call("HGETALL", f"{self.connections.base}pauses")
+        pauses: list[QueuePause] = []
+        for queue, stored in sorted(found.items()):
+            since, _, reason = stored.decode().partition(" ")
+            pauses.append(QueuePause(queue=queue.decode(), reason=reason, since=from_us(int(since))))
+        return tuple(pauses)
+
+    def facts(self, kind: str) -> frozenset[str]:
+        found: Iterable[bytes] = self.connections.call("SMEMBERS", f"{self.connections.base}facts:{kind}")
+        return frozenset(fact.decode() for fact in found)
+
+    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
+        if words := list(facts):
+            self.connections.call("SADD", f"{self.connections.base}facts:{kind}", *words)
+
+    def prune(self) -> int:
+        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
+        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
+        if self.policy.retain_dead_s is not None:
+            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
+        return dropped
+
+    def _drop_old(self, state: int, kept_s: float) -> int:
+        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
+        kept_us = span_us(max(kept_s, TOMBSTONE_S))
+        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), kept_us=kept_us)
+
+    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, kept_us: int | None) -> int:
+        """Forget finished jobs in batches, so that nobody waits long for the server.
+
+        Ids stay known for an hour from now, or (`kept_us`) until that long after the job finished.
+        """
+        total = 0
+        limits = (state, queue or "", _word(age_us), _word(kept_us), PRUNE_BATCH, SIFT_BYTES)
+        while True:
+            removed, named = self.connections.run(SIFT, *limits)
+            if not removed and not named:
+                return total
+            total += removed + self._bury(state, named, kept_us)
+
+    def _bury(self, state: int, named: Sequence[Sequence[bytes]], kept_us: int | None) -> int:
+        """Leave only tombstones of these (id, number, message), as far as they are in this state still."""
+        if not named:
+            return 0
+        words = [word for id, number, wire in named for word in (id, number, content_digest(wire))]
+        buried: int = self.connections.run(BURY, state, _word(kept_us), span_us(TOMBSTONE_S), *words)
+        return buried
+
+
+def _moment(moment: datetime | None) -> int | str:
+    return "" if moment is None else to_us(moment)
+
+
+def _word(number: int | None) -> int | str:
+    return "" if number is None else number
+
+
+def _state_word(state: JobState) -> str | int:
+    """A stored state is asked for by its code; whether what waits is due, the time decides."""
+    return state.value if state in (JobState.PENDING, JobState.SCHEDULED) else CODES[state]
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    each = iter(flat)
+    return dict(zip(each, each, strict=True))
+
+
+def _view(row: Sequence[Any], now: int) -> JobView:
+    """A job as people see it, of what `view.lua` answers."""
+    id, wire, number, queue, state, job, attempts, crashes, accepted_at, due_at, dead_reason, cancel_reason = row[:12]
+    cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at = row[12:]
+    counts = (int(attempts or 0), int(crashes or 0), deliveries)
+    times = (int(accepted_at), int(due_at), finished_at, lease_until)
+    texts = (_text(dead_reason), _text(cancel_reason), _text(cancel_request), _text(last_error))
+    reported: Row = (None, None, None, None) if progress is None else (*_unpack(progress), int(progress_at))
+    head = (int(number), _text(id), _text(queue), int(state), _text(job), wire or b"")
+    return view((*head, *counts, *times, *texts, *reported), now)
+
+
+def _end(stored: bytes) -> Row:
+    """How a delivery ended, if it left a record: behind the claim and the verdict come outcome, start and end."""
+    if len(stored) <= END_HEAD:
+        return ()
+    outcome, started_us, ended_us = stored[END_HEAD:].decode().split()
+    return (outcome, int(started_us), int(ended_us))
+
+
+def _success(stored: bytes) -> Row:
+    """The same of a delivery that was acknowledged: its record is only that it succeeded, and when."""
+    times = TIMES.unpack(stored[END_HEAD:])
+    return (Outcome.SUCCEEDED.value, *times) if any(times) else ()
+
+
+def _attempt(delivery: int, end: Row, told: bytes | None) -> AttemptView:
+    tells = [None] * 6 if told is None else _unpack(told)
+    return attempt((delivery, *end, *tells))
+
+
+def _text(stored: bytes | None) -> str | None:
+    return None if stored is None else stored.decode()

@@ -1,0 +1,537 @@
+"""One SQLite file, opened so that a committed job stays committed: connections, transactions, checkpoints, schema.
+
+WAL with `synchronous=FULL`; every write is `BEGIN IMMEDIATE`; one connection per thread and process. SQLite before
+3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so nobody checkpoints unless the
+write lock is held: automatic checkpoints are off, and whoever commits past a limit runs one under the lock
+(docs/decisions/0003-sqlite-checkpoints.md).
+"""
+
+import errno
+import os
+import random
+import re
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, TypeVar
+
+from holdfast.clock import Clock
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+from holdfast.queues.addresses import is_missing
+from holdfast.queues.contract import EngineInfo
+from holdfast.queues.engines.sqlite.watch import CommitWatch
+from holdfast.queues.engines.tables.migrations import Migration, read_migrations
+
+T = TypeVar("T")
+
+MIN_VERSION: Final = (3, 37, 0)
+BUSY_TIMEOUT_S: Final = 5.0
+BUSY_LIMIT_S: Final = 30.0
+FORK_PATIENCE_S: Final = 10.0
+WAL_LIMIT_BYTES: Final = 16 * 1024 * 1024
+CHECKPOINT_PATIENCE_S: Final = 0.2
+WAL_KEPT_BYTES: Final = 1024 * 1024
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs"}
+)
+DURABILITY: Final = {"as it is opened": "the end of any process, and of the machine: each commit is synced"}
+"""What an accepted job survives, by how the engine is set up; here that is for Holdfast to say."""
+
+# By the library's clock: whoever applies a script, nobody depends on when.
+RECORD: Final = (
+    "INSERT INTO holdfast_schema (version, applied_at)\n"
+    "VALUES (:number, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));"
+)
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+
+# Connections inherited through fork belong to the parent: using or closing them here would break its locks.
+_inherited: list["_Handle"] = []
+
+
+class _Handle:
+    """A connection, the process it belongs to, and whether it is in use; it closes with its thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.pid = os.getpid()
+        self.is_used = False
+
+    def close(self) -> None:
+        if self.pid == os.getpid():
+            self.connection.close()
+
+    def __del__(self) -> None:
+        with suppress(sqlite3.Error):
+            self.close()
+
+
+class SqliteFile:
+    """The file and its connections. `write` runs a function in one transaction and retries it while others write.
+
+    Who `only_looks` does not make it: as long as it is not there, reads and writes meet an empty one in memory.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock, prefix: str, only_looks: bool = False) -> None:
+        if sqlite3.sqlite_version_info < MIN_VERSION:
+            raise ConfigError(
+                f"this Python is linked with SQLite {sqlite3.sqlite_version}; Holdfast needs "
+                f"{'.'.join(map(str, MIN_VERSION))} or newer: use a newer Python build"
+            )
+        check_prefix(prefix)
+        self.path = path.absolute()
+        self.prefix = prefix
+        self._clock = clock
+        self._only_looks = only_looks
+        # SQLite keeps its log beside the file itself, not beside a link to it.
+        self._wal_path = Path(f"{os.path.realpath(self.path)}-wal")
+        self._checkpoint_above = WAL_LIMIT_BYTES
+        self._local = threading.local()
+        self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._watches: weakref.WeakSet[CommitWatch] = weakref.WeakSet()
+        self._open_lock = threading.Lock()
+        self._is_open = False
+        self._is_forking = False
+        self._holds_open_lock = False
+        _files.add(self)
+
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection, to a file that is known to be ours."""
+        return self._handle().connection
+
+    def _handle(self) -> _Handle:
+        handle: _Handle | None = getattr(self._local, "handle", None)
+        if self._is_open and handle is not None and handle.pid == os.getpid():
+            return handle
+        if handle is not None and handle.pid != os.getpid():
+            _inherited.append(handle)
+        # Opening holds the lock, also of a further connection: whoever forks takes it first, so that none is opened.
+        with self._open_lock:
+            if not self._is_open:
+                handle = self._prepare()
+                self._is_open = True
+                return handle
+            return self._connect()
+
+    def _used_handle(self) -> _Handle:
+        """This thread's connection, marked as in use; while a process forks, nobody gets one.
+
+        No lock is taken: a job's timeout can be raised anywhere in here, and would leave it locked.
+        """
+        while True:
+            handle = self._handle()
+            handle.is_used = True
+            # A fork may have begun, or come and gone, since the handle was looked up.
+            is_current = getattr(self._local, "handle", None) is handle
+            if is_current and not self._is_forking:
+                return handle
+            handle.is_used = False
+            time.sleep(0.001)
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a short read; nothing is kept open behind it."""
+        try:
+            if self._only_looks and is_missing(self.path):
+                with closing(self._nothing()) as connection:
+                    return query(connection)
+            handle = self._used_handle()
+            try:
+                return query(handle.connection)
+            finally:
+                handle.is_used = False
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+
+    def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
+        try:
+            if self._only_looks and is_missing(self.path):
+                with closing(self._nothing()) as connection:
+                    return self._transact(connection, work)
+            handle = self._used_handle()
+            try:
+                answer = _patiently(lambda: self._transact(handle.connection, work))
+                self._checkpoint_if_large(handle.connection)
+                return answer
+            finally:
+                handle.is_used = False
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+
+    def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        try:
+            # Inside the try: a job's timeout can be raised the moment the lock is there.
+            connection.execute("BEGIN IMMEDIATE")
+            answer = work(connection, self._clock.now_us())
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                # A failing disk can refuse the rollback too; SQLite then rolls back when the file is next opened.
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+            raise
+        return answer
+
+    def data_version(self, connection: sqlite3.Connection) -> int:
+        """A number that changes when another connection has committed."""
+        version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        return version
+
+    def watch(self) -> CommitWatch:
+        """This thread's watch on the commits of others; it closes with its thread or with the file."""
+        watch: CommitWatch | None = getattr(self._local, "watch", None)
+        if watch is None:
+            self.read(self.data_version)  # there is a directory to watch once the file was opened
+            watch = CommitWatch(self._wal_path, self._clock)
+            self._watches.add(watch)
+            self._local.watch = watch
+        return watch
+
+    def checkpoint(self) -> None:
+        """Write the WAL back into the file; without effect while others write or read."""
+        self.read(self._checkpoint)
+
+    def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
+        try:
+            size = os.stat(self._wal_path).st_size
+        except OSError:
+            return
+        if size > self._checkpoint_above:
+            # Others can hold the checkpoint up: then try again only after more has been written.
+            with suppress(sqlite3.Error):
+                is_complete = self._checkpoint(connection)
+                self._checkpoint_above = WAL_LIMIT_BYTES if is_complete else size + WAL_LIMIT_BYTES // 4
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> bool:
+        """Checkpoint under a write lock that a second connection holds; True if all of the WAL was written back.
+
+        SQLite's own modes that take the lock go on without it if they do not get it, so none of them will do. The
+        next commit starts the WAL anew and cuts it to `journal_size_limit`.
+        """
+        guard = sqlite3.connect(self.path, timeout=CHECKPOINT_PATIENCE_S, isolation_level=None)
+        try:
+            guard.execute("PRAGMA wal_autocheckpoint=0")
+            guard.execute("BEGIN IMMEDIATE")
+            try:
+                _, frames, written = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                guard.execute("ROLLBACK")
+        except sqlite3.OperationalError as problem:
+            if _code(problem) in _BUSY:
+                return False
+            raise
+        finally:
+            guard.close()
+        return bool(frames == written)
+
+    def check_schema(self) -> None:
+        """Raise if the tables are older or newer than this program."""
+        newest = migrations(self.prefix)[-1].number
+        version = self.read(self._known_version)
+        if version < newest:
+            raise BackendError(f"{self.path} has schema {version}, this program needs {newest}: run  holdfast migrate")
+
+    def describe(self) -> EngineInfo:
+        """What is there. A file that is not is not made; one that is somebody else's is not changed."""
+        version, settings = 0, dict[str, str]()
+        try:
+            # Under the lock, like every connection: none may be open while a process forks.
+            with self._open_lock:
+                if self.path.exists():
+                    address = f"{self.path.as_uri()}?mode=rw"
+                    with closing(sqlite3.connect(address, timeout=BUSY_TIMEOUT_S, uri=True)) as connection:
+                        version = self._version(connection)
+                        settings["journal_mode"] = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        return EngineInfo(
+            server=f"SQLite {sqlite3.sqlite_version}",
+            names=f"{self.prefix}…",
+            schema=version,
+            known_schema=migrations(self.prefix)[-1].number,
+            settings=settings,
+            survives=DURABILITY["as it is opened"],
+        )
+
+    def create_schema(self) -> None:
+        """Create the tables or bring them up to date, also in a database that other programs use."""
+        with self._open_lock:
+            self._prepare(may_share=True)
+            self._is_open = True
+
+    def before_fork(self) -> None:
+        """Close every connection as soon as nobody uses one, and let nobody open one.
+
+        SQLite keeps its own table of the locks a process holds. A forked child would inherit that table but not the
+        locks, and believe itself safe: so no connection may be open while a process forks.
+        """
+        self._is_forking = True
+        self._holds_open_lock = self._open_lock.acquire(timeout=FORK_PATIENCE_S)
+        give_up_at = time.monotonic() + FORK_PATIENCE_S
+        while any(handle.is_used for handle in list(self._handles)) and time.monotonic() < give_up_at:
+            time.sleep(0.001)
+        self._close_unused()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Go on. Threads that wait for the lock exist only in the parent."""
+        if in_child:
+            self._open_lock = threading.Lock()
+            # Those of threads that were waiting; what is closed here stays open in the parent.
+            for watch in list(self._watches):
+                watch.close()
+        elif self._holds_open_lock:
+            self._open_lock.release()
+        self._is_forking = False
+
+    def close(self) -> None:
+        """Close every connection of this process."""
+        with self._open_lock:  # one that is just being opened would be closed and used at once
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        self._is_open = False
+        # In this order: a thread that marks its connection as used after it was looked at here finds it outdated.
+        # One in use closes with the frame that uses it; closing it under a running statement would end the process.
+        # So does a watch that somebody waits on; every other watch has no other place than this one.
+        self._local = threading.local()
+        for handle in list(self._handles):
+            if not handle.is_used:
+                handle.close()
+
+    def _prepare(self, *, may_share: bool = False) -> _Handle:
+        _refuse_network_file_system(self.path)
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _create(self.path)
+        except OSError as problem:
+            raise BackendUnavailable(f"cannot open {self.path} for writing: {problem.strerror}") from problem
+        try:
+            handle = self._connect()
+            handle.is_used = True
+            try:
+                self._migrate(handle.connection, may_share=may_share)
+            finally:
+                handle.is_used = False
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        return handle
+
+    def _connect(self) -> _Handle:
+        handle = _Handle(self.open())
+        self._handles.add(handle)
+        self._local.handle = handle
+        return handle
+
+    def open(self) -> sqlite3.Connection:
+        """One more connection, for the caller alone; every statement is committed unless a transaction was begun."""
+        try:
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA mmap_size=0")
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+        return connection
+
+    def _nothing(self) -> sqlite3.Connection:
+        """What a file is like in which nothing has been kept yet."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._transact(connection, self._apply)
+        return connection
+
+    def begin(self) -> sqlite3.Connection:
+        """Such a connection in a transaction that may write: nobody else can before it ends."""
+        connection = self.open()
+        try:
+            _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        except sqlite3.Error as problem:
+            connection.close()
+            raise self._translated(problem) from problem
+        return connection
+
+    def commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as problem:
+            raise self._translated(problem) from problem
+
+    def _migrate(self, connection: sqlite3.Connection, *, may_share: bool) -> None:
+        is_current = self._known_version(connection) == migrations(self.prefix)[-1].number
+        if not is_current and not may_share:
+            self._refuse_a_foreign_database(connection)
+        # Also where it is current: whoever made the tables with a tool of their own has not switched to the log.
+        mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
+        if mode != "wal":
+            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
+        if not is_current:
+            _patiently(lambda: self._transact(connection, self._apply))
+
+    def _refuse_a_foreign_database(self, connection: sqlite3.Connection) -> None:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and f"{self.prefix}schema" not in tables:
+            raise ForeignDatabase(
+                f"{self.path} is a database of another program (it has the table '{min(tables)}'): choose another "
+                f"file, or let Holdfast keep its tables ({self.prefix}…) there with  holdfast migrate"
+            )
+
+    def _apply(self, locked: sqlite3.Connection, _now: int) -> None:
+        """Whoever gets the write lock first migrates; the others find it done."""
+        version = self._known_version(locked)
+        for migration in migrations(self.prefix):
+            if migration.number > version:
+                for statement in _statements(migration.sql):
+                    locked.execute(statement)
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        try:
+            query = f"SELECT coalesce(max(version), 0) FROM {self.prefix}schema"
+            version: int = connection.execute(query).fetchone()[0]
+        except sqlite3.OperationalError as problem:
+            if "no such table" in str(problem):
+                return 0
+            raise
+        return version
+
+    def _known_version(self, connection: sqlite3.Connection) -> int:
+        """The version, unless it is newer than what this program knows."""
+        version, newest = self._version(connection), migrations(self.prefix)[-1].number
+        if version > newest:
+            raise SchemaTooNew(
+                f"{self.path} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
+                "upgrade Holdfast here"
+            )
+        return version
+
+    def _translated(self, problem: sqlite3.Error) -> BackendError:
+        if isinstance(problem, sqlite3.ProgrammingError) and "closed" in str(problem):
+            return BackendUnavailable(f"{self.path} was closed meanwhile")
+        match _code(problem):
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                return BackendUnavailable(f"{self.path} stayed locked by another process for {BUSY_LIMIT_S:g} s")
+            case sqlite3.SQLITE_FULL:
+                return BackendUnavailable(f"the disk of {self.path} is full; nothing was changed: free some space")
+            case sqlite3.SQLITE_NOTADB:
+                return ForeignDatabase(f"{self.path} is not an SQLite database: choose another file")
+            case sqlite3.SQLITE_CORRUPT:
+                return BackendError(f"{self.path} is damaged ({problem}): restore it from a backup")
+            case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+                return BackendUnavailable(f"cannot write {self.path} ({problem}): check its owner and mode")
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL | sqlite3.SQLITE_INTERRUPT | sqlite3.SQLITE_NOMEM:
+                return BackendUnavailable(f"{self.path}: {problem}")
+            case _:
+                return BackendError(f"{self.path}: {problem}")
+
+
+_files: "weakref.WeakSet[SqliteFile]" = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for file in list(_files):
+        file.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for file in list(_files):
+        file.after_fork(in_child=in_child)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=lambda: _after_fork(in_child=False),
+        after_in_child=lambda: _after_fork(in_child=True),
+    )
+
+
+def _create(path: Path) -> None:
+    """Make the file, readable for us alone, unless it is there.
+
+    One that is there is not opened: its closing would cost every connection of this process its locks, and another
+    process that closes its own would believe itself the last and remove the log from under ours.
+    """
+    try:
+        if hasattr(os, "mknod"):
+            os.mknod(path, 0o600)
+        else:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
+
+
+def _patiently(action: Callable[[], T]) -> T:
+    """Run an action again while another process holds the lock, for a bounded time, at random intervals.
+
+    SQLite's own busy timeout is in front of this; it does not cover every case (a snapshot that went stale).
+    """
+    give_up_at = time.monotonic() + BUSY_LIMIT_S
+    while True:
+        try:
+            return action()
+        except sqlite3.Error as problem:
+            if _code(problem) not in _BUSY or time.monotonic() >= give_up_at:
+                raise
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def _code(problem: sqlite3.Error) -> int:
+    """The primary result code; extended codes carry it in their low byte."""
+    return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+@cache
+def migrations(prefix: str) -> Sequence[Migration]:
+    """The steps of the schema, for tables whose names begin so; each is to be one transaction."""
+    check_prefix(prefix)
+    return read_migrations("sqlite", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))
+
+
+def check_prefix(prefix: str) -> None:
+    if not _prefix_pattern.fullmatch(prefix):
+        raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script, one by one: `executescript` would commit the transaction they belong to."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _refuse_network_file_system(path: Path) -> None:
+    kind = file_system(path)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise ConfigError(
+            f"{path} is on a network file system ({kind}), where SQLite's locks cannot be trusted: "
+            "keep the file on a local disk, or use a networked engine"
+        )
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system a path is on; empty where the system does not say (only Linux does)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    resolved = str(path.resolve())
+    for mount in mounts:
+        left, _, right = mount.partition(" - ")
+        point = left.split(" ")[4].replace("\\040", " ")
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split(" ")[0]
+    return kind

@@ -1,0 +1,599 @@
+"""The embedded engine: one SQLite file, shared by any number of threads and processes of one machine.
+
+Accepted means committed and synced. Writers take turns, so every verb is one short `BEGIN IMMEDIATE` transaction over
+a whole batch, and polling an empty queue only reads. The engine's clock is the host's; `sqlite_file.py` opens the file.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from functools import cache, partial
+from itertools import chain, count, groupby
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
+from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.errors import IdConflict
+from holdfast.queues.contract import (
+    DEFAULT_POLICY,
+    EFFECT_OF_ACK,
+    Capabilities,
+    Crashes,
+    Effect,
+    Engine,
+    EngineInfo,
+    EngineTransaction,
+    LeasePolicy,
+    abandoned_run,
+    effect_of,
+)
+from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.records import DELETE_JOB, SqliteInspector
+from holdfast.queues.engines.sqlite.transactions import (
+    BEGIN_A_WRITE,
+    HELD_BY_RUN,
+    CallersConnection,
+    SqliteTransaction,
+    Statements,
+)
+from holdfast.queues.engines.sqlite.workers import SqliteRegistry
+from holdfast.queues.engines.tables.rows import (
+    CODES,
+    FORGOTTEN,
+    Row,
+    alone_if_suspect,
+    dues,
+    end_row,
+    lease_state,
+    leased,
+    output_report,
+    progress_report,
+    told,
+)
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Accepted,
+    Ack,
+    JobEnvelope,
+    JobLease,
+    LeaseState,
+    LiveOutput,
+    Outcome,
+    Progress,
+    Settlement,
+)
+
+# How long to trust, while waiting, that no due time has moved and no commit was missed.
+LOOK_EVERY_S: Final = 1.0
+
+# A version of the data means something only to the connection that was told it.
+_Seen: TypeAlias = tuple[sqlite3.Connection, int]
+
+INSERT_JOB: Final = """
+    INSERT INTO holdfast_jobs (queue, job, priority, trace_id, accepted_at, seq, id, due_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+
+INSERT_MESSAGE: Final = "INSERT INTO holdfast_messages (seq, wire) VALUES (?, ?)"
+
+# A row costs half as much in a statement that inserts many, and is told only once what all of them have in common.
+ROWS_AT_ONCE: Final = 100
+# SQLite keeps what a statement was given last, which must not be a hundred large messages.
+SMALL_WIRE_BYTES: Final = 16 * 1024
+
+INSERT_LIKE_JOBS: Final = f"""
+    INSERT INTO holdfast_jobs (queue, job, priority, trace_id, accepted_at, seq, id, due_at)
+    SELECT ?, ?, ?, ?, ?, column1, column2, column3 FROM (VALUES {", ".join(["(?, ?, ?)"] * ROWS_AT_ONCE)})
+    WHERE true ON CONFLICT (id) DO NOTHING"""
+
+INSERT_MESSAGES: Final = f"""
+    INSERT INTO holdfast_messages (seq, wire) VALUES {", ".join(["(?, ?)"] * ROWS_AT_ONCE)}"""
+
+DELETE_FROM: Final = "DELETE FROM holdfast_jobs WHERE seq >= ?"
+
+NEXT_SEQ: Final = "SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs"
+
+KNOWN: Final = """
+    SELECT seq, state, finished_at, digest, (SELECT wire FROM holdfast_messages AS m WHERE m.seq = j.seq)
+    FROM holdfast_jobs AS j WHERE id = ?"""
+
+# One index range per priority, best first, each in due order: the cost does not grow with what is not due yet.
+CANDIDATES: Final = (
+    " UNION ALL ".join(
+        f"""SELECT * FROM (
+        SELECT seq, crashes FROM holdfast_jobs
+        WHERE state <= 1 AND queue = :queue AND priority = {priority} AND due_at <= :now
+        ORDER BY due_at, id LIMIT :limit)"""
+        for priority in range(9, -1, -1)
+    )
+    + " LIMIT :limit"
+)
+
+NEXT_DUE: Final = " UNION ALL ".join(
+    f"""SELECT * FROM (
+        SELECT due_at FROM holdfast_jobs
+        WHERE state <= 1 AND queue = :queue AND priority = {priority} ORDER BY due_at LIMIT 1)"""
+    for priority in range(10)
+)
+
+STAMPED: Final = """
+    SELECT 1 FROM holdfast_jobs
+    WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > :now LIMIT 1"""
+
+IS_PAUSED: Final = "SELECT 1 FROM holdfast_pauses WHERE queue = ?"
+
+CLAIM: Final = """
+    UPDATE holdfast_jobs
+    SET state = 2, owner_token = :token, deliveries = deliveries + 1,
+        claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
+    WHERE seq IN (SELECT value FROM json_each(:seqs))"""
+
+# The same as one row: what a claim needs is the list of them, and whether a suspect is among them.
+CHOSEN: Final = f"SELECT json_group_array(seq), coalesce(max(crashes), 0), count(*) FROM ({CANDIDATES})"
+
+_LEASED: Final = """
+    FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
+    WHERE j.state = 2 AND j.owner_token = :token AND j.queue = :queue"""
+
+# What all jobs of a fresh claim have in common is not read from each of them.
+LEASES: Final = f"""
+    SELECT j.seq, j.id, coalesce(m.wire, x''), :lease, :now, j.deliveries, j.attempts, j.crashes, j.ignore_expiry,
+           :lease
+    {_LEASED}"""
+
+LEASED_BEFORE: Final = f"""
+    SELECT j.seq, j.id, coalesce(m.wire, x''), j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes,
+           j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
+    {_LEASED} AND j.lease_until > :now ORDER BY j.seq"""
+
+ACK: Final = """
+    UPDATE holdfast_jobs
+    SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL, last_error = NULL
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+# Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
+ACKED: Final = """
+    SELECT seq FROM holdfast_jobs AS j
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 4 AND finished_at = :now
+        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
+
+END: Final = """
+    UPDATE holdfast_jobs
+    SET state = :state, attempts = attempts + :attempt, finished_at = :now, cancel_request = NULL,
+        crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        last_error = CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END,
+        dead_reason = :dead_reason, expired = :expired,
+        cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+# Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
+GIVE_BACK: Final = """
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+                     ELSE :state END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit) THEN :now END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
+        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
+        attempts = attempts + :attempt, due_at = :due,
+        crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        last_error = coalesce(:error, last_error)
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+SETTLED_AS: Final = """
+    SELECT 1 FROM holdfast_attempts WHERE seq = ? AND delivery = ? AND owner_token = ? AND verdict = ?"""
+
+INSERT_ATTEMPT: Final = """
+    INSERT INTO holdfast_attempts
+        (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
+         error_type, error_message, traceback, output, result, note)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+# An attempt that tells its output itself needs no more what it has said of it while it ran.
+DELETE_LIVE_OUTPUT: Final = "DELETE FROM holdfast_live_output WHERE seq = ? AND delivery = ?"
+
+# Most attempts have nothing to tell but that they went well, and when: these are written many at once.
+INSERT_SUCCESS: Final = """
+    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
+INSERT_SUCCESSES: Final = f"""
+    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
+    SELECT ?, ?, ?, column1, column2, column3, column4 FROM (VALUES {", ".join(["(?, ?, ?, ?)"] * ROWS_AT_ONCE)})"""
+
+RENEW: Final = """
+    UPDATE holdfast_jobs SET lease_until = :now + lease_us
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
+    RETURNING seq, cancel_request IS NOT NULL"""
+
+LEASE_STATES: Final = """
+    SELECT seq, cancel_request IS NOT NULL FROM holdfast_jobs
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+
+REPORT_PROGRESS: Final = """
+    INSERT INTO holdfast_progress (seq, delivery, done, total, message, at)
+    SELECT seq, deliveries, :done, :total, :message, :now FROM holdfast_jobs
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
+        message = excluded.message, at = excluded.at"""
+
+REPORT_OUTPUT: Final = """
+    INSERT INTO holdfast_live_output (seq, delivery, start, text)
+    SELECT seq, deliveries, :start, :text FROM holdfast_jobs
+    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
+
+# The wall clock was set back: such a lease would outlive its worker by as much.
+CLAMP: Final = """
+    UPDATE holdfast_jobs SET lease_until = :now + lease_us
+    WHERE state = 2 AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)"""
+
+HAS_EXPIRED: Final = """
+    SELECT 1 FROM holdfast_jobs
+    WHERE state = 2 AND (:queue IS NULL OR queue = :queue)
+        AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)
+    LIMIT 1"""
+
+REAP: Final = """
+    UPDATE holdfast_jobs
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= :crash_limit THEN 5 ELSE 0 END,
+        finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN :now END,
+        dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
+        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
+        crashes = crashes + 1, owner_token = NULL, due_at = :now, last_error = :error
+    WHERE state = 2 AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
+    RETURNING seq, deliveries, claimed_at"""
+
+
+class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
+    """Jobs in an SQLite file."""
+
+    capabilities = Capabilities(
+        durable=True,
+        shared=True,
+        transactional_enqueue=True,
+        wakes_up=True,
+        max_wire_bytes=MAX_WIRE_BYTES,
+        delay_resolution_s=1e-6,
+    )
+
+    def __init__(
+        self,
+        path: str | Path,
+        envelopes: EnvelopeFactory,
+        *,
+        policy: LeasePolicy = DEFAULT_POLICY,
+        clock: Clock = SYSTEM_CLOCK,
+        prefix: str = "holdfast_",
+        only_looks: bool = False,
+    ) -> None:
+        super().__init__(envelopes, policy=policy, clock=clock)
+        self.file = SqliteFile(Path(path), clock=clock, prefix=prefix, only_looks=only_looks)
+
+        @cache
+        def with_prefix(statement: str) -> str:
+            return statement.replace("holdfast_", prefix)
+
+        self._sql = with_prefix
+
+    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+        if not envelopes:
+            return []
+        if tx is None:
+            created = self.file.write(lambda connection, now: self._insert(connection, envelopes, now))
+        else:
+            with CallersConnection(tx, self.file, self._sql(BEGIN_A_WRITE)) as connection:
+                created = self._insert(connection, envelopes, self.clock.now_us())
+        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return SqliteTransaction(self.file, self.clock, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+
+    def _insert(self, connection: Statements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+        """Insert all at once; only if that meets a known id, look at them one by one."""
+        sql = self._sql
+        start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
+        times = dues(envelopes, now)
+        alike: dict[Row, list[Row]] = {}
+        for seq, due, one in zip(count(start), times, envelopes):
+            alike.setdefault((one.queue, one.job, one.priority, one.trace_id, now), []).append((seq, one.id, due))
+        one_job, many_jobs = sql(INSERT_JOB), sql(INSERT_LIKE_JOBS)
+        new = sum(_insert_rows(connection, one_job, many_jobs, rows, common) for common, rows in alike.items())
+        if new == len(envelopes):
+            wires = [one.wire for one in envelopes]
+            many_messages = sql(INSERT_MESSAGES) if max(map(len, wires)) <= SMALL_WIRE_BYTES else None
+            _insert_rows(connection, sql(INSERT_MESSAGE), many_messages, list(enumerate(wires, start)))
+            return [True] * new
+        # Cheaper than a savepoint, which would copy every page that is changed behind it.
+        connection.execute(sql(DELETE_FROM), (start,))
+        return [
+            self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
+        ]
+
+    def _insert_one(self, connection: Statements, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
+        known = connection.execute(self._sql(KNOWN), (envelope.id,)).fetchone()
+        if known is not None:
+            known_seq, state, finished_at, digest, wire = known
+            if state != FORGOTTEN or finished_at > now:
+                if (digest if state == FORGOTTEN else content_digest(wire)) != content_digest(envelope.wire):
+                    raise IdConflict(envelope.id)
+                return False
+            connection.execute(self._sql(DELETE_JOB), (json.dumps([known_seq]),))
+        row = (envelope.queue, envelope.job, envelope.priority, envelope.trace_id, now, seq, envelope.id, due)
+        connection.execute(self._sql(INSERT_JOB), row)
+        connection.execute(self._sql(INSERT_MESSAGE), (seq, envelope.wire))
+        return True
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        if limit <= 0:
+            return []
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self._claim_now(queue, limit, owner_token)
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """Look before locking: an idle worker must not take the write lock from those with work to do."""
+        token = bytes.fromhex(owner_token)
+        now = self.clock.now_us()
+
+        def look(connection: sqlite3.Connection) -> bool:
+            query = {"queue": queue, "token": token, "now": now, "limit": 1}
+            return (
+                connection.execute(self._sql(CANDIDATES), query).fetchone() is not None
+                and connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
+            ) or connection.execute(self._sql(STAMPED), query).fetchone() is not None
+
+        if not self.file.read(look):
+            return []
+        asked_at = self.clock.monotonic()
+        rows = self.file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
+        return leased(rows, queue, owner_token, asked_at)
+
+    def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
+        sql = self._sql
+        lease = span_us(self.policy.lease_s)
+        query = {"queue": queue, "token": token, "now": now, "lease": lease, "limit": limit}
+        stamped = connection.execute(sql(LEASED_BEFORE), query).fetchall()
+        if stamped or limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
+            return stamped
+        seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
+        if crashes:
+            seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
+        if not number:
+            return []
+        connection.execute(sql(CLAIM), {**query, "seqs": seqs})
+        rows = {row[0]: row for row in connection.execute(sql(LEASES), query)}
+        return [rows[seq] for seq in json.loads(seqs)]
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        give_up_at = self.clock.monotonic() + timeout
+        # There is a watch before the first look: what is committed after that look is heard of.
+        watch = self.file.watch()
+        while True:
+            seen, due = self.file.read(lambda connection: self._next_due(connection, queues))
+            left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
+            if due is not None:
+                left = min(left, (due - self.clock.now_us()) / 1e6)
+            # Each look is a read of its own: between them the connection is free to be closed for a fork.
+            if left <= 0 or watch.wait(left, partial(self._has_changed, seen), wake):
+                return
+
+    def _next_due(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[_Seen, int | None]:
+        """When the next job of these queues falls due, and what had been committed by then."""
+        seen = connection, self.file.data_version(connection)
+        dues = [
+            due
+            for queue in queues
+            if connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
+            for (due,) in connection.execute(self._sql(NEXT_DUE), {"queue": queue})
+        ]
+        return seen, min(dues, default=None)
+
+    def _has_changed(self, seen: _Seen) -> bool:
+        return self.file.read(lambda connection: (connection, self.file.data_version(connection))) != seen
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        if not settlements:
+            return []
+        return self.file.write(lambda connection, now: self._settle(connection, settlements, now))
+
+    def _settle(self, connection: Statements, settlements: Sequence[Settlement], now: int) -> list[bool]:
+        """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
+        fresh: list[bool] = []
+        for token, run in groupby(settlements, key=_ack_token):
+            batch = list(run)
+            if token is not None:
+                new = self._ack_all(connection, batch, token, now)
+            else:
+                new = [self._settle_one(connection, one, now) for one in batch]
+            # At once: a repetition further on is known by it.
+            ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
+            self._insert_ends(connection, ended)
+            fresh += new
+        if all(fresh):
+            return fresh
+        # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
+        return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _insert_ends(self, connection: Statements, settlements: Sequence[Settlement]) -> None:
+        successes: dict[str, list[Row]] = {}
+        others: list[Row] = []
+        tellers: list[Row] = []
+        for one in settlements:
+            lease, record = one.lease, one.record
+            if type(one) is Ack and record is not None and record.is_plain_success:
+                rows = successes.setdefault(lease.owner_token, [])
+                rows.append((lease.token, lease.delivery, record.started_us, record.ended_us))
+            else:
+                others.append(end_row(one))
+                if record is not None and record.output:
+                    tellers.append((lease.token, lease.delivery))
+        for token, rows in successes.items():
+            common = (bytes.fromhex(token), EFFECT_OF_ACK.verdict, Outcome.SUCCEEDED.value)
+            _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
+        connection.executemany(self._sql(INSERT_ATTEMPT), others)
+        connection.executemany(self._sql(DELETE_LIVE_OUTPUT), tellers)
+
+    def _ack_all(self, connection: Statements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
+        seqs = [one.lease.token for one in batch]
+        query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
+        if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
+            return [True] * len(seqs)
+        settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
+        return [_take(settled, seq) for seq in seqs]
+
+    def _settle_one(self, connection: Statements, settlement: Settlement, now: int) -> bool:
+        lease, effect = settlement.lease, effect_of(settlement)
+        error = settlement.record.error.line if settlement.record and settlement.record.error else None
+        query: dict[str, Any] = {
+            "seq": lease.token,
+            "token": bytes.fromhex(lease.owner_token),
+            "now": now,
+            "attempt": int(effect.adds_attempt),
+            "error": error,
+            **(self._end(effect) if effect.state.is_final else self._give_back(effect, now)),
+        }
+        statement = END if effect.state.is_final else GIVE_BACK
+        return connection.execute(self._sql(statement), query).rowcount == 1
+
+    def _end(self, effect: Effect) -> dict[str, Any]:
+        return {
+            "state": CODES[effect.state],
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            "dead_reason": effect.dead_reason,
+            "cancel_reason": effect.cancel_reason,
+            "expired": effect.expired,
+        }
+
+    def _give_back(self, effect: Effect, now: int) -> dict[str, Any]:
+        return {
+            "state": CODES[effect.state],
+            "crash": effect.crashes is Crashes.ADD,
+            "keeps_crashes": effect.crashes is Crashes.KEEP,
+            "crash_limit": self.policy.crash_limit,
+            "due": now + span_us(effect.delay),
+        }
+
+    def _settled_before(self, connection: Statements, settlement: Settlement) -> bool:
+        lease, verdict = settlement.lease, effect_of(settlement).verdict
+        query = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), verdict)
+        return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        if not settlements:
+            return [], self._claim_now(queue, limit, owner_token)
+        token = bytes.fromhex(owner_token)
+        asked_at = self.clock.monotonic()
+
+        def both(connection: sqlite3.Connection, now: int) -> tuple[list[bool], list[Row]]:
+            answers = self._settle(connection, settlements, now)
+            return answers, self._stamp(connection, queue, limit, token, now)
+
+        answers, rows = self.file.write(both)
+        return answers, leased(rows, queue, owner_token, asked_at)
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        if not leases:
+            return []
+        return self.file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        now = self.clock.now_us()
+        return self.file.read(lambda connection: self._states(connection, LEASE_STATES, leases, now))
+
+    def _states(
+        self, connection: sqlite3.Connection, statement: str, leases: Sequence[JobLease], now: int
+    ) -> list[LeaseState]:
+        """How the leases stand that the statement finds held; those of one claim are asked for together."""
+        held: dict[tuple[str, Any], bool] = {}
+        by_token = sorted(leases, key=lambda lease: lease.owner_token)
+        for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
+            seqs = json.dumps([lease.token for lease in group])
+            query = {"seqs": seqs, "token": bytes.fromhex(token), "now": now}
+            for seq, cancel in connection.execute(self._sql(statement), query).fetchall():
+                held[token, seq] = bool(cancel)
+        return [lease_state(held.get((lease.owner_token, lease.token))) for lease in leases]
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        return self._report(REPORT_PROGRESS, [progress_report(*one) for one in reports])
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
+
+    def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
+        if not reports:
+            return []
+
+        def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
+            return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
+
+        return self.file.write(keep)
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        look = {"queue": queue, "now": self.clock.now_us()}
+        if not self.file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
+            return 0
+
+        def reap(connection: sqlite3.Connection, now: int) -> int:
+            error = abandoned_run(now, now).error
+            query = {
+                "queue": queue,
+                "now": now,
+                "crash_limit": self.policy.crash_limit,
+                "error": error.line if error else None,
+            }
+            connection.execute(self._sql(CLAMP), query)
+            reaped = connection.execute(self._sql(REAP), query).fetchall()
+            ends = [
+                (seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
+            ]
+            connection.executemany(self._sql(INSERT_ATTEMPT), ends)
+            return len(reaped)
+
+        return self.file.write(reap)
+
+    def prune(self) -> int:
+        self._forget_lost()
+        return super().prune()
+
+    def tidy(self) -> None:
+        self.file.checkpoint()
+
+    def check(self) -> None:
+        self.file.check_schema()
+
+    def describe(self) -> EngineInfo:
+        return self.file.describe()
+
+    def create_schema(self) -> None:
+        self.file.create_schema()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+def _insert_rows(connection: Statements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()) -> int:
+    """Insert the rows, each behind what they have in common, many at once if they may; how many were not there yet."""
+    done = new = 0
+    if many is not None:
+        for done in range(ROWS_AT_ONCE, len(rows) + 1, ROWS_AT_ONCE):
+            values = chain(common, *rows[done - ROWS_AT_ONCE : done])
+            new += connection.execute(many, list(values)).rowcount
+    return new + connection.executemany(one, [(*common, *row) for row in rows[done:]]).rowcount
+
+
+def _ack_token(settlement: Settlement) -> str | None:
+    return settlement.lease.owner_token if isinstance(settlement, Ack) else None
+
+
+def _take(settled: set[int], seq: int | str) -> bool:
+    """Whether this one is settled now; a second settlement of the same lease is a repetition."""
+    if seq in settled:
+        settled.remove(int(seq))
+        return True
+    return False

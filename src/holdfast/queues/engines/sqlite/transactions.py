@@ -1,0 +1,126 @@
+"""Transactions that are not the engine's: of a caller who enqueues, and of a handler that ends its job with them."""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from holdfast.clock import Clock
+from holdfast.errors import LeaseLost, TransactionRefused
+from holdfast.queues.contract import EngineTransaction
+from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.tables.transactions import (
+    driver_connection,
+    ended_by_handler,
+    lease_of_run,
+    not_begun,
+    refused,
+)
+from holdfast.values import Ack, AttemptRecord, Settlement
+
+BEGIN_A_WRITE: Final = "DELETE FROM holdfast_jobs WHERE 0"
+
+HELD_BY_RUN: Final = """
+    SELECT seq, owner_token, queue FROM holdfast_jobs
+    WHERE id = ? AND deliveries = ? AND state = 2 AND lease_until > ?"""
+
+
+class Statements(Protocol):
+    """What executes statements: a connection of ours, or a caller's."""
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor: ...
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor: ...
+
+
+class CallersConnection:
+    """A caller's connection, in a transaction that may write. How it likes its rows is none of our business."""
+
+    def __init__(self, tx: object, file: SqliteFile, begin_a_write: str) -> None:
+        connection = driver_connection(tx)
+        if not isinstance(connection, sqlite3.Connection):
+            raise refused(tx, "an sqlite3.Connection")
+        file.connection()  # the tables are there from now on
+        self._connection = connection
+        self._refuse_another_file(file)
+        if not connection.in_transaction:
+            if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+                raise not_begun('execute "BEGIN IMMEDIATE" first')
+            self.execute("BEGIN IMMEDIATE")
+        # The numbers of new jobs follow the last one, which must not change any more.
+        self.execute(begin_a_write)
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        return self._cursor().execute(statement, values)
+
+    def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
+        return self._cursor().executemany(statement, rows)
+
+    def __enter__(self) -> Statements:
+        self.execute("SAVEPOINT holdfast_accept")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """All or nothing, also if the caller goes on after an error."""
+        if kind is not None and self._connection.in_transaction:
+            self.execute("ROLLBACK TO holdfast_accept")
+        if self._connection.in_transaction:
+            self.execute("RELEASE holdfast_accept")
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor
+
+    def _refuse_another_file(self, file: SqliteFile) -> None:
+        path = next((row[2] for row in self.execute("PRAGMA database_list") if row[1] in ("main", b"main")), "")
+        path = os.fsdecode(path or "")
+        if not path or not os.path.samefile(path, file.path):
+            raise TransactionRefused(
+                f"tx is a connection to {path or 'a database in memory'}, the jobs are in {file.path}: keep both in "
+                "one file (holdfast migrate --url sqlite:///your.db), or enqueue after the commit"
+            )
+
+
+class Settles(Protocol):
+    """How the engine settles in a transaction that is open."""
+
+    def __call__(self, connection: Statements, settlements: Sequence[Settlement], now: int, /) -> list[bool]: ...
+
+
+class SqliteTransaction(EngineTransaction):
+    """The transaction of a handler. From its beginning to its end nobody else can write to the file."""
+
+    def __init__(self, file: SqliteFile, clock: Clock, held: str, settle: Settles, job_id: str, delivery: int) -> None:
+        file.connection()  # the tables are there from now on
+        self._file = file
+        self._clock = clock
+        self._settle = settle
+        self.connection: sqlite3.Connection = file.begin()
+        try:
+            row = self.connection.execute(held, (job_id, delivery, clock.now_us())).fetchone()
+        except BaseException:
+            self.roll_back()
+            raise
+        if row is None:
+            self.roll_back()
+            raise LeaseLost(job_id)
+        seq, token, queue = row
+        self._lease = lease_of_run(job_id, queue, seq, token.hex(), delivery)
+
+    def complete(self, record: AttemptRecord) -> None:
+        connection, lease = self.connection, self._lease
+        try:
+            if not connection.in_transaction:
+                raise ended_by_handler(lease.id)
+            connection.row_factory = None
+            [is_held] = self._settle(connection, [Ack(lease=lease, record=record)], self._clock.now_us())
+            if is_held:
+                self._file.commit(connection)
+        finally:
+            self.roll_back()
+        if not is_held:
+            raise LeaseLost(lease.id)
+
+    def roll_back(self) -> None:
+        self.connection.close()  # what was not committed is gone

@@ -1,0 +1,1 @@
+"""What the engines with tables share: rows, retention, migrations, transactions of others."""
