@@ -16,6 +16,7 @@ from holdfast.errors import BackendUnavailable
 from holdfast.handlers import JobContext
 from holdfast.values import JobEnvelope
 
+from .ledgers import append_line
 from .processes import parent_of
 
 # Less than two workers can do: what counts is that something is always under way.
@@ -24,14 +25,12 @@ PAUSE_S = 0.05
 
 hf = Holdfast()
 _here = Path.cwd()
-_ledger = os.open(_here / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 # Between an executor child and its worker stands its guardian.
 _worker = parent_of(os.getppid())
 
 
 def _note(what: str, context: JobContext, pid: int | None = None) -> None:
-    # One write to a file opened for appending is whole, whoever else writes and whoever is killed.
-    os.write(_ledger, f"{what} {context.id} {pid or os.getpid()} {_worker}\n".encode())
+    append_line(_here / "ledger", what, context.id, pid or os.getpid(), _worker)
 
 
 def quick(context: JobContext) -> None:

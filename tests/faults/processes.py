@@ -15,10 +15,12 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.worker.executors import guardian
 
+from .ledgers import GrowingFile, text_of
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 LOOK_EVERY_S = 0.005
 _MEMORY = Path("/dev/shm")
 
@@ -110,18 +112,19 @@ class Program:
                 arguments, cwd=directory, env=environment, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr
             )
         self.pid = self._process.pid
+        self._lines = GrowingFile(self._stdout)
 
     @property
     def said(self) -> str:
-        return self._stdout.read_text()
+        return text_of(self._stdout)
 
     def said_lines(self) -> list[str]:
         """The lines it has finished."""
-        return self.said.split("\n")[:-1]
+        return self._lines.lines()
 
     @property
     def complained(self) -> str:
-        return self._stderr.read_text()
+        return text_of(self._stderr)
 
     @property
     def runs(self) -> bool:
@@ -231,7 +234,7 @@ class Programs:
         for program in self._started:
             program.bury()
         try:
-            until(lambda: not living_in(self.directory), "everything that was started here to be gone", within_s=10)
+            until(lambda: not living_in(self.directory), "everything that was started here to be gone")
         finally:
             guardian.kill(living_in(self.directory))
 

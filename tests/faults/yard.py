@@ -10,6 +10,7 @@ from holdfast.queues.contract import new_owner_token
 from holdfast.values import JobHistory, JobState, Outcome
 
 from ..servers.places import Place
+from .ledgers import GrowingFile
 from .processes import Program, Programs, until
 
 KEY = "ours:the-signing-key-of-the-tests-of-faults"
@@ -40,9 +41,8 @@ class Yard:
         )
         self.hf = Holdfast(place.url, settings=Settings(crash_limit=100), signing_key=KEY)
         self.directory = place.directory
-        self._ledger = place.directory / "ledger"
+        self._ledger = GrowingFile(place.directory / "ledger")
         self._entries: list[Entry] = []
-        self._read_to = 0
 
     def close(self) -> None:
         self.programs.end_all()
@@ -84,14 +84,8 @@ class Yard:
 
     def ledger(self) -> list[Entry]:
         """What the jobs have written so far, oldest first."""
-        if self._ledger.exists():
-            with self._ledger.open() as ledger:
-                ledger.seek(self._read_to)
-                whole, newline, _ = ledger.read().rpartition("\n")
-            new = whole + newline
-            self._read_to += len(new)
-            lines = [line.split() for line in new.splitlines()]
-            self._entries += [Entry(what, id, int(pid), int(worker)) for what, id, pid, worker in lines]
+        new = [line.split() for line in self._ledger.lines()[len(self._entries) :]]
+        self._entries += [Entry(what, id, int(pid), int(worker)) for what, id, pid, worker in new]
         return self._entries
 
     def entries(self, what: str, id: str) -> list[Entry]:

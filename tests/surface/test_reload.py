@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 from holdfast.cli.worker.reload import run_reloading, watched_directories
 from holdfast.errors import ConfigError
 
+from ..faults.ledgers import GrowingFile
+from ..faults.processes import DEADLINE_S, until
 from .terminal import Terminal
 
-DEADLINE_S = 60.0
 FOR_EVER = "1e9"
 
 RELOADER = """\
@@ -50,9 +50,9 @@ class Site:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._log = directory / "log.txt"
+        self._log = GrowingFile(directory / "log.txt")
         self._stderr = directory / "stderr.txt"
-        self._log.touch()
+        self._said = GrowingFile(self._stderr)
         self.write("reloader.py", RELOADER)
         self.write("worker.py", WORKER)
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,18 +85,18 @@ class Site:
     @property
     def log(self) -> list[str]:
         """What the workers wrote down, without their process numbers."""
-        return [line for line in self._lines() if not line.startswith("process ")]
+        return [line for line in self._log.lines() if not line.startswith("process ")]
 
     @property
     def pids(self) -> list[int]:
         """The process numbers of all workers so far."""
-        return [int(line.split()[1]) for line in self._lines() if line.startswith("process ")]
+        return [int(line.split()[1]) for line in self._log.lines() if line.startswith("process ")]
 
     @property
     def said(self) -> list[str]:
         """What the reloader said; tracebacks of workers stand between its lines."""
         ours = ("reloading: ", "the worker ")
-        return [line for line in self._stderr.read_text().splitlines() if line.startswith(ours)]
+        return [line for line in self._said.lines() if line.startswith(ours)]
 
     def wait_for(self, line: str) -> None:
         """Wait until a worker has written that line, or the reloader has said it."""
@@ -109,9 +109,6 @@ class Site:
         for pid in self.pids:
             if runs(pid):
                 os.kill(pid, signal.SIGKILL)
-
-    def _lines(self) -> list[str]:
-        return self._log.read_text().split("\n")[:-1]
 
 
 @pytest.fixture
@@ -339,13 +336,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return not Path("/proc/self").exists()
-
-
-def until(look: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + DEADLINE_S
-    while not look():
-        assert time.monotonic() < give_up_at, f"waited in vain for: {what}"
-        time.sleep(0.01)
 
 
 APPLICATION = """\

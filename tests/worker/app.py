@@ -20,16 +20,16 @@ from typing import Any
 from holdfast import Holdfast
 from holdfast.handlers import Cancel, FunctionHandler, HandlerRegistry, JobContext, Snooze
 
+from ..faults.ledgers import append_line
+
 LOOK_EVERY_S = 0.005
 _here = Path(os.environ.get("FLOOR", "/nowhere"))
 _hoard: list[bytes] = []
 
 
 def note(what: str, context: JobContext, *words: object) -> None:
-    """One line of the ledger. A write to a file opened for appending is whole, whoever else writes or is killed."""
-    ledger = os.open(_here / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.write(ledger, f"{' '.join(map(str, (what, context.id, os.getpid(), *words)))}\n".encode())
-    os.close(ledger)
+    """One line of the ledger."""
+    append_line(_here / "ledger", what, context.id, os.getpid(), *words)
 
 
 def is_open(gate: str) -> bool:

@@ -47,6 +47,7 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.supervisor import Supervisor
 
+from ..faults.ledgers import GrowingFile
 from ..faults.processes import ROOT, Programs, until
 from ..faults.processes import Program as Process
 from ..servers.mysql import MariadbServer
@@ -200,6 +201,7 @@ class Floor:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.directory = directory = place.directory
+        self._ledger = GrowingFile(directory / "ledger")
         self._opened: list[ShakyEngine] = []
         self._workers: list[Running] = []
         self._processes = Programs(
@@ -319,8 +321,7 @@ class Floor:
 
     def ledger(self, *what: str) -> list[Entry]:
         """The lines of these kinds, or all."""
-        path = self.directory / "ledger"
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [line.split() for line in self._ledger.lines()]
         entries = [Entry(kind, id, int(pid), tuple(words)) for kind, id, pid, *words in lines]
         return [entry for entry in entries if not what or entry.what in what]
 

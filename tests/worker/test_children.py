@@ -13,16 +13,18 @@ from holdfast.handlers import COMMAND_KEY
 from holdfast.values import JobState, Outcome, WorkerStatus
 from holdfast.worker.executors.process import ExecutorProcess, Program
 
-from ..faults.processes import until
+from ..faults.processes import ROOT, until
 from .floor import Floor, runs
 
 # A command with a child, which leaves for a session of its own if the first argument is "away".
-FAMILY = """
+FAMILY = f"""
 import os, subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from tests.faults.ledgers import append_line
 sleeper = [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
 child = subprocess.Popen(sleeper, start_new_session=sys.argv[1] == "away")
-with open(os.path.join(os.environ["FLOOR"], "ledger"), "a") as ledger:
-    ledger.write(f"grandchild command {os.getpid()} {child.pid}\\n")
+append_line(Path(os.environ["FLOOR"], "ledger"), "grandchild", "command", os.getpid(), child.pid)
 time.sleep(1000)
 """
 
@@ -113,7 +115,7 @@ def test_a_program_that_is_no_executor_is_told_of(floor: Floor, program: tuple[s
 
 
 def test_a_grandchild_is_gone_when_a_timeout_has_killed_its_job(floor: Floor) -> None:
-    id = floor.put("parent", timeout=0.3, max_retries=0)
+    id = floor.put("parent", timeout=3.0, max_retries=0)
     floor.start()
     grandchild = int(floor.noted("grandchild", id).words[0])
     assert runs(grandchild)
@@ -142,10 +144,11 @@ def test_nothing_of_a_worker_is_left_when_it_was_killed(floor: Floor) -> None:
 
 def test_the_child_of_a_command_is_gone_when_that_was_interrupted(floor: Floor) -> None:
     argv = [sys.executable, "-c", FAMILY, "here"]
-    id = floor.put(COMMAND_KEY, {"argv": argv}, timeout=0.5, max_retries=0)
+    id = floor.put(COMMAND_KEY, {"argv": argv})
     floor.start(commands=[sys.executable], kill_after_s=60.0)
     noted = floor.noted("grandchild", "command")
-    floor.reached(id, JobState.DEAD)
+    floor.engine.cancel(id)
+    floor.reached(id, JobState.CANCELLED)
     assert not any(map(runs, [noted.pid, int(noted.words[0])]))
 
 

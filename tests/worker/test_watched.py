@@ -8,13 +8,11 @@ from http.client import HTTPConnection
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.processes import Program, until
+from tests.faults.processes import DEADLINE_S, Program, until
 
 from holdfast.values import JobState
 
 from .floor import Floor
-
-DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -51,7 +49,8 @@ class Probe:
 
     def __init__(self, worker: Program) -> None:
         worker.wait_for("probes at http://")
-        found = re.search(r"probes at http://([\d.]+):(\d+)", worker.complained)
+        # The whole number is there when something comes after it.
+        found = until(lambda: re.search(r"probes at http://([\d.]+):(\d+)\s", worker.complained), "the port")
         assert found is not None
         self._host, self._port = found[1], int(found[2])
 
