@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -88,13 +87,6 @@ class Copy:
         """The commands that its page tells people to run, in order."""
         text = (self.directory / "README.md").read_text(encoding="utf-8")
         return [line for block in _BLOCK.findall(text) for line in block.splitlines()]
-
-
-def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 class Site:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.faults.processes import until
+from tests.servers.running import free_port
 
-from .copies import Copy, Site, free_port
+from .copies import Copy, Site
 
 
 def test_orders_and_their_tasks_are_one(copy_of: Callable[[str], Copy]) -> None:

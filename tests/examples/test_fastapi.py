@@ -6,8 +6,9 @@ from contextlib import closing
 from typing import Any
 
 from tests.faults.processes import until
+from tests.servers.running import free_port
 
-from .copies import Copy, Site, free_port
+from .copies import Copy, Site
 
 
 def test_reports_are_built_by_a_worker_while_the_web_goes_on(copy_of: Callable[[str], Copy]) -> None:

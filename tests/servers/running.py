@@ -66,7 +66,7 @@ def chosen(engine: str) -> Path | None:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on.
+    """A port of the loopback that nobody listens on, reserved until this process exits.
 
     Not one of those the system gives to whoever calls somebody: while a server that was killed is down, its port could
     be given away, or a client that calls it in vain be connected to itself.
@@ -74,8 +74,12 @@ def free_port() -> int:
     highest = int(_GIVEN_OUT.read_text().split()[0]) if _GIVEN_OUT.exists() else 2**15
     while True:
         port = _dice.randrange(LOWEST_PORT, max(highest, LOWEST_PORT + 1000))
-        with socket.socket() as probe, suppress(OSError):
+        with suppress(OSError), socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as reservation:
             probe.bind(("127.0.0.1", port))
+            # The server binds the port later, and again after it was killed. UDP has ports of its own: as long as ours
+            # is bound, no other test process chooses this number.
+            reservation.bind(("127.0.0.1", port))
+            reservation.detach()
             return port
 
 
