@@ -132,7 +132,7 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
         return run(self, script, *arguments)
 
     monkeypatch.setattr(RedisConnections, "run", noted)
-    policy = LeasePolicy(lease_s=0.2, retain_completed_s=0.0, crash_limit=5)
+    policy = LeasePolicy(lease_s=3.0, retain_completed_s=0.0, crash_limit=5)
     with RedisBackend(cluster.ours.url, opened(cluster.ours.url).envelopes, policy=policy) as engine:
         _live(engine)
     assert SCRIPTS - executed == {redis_connections.PREPARE}  # which opening executes

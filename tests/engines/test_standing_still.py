@@ -34,7 +34,6 @@ LONGER_S = 1.0
 REFUSED_WITHIN_S = 10.0
 SAID = {"postgres": "has not answered for 0.5 s", "mysql": "timed out", "redis": "Timeout reading"}
 
-pytestmark = pytest.mark.timeout(60)
 on_every_server = pytest.mark.parametrize("backend", SERVERS, indirect=True)
 
 

@@ -1,6 +1,7 @@
 """One of several processes that do everything an engine can be asked for, all at once, and write down each answer.
 
-`python -m tests.faults.hammer URL NAME SECONDS LEDGER` says that it is ready, begins when told, and ends by itself.
+`python -m tests.faults.hammer URL NAME SECONDS LEDGER` says that it is ready, begins when told, and ends by itself
+after so many seconds, and not before it has had enough turns for every kind of event.
 What it writes is one JSON array per line, `Event`; `test_hammer.py` compares it with what the others have written.
 """
 
@@ -8,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from itertools import count
 from typing import TypeAlias
 
 import msgspec
@@ -38,6 +40,7 @@ CRASH_LIMIT = 3
 LEASE_S = 5.0
 CARELESS_LEASE_S = 0.2
 MOST = 12
+LEAST_TURNS = 200
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -116,7 +119,9 @@ class Hammer:
         )
         verbs, weights = [verb for verb, _ in turns], [weight for _, weight in turns]
         over_at = time.monotonic() + seconds
-        while time.monotonic() < over_at:
+        for turn in count():
+            if turn >= LEAST_TURNS and time.monotonic() >= over_at:
+                break
             self._dice.choices(verbs, weights)[0]()
         self._settle_all(self._held)
         self._ledger.close()

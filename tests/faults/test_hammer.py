@@ -19,7 +19,7 @@ from holdfast.values import DeadReason, JobFilter, JobState, JobView
 
 from ..servers.places import Place, every_engine
 from .hammer import CRASH_LIMIT, KEY, Accepted, Claimed, Event, Reaped, Renewed, Settled
-from .processes import Programs, until
+from .processes import DEADLINE_S, Programs, until
 
 IS_LONG = os.environ.get("HOLDFAST_LONG") == "1"
 SECONDS = 60 if IS_LONG else 5
@@ -27,7 +27,7 @@ HAMMERS = 8
 SAMPLE = 200
 FINAL = {"ack": JobState.COMPLETED, "abandon": JobState.DEAD, "cancel": JobState.CANCELLED}
 
-pytestmark = pytest.mark.timeout(1200 if IS_LONG else 120)
+pytestmark = pytest.mark.timeout(1200 if IS_LONG else 600)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def _hammer(place: Place, programs: Programs, url: str) -> None:
     for hammer in hammers:
         hammer.tell()
     for hammer in hammers:
-        assert (hammer.ended(within_s=SECONDS + 60.0), hammer.complained) == (0, "")
+        assert (hammer.ended(within_s=SECONDS + DEADLINE_S), hammer.complained) == (0, "")
 
     histories = Histories(ledgers)
     policy = LeasePolicy(crash_limit=CRASH_LIMIT)

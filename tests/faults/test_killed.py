@@ -21,7 +21,7 @@ def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_res
     producer = yard.producer("gated", 1)
     id = until(producer.said_lines, "the producer to enqueue")[0]
     producer.kill()
-    first = yard.worker(lease_s=1)
+    first = yard.worker(lease_s=2)
     yard.wait_for_entry("start", id, by=first)
     first.kill()
     assert yard.state(id) is JobState.PROCESSING

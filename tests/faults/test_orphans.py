@@ -25,7 +25,7 @@ def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
     start = yard.wait_for_entry("start", id, by=worker)
     relatives(yard, start)
     worker.kill()
-    until(lambda: not living_in(yard.directory), "everybody below the worker to be gone", within_s=10)
+    until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 
 
 @pytest.mark.parametrize("who", ["child", "guardian"])
@@ -36,10 +36,10 @@ def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: st
     pids = [start.pid, *relatives(yard, start)]
     below = Kin(guardian=parent_of(start.pid), child=start.pid)
     os.kill(getattr(below, who), signal.SIGKILL)
-    until(lambda: not any(map(lives, pids)), "all processes of the first run to be gone", within_s=10)
+    until(lambda: not any(map(lives, pids)), "all processes of the first run to be gone")
     again = until(lambda: yard.entries("start", id)[1:], "another run")[0]
     assert again.worker == worker.pid
-    until(lambda: not worker.zombies(), "the worker to take note of every end", within_s=10)
+    until(lambda: not worker.zombies(), "the worker to take note of every end")
     yard.open_gate(again)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
 
@@ -51,7 +51,7 @@ def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
     # The child, the shell, and what it runs.
     until(lambda: len(worker.below()) >= len(pair) + 3, "the command to run")
     worker.kill()
-    until(lambda: not living_in(yard.directory), "everybody below the worker to be gone", within_s=10)
+    until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 
 
 def test_a_worker_told_to_leave_at_once_leaves_nobody(yard: Yard) -> None:

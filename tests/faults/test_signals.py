@@ -119,7 +119,7 @@ def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_anot
     yard: Yard, who: str
 ) -> None:
     (id,) = yard.put("gated")
-    sleeper = yard.worker(lease_s=1)
+    sleeper = yard.worker(lease_s=2)
     late = yard.wait_for_entry("start", id, by=sleeper)
     with ExitStack() as standing_still:
         standing_still.enter_context(stopped(sleeper.pid))
@@ -141,7 +141,7 @@ def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_anot
 @every_engine
 def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -> None:
     (id,) = yard.put("gated")
-    sleeper = yard.worker(lease_s=1)
+    sleeper = yard.worker(lease_s=2)
     late = yard.wait_for_entry("start", id, by=sleeper)
     with stopped(sleeper.pid):
         yard.open_gate(late)
@@ -158,7 +158,7 @@ def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -
 
 def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
     (id,) = yard.put("gated")
-    worker = yard.worker(lease_s=1)
+    worker = yard.worker(lease_s=3)
     start = yard.wait_for_entry("start", id, by=worker)
     with stopped(start.pid):
         began = yard.history(id).job.lease_until
@@ -173,7 +173,7 @@ def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
 @every_engine
 def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(yard: Yard) -> None:
     (id,) = yard.put("gated")
-    sleeper = yard.worker("--max-jobs", "1", lease_s=1)
+    sleeper = yard.worker("--max-jobs", "1", lease_s=2)
     late = yard.wait_for_entry("start", id, by=sleeper)
     with stopped(sleeper.pid):
         until(lambda: yard.has_lease_ended(id), "the lease to end")

@@ -25,7 +25,7 @@ from ..faults.processes import until
 from ..servers.places import every_engine, every_engine_with
 from .floor import Floor
 
-LEASE_S = 1.2
+LEASE_S = 2.4
 
 
 def test_a_job_that_returns_is_completed_with_its_result(floor: Floor) -> None:
@@ -231,7 +231,7 @@ def test_the_neighbour_of_a_killed_job_is_handed_back_and_runs_again(floor: Floo
 @every_engine
 def test_a_job_that_ends_its_whole_worker_is_dead_at_the_crash_limit_and_never_started_again(floor: Floor) -> None:
     neighbour = floor.put("gated")
-    first = floor.process("--count", "2", lease_s=1)
+    first = floor.process("--count", "2", lease_s=2)
     floor.noted("start", neighbour)
     guilty = floor.put("kills_worker", {"gate": "die"})
     floor.noted("start", guilty)
@@ -240,9 +240,9 @@ def test_a_job_that_ends_its_whole_worker_is_dead_at_the_crash_limit_and_never_s
     until(lambda: not first.runs, "the worker to be killed")
     floor.open_gate(neighbour)
     for _ in range(2):
-        worker = floor.process("--count", "2", lease_s=1)
+        worker = floor.process("--count", "2", lease_s=2)
         until(lambda: not worker.runs, "the worker to be killed")  # noqa: B023
-    last = floor.process("--count", "2", lease_s=1)
+    last = floor.process("--count", "2", lease_s=2)
     view = floor.reached(guilty, JobState.DEAD)
     assert (view.dead_reason, view.attempts, view.crashes) == (DeadReason.CRASH_LOOP, 0, 3)
     for id in (neighbour, *others):

@@ -9,15 +9,15 @@ from ..faults.processes import stopped, until
 from ..servers.places import every_engine, every_engine_with
 from .floor import Floor, runs
 
-LEASE_S = 1.2
+LEASE_S = 2.4
 
 
 @every_engine
-def test_a_job_ten_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_keeps_the_interpreter(
+def test_a_job_four_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_keeps_the_interpreter(
     floor: Floor,
 ) -> None:
-    floor.open(lease_s=0.6)
-    ids = [floor.put(job, {"seconds": 6.0}) for job in ("sleeps", "keeps_interpreter")]
+    floor.open(lease_s=2.0)
+    ids = [floor.put(job, {"seconds": 8.0}) for job in ("sleeps", "keeps_interpreter")]
     floor.work(processes=2, reap_interval_s=0.1)
     for id in ids:
         view = floor.view(id)
@@ -26,17 +26,22 @@ def test_a_job_ten_times_as_long_as_its_lease_runs_once_whether_it_sleeps_or_kee
 
 @every_engine
 def test_a_fenced_job_is_killed_before_its_lease_can_pass_to_another(floor: Floor) -> None:
-    floor.open(lease_s=LEASE_S)
+    floor.open(lease_s=4.0)
     id = floor.put("deaf", fence=True)
-    floor.start(reap_interval_s=0.1)
+    floor.start(reap_interval_s=3600.0)
     pid = floor.noted("start", id).pid
     floor.engine.down = {"renew_many"}
-    until(lambda: not runs(pid), "the child to be killed")
-    lease_until = floor.view(id).lease_until
-    assert lease_until is not None
-    assert floor.engine.clock.now_us() < lease_until.timestamp() * 1e6
-    assert floor.outcomes(id) == [], "nothing may be said about the job"
+
+    def is_killed() -> bool:
+        can_pass = floor.engine.reap_expired() > 0
+        is_gone = not runs(pid)
+        assert is_gone or not can_pass, "another could have run the job beside the first"
+        return is_gone
+
+    until(is_killed, "the child to be killed")
+    assert set(floor.outcomes(id)) <= {Outcome.CRASHED}, "the worker may not say anything about the job"
     floor.engine.down.clear()
+    until(lambda: floor.engine.reap_expired() or floor.outcomes(id), "the lease to end")
     floor.noted("start", id, times=2)
     assert floor.outcomes(id) == [Outcome.CRASHED]
     assert floor.view(id).crashes == 1
@@ -86,9 +91,9 @@ def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(fl
 @every_engine
 def test_verdicts_are_read_and_timeouts_kept_while_the_engine_does_not_answer(floor: Floor) -> None:
     """Children with many jobs before them are read in a hurry at other times: none is killed for what is over."""
-    quick = floor.put_many(400, "quick", timeout=0.5)
-    hung = floor.put("deaf", timeout=0.5, max_retries=0)
-    floor.put_many(400, "quick", timeout=0.5)
+    quick = floor.put_many(400, "quick", timeout=2.0)
+    hung = floor.put("deaf", timeout=2.0, max_retries=0)
+    floor.put_many(400, "quick", timeout=2.0)
     floor.start(kill_after_s=0.3)
     pid = floor.noted("start", hung).pid
     floor.engine.down |= {"exchange", "settle", "claim"}
@@ -102,7 +107,7 @@ def test_verdicts_are_read_and_timeouts_kept_while_the_engine_does_not_answer(fl
 
 
 def test_renewals_that_fail_for_less_than_a_lease_cost_a_fenced_job_nothing(floor: Floor) -> None:
-    floor.open(lease_s=3.0)
+    floor.open(lease_s=9.0)
     id = floor.put("gated", fence=True)
     floor.start()
     floor.noted("start", id)

@@ -61,7 +61,7 @@ def test_a_child_that_dies_leaves_the_beginning_and_the_end_of_what_it_had_print
 @every_engine
 def test_a_worker_that_dies_leaves_what_its_job_had_printed(floor: Floor) -> None:
     id = floor.put("prints", {"lines": 2})
-    worker = floor.process(lease_s=1)
+    worker = floor.process(lease_s=3)
     seen(floor, id)
     worker.kill()
     floor.process(lease_s=60)

@@ -6,7 +6,6 @@ import http.client
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -16,7 +15,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.worker.probes import MAX_CONNECTIONS, Check, Checks, ProbeServer
 
-DEADLINE_S = 20.0
+from ..faults.processes import DEADLINE_S, until
+
 WELL: tuple[Check, ...] = (("backend", None), ("schema", None))
 
 
@@ -132,7 +132,7 @@ def test_a_readiness_check_that_hangs_is_asked_once_and_leaves_liveness_answerin
         assert ask(server, "/livez").status == 200
     assert len(asked) == 1
     release.set()
-    until(lambda: ask(server, "/readyz").status == 200)
+    until(lambda: ask(server, "/readyz").status == 200, "the check to answer")
 
 
 def test_metrics_come_with_their_content_type(site: Site) -> None:
@@ -247,7 +247,7 @@ def test_closing_frees_the_port_ends_the_thread_and_may_be_repeated(site: Site) 
     server = site.serve()
     assert ask(server, "/livez").status == 200
     with connected(server) as waiting:
-        until(lambda: ask(server, "/livez").status == 200)
+        until(lambda: ask(server, "/livez").status == 200, "the server to answer")
         server.close()
         server.close()
         assert everything(waiting) == b""
@@ -272,7 +272,7 @@ def test_closing_does_not_wait_for_a_check_that_hangs(site: Site) -> None:
         server.close()
         assert not any(thread.name == "holdfast-probes" for thread in threading.enumerate())
     release.set()
-    until(lambda: not any(thread.name == "holdfast-probe" for thread in threading.enumerate()))
+    until(lambda: not any(thread.name == "holdfast-probe" for thread in threading.enumerate()), "its thread to end")
 
 
 def test_a_port_in_use_is_a_clear_error(site: Site) -> None:
@@ -323,10 +323,3 @@ def everything(client: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return bytes(received)
-
-
-def until(look: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + DEADLINE_S
-    while not look():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.005)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from holdfast.worker.signals import heard
 
-DEADLINE_S = 20.0
+from ..faults.processes import DEADLINE_S
 
 
 @contextmanager

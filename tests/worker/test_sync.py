@@ -1,6 +1,5 @@
 """Jobs that run where they are enqueued: at once, with all their retries, and no failure passes unnoticed."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -48,16 +47,14 @@ def test_a_job_has_run_when_enqueue_returns(hf: Holdfast) -> None:
 def test_retries_do_not_sleep(hf: Holdfast) -> None:
     runs: list[str] = []
 
-    @hf.job(max_retries=3)
+    @hf.job(max_retries=3, backoff=[1e6])
     def unsteady() -> str:
         runs.append("run")
         if len(runs) < 4:
             raise ValueError("not yet")
         return "at last"
 
-    began = time.monotonic()
     handle = unsteady.enqueue()
-    assert time.monotonic() - began < 2, "the first delay alone is two seconds"
     assert handle.result(0) == "at last"
     assert outcomes(hf, handle.id) == [Outcome.FAILED, Outcome.FAILED, Outcome.FAILED, Outcome.SUCCEEDED]
 
@@ -121,7 +118,6 @@ def test_delayed_and_snoozed_jobs_run_in_the_order_they_fall_due(hf: Holdfast) -
         if snooze and len(order) == 1:
             raise Snooze(snooze)
 
-    began = time.monotonic()
     hf.enqueue_many(
         [
             note.options(delay=3600, queue="other").define("in an hour", 0),
@@ -129,7 +125,6 @@ def test_delayed_and_snoozed_jobs_run_in_the_order_they_fall_due(hf: Holdfast) -
             note.define("now, and in ninety minutes", 5400),
         ]
     )
-    assert time.monotonic() - began < 60
     assert order == ["now, and in ninety minutes", "in an hour", "now, and in ninety minutes", "in two hours"]
 
 
