@@ -32,7 +32,7 @@ def test_django_tasks_are_kept_and_run(engine: str, servers: Servers, tmp_path: 
         },
         capture_output=True,
         encoding="utf-8",
-        timeout=100,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

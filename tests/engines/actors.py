@@ -19,6 +19,7 @@ from holdfast.queues.engines.sqlite import jobs as sqlite
 from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
 
+from ..faults.processes import DEADLINE_S
 from .sqlite_site import CountingClock, count_inotify, job, opened
 
 
@@ -169,7 +170,7 @@ def fork_among_threads(path: str) -> None:
             wait_for(forked(partial(backend.accept, [job(f"child-{number}")])))
         is_enough.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(DEADLINE_S)
             if thread.is_alive():
                 print("a thread is stuck since a fork", file=sys.stderr, flush=True)
                 os._exit(1)
@@ -196,7 +197,7 @@ def fork_while_waiting(path: str) -> None:
 
         wait_for(forked(in_the_child))
         for thread in threads:
-            thread.join(20)
+            thread.join(DEADLINE_S)
             if thread.is_alive():
                 print("a thread still waits", file=sys.stderr, flush=True)
                 os._exit(1)

@@ -437,7 +437,7 @@ def test_a_server_that_takes_calls_and_never_answers_is_not_available(prefix: st
 
 
 def test_a_server_that_stands_still_is_not_available_until_it_goes_on(server: MariadbServer, prefix: str) -> None:
-    with opened(f"{server.url}?timeout=0.3", prefix) as backend:
+    with opened(f"{server.url}?timeout=2", prefix) as backend:
         backend.accept([job("a")])
         with stopped(server.pid), pytest.raises(BackendUnavailable):
             claim(backend)

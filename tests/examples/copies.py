@@ -14,6 +14,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from tests.faults.processes import DEADLINE_S
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,7 +50,7 @@ class Copy:
             env=self._environment,
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"
@@ -71,7 +73,7 @@ class Copy:
         codes: list[int] = []
         for process in self._running:
             try:
-                codes.append(process.wait(20))
+                codes.append(process.wait(DEADLINE_S))
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes.append(process.wait())
@@ -107,7 +109,7 @@ class Site:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self._base + path, data, {"content-type": "application/json"}, method=method)
         try:
-            with urlopen(request, timeout=20) as answer:
+            with urlopen(request, timeout=DEADLINE_S) as answer:
                 return answer.status, json.load(answer)
         except HTTPError as refused:
             with refused:

@@ -164,7 +164,7 @@ class Site:
     def finish(self) -> None:
         """Wait for what runs beside."""
         for command, process in self._beside:
-            output, _ = process.communicate(timeout=30)
+            output, _ = process.communicate(timeout=300)
             assert process.returncode == 0, f"$ {command} &\n{output}"
 
     def abort(self) -> None:
@@ -213,7 +213,7 @@ class Walk:
     site: Site
     is_quick: bool = True
     on_step: Callable[[Step], None] = lambda _: None
-    timeout: float = 60
+    timeout: float = 300
 
     def through(self, page: Path) -> None:
         """Everything the page says, in its order; what differs is an AssertionError."""

@@ -10,12 +10,14 @@ import msgspec
 from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import AttemptRecord, ErrorInfo, JobLease, Outcome, WorkerReport, WorkerState
 
+from ..faults.processes import DEADLINE_S
+
 T = TypeVar("T")
 
 
 def until(look: Callable[[], T | None]) -> T:
     """What there is to see, as soon as there is something."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         if seen := look():
             return seen

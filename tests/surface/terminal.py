@@ -21,6 +21,8 @@ import pytest
 
 from holdfast.cli import main
 
+from ..faults.processes import DEADLINE_S
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -177,16 +179,16 @@ class Screen:
 
     def wait_for(self, text: str) -> None:
         """Read on until this text has come."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while text not in self.text:
             assert self._reads_on(deadline), f"{text!r} did not come:\n{self.text!r}"
 
     def ended(self) -> int:
         """The exit code, once the program has ended and all it wrote is read."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while self._reads_on(deadline):
             pass
-        return self.process.wait(30)
+        return self.process.wait(DEADLINE_S)
 
     @property
     def rows(self) -> list[str]:
@@ -212,7 +214,7 @@ class Screen:
 
 def ended(process: "subprocess.Popen[str]", stdin: str = "") -> Answer:
     """What a program left when it ended."""
-    out, err = process.communicate(stdin, timeout=60)
+    out, err = process.communicate(stdin, timeout=DEADLINE_S)
     return Answer(process.returncode, out, err)
 
 

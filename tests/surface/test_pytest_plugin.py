@@ -81,7 +81,7 @@ class Project:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
-            timeout=60,
+            timeout=300,
         )
         return done.returncode, done.stdout
 
