@@ -207,7 +207,7 @@ def test_what_came_too_fast_is_marked_and_the_end_is_whole(terminal: Terminal, r
 
 
 def test_a_crash_repeats_nothing_that_was_shown(terminal: Terminal) -> None:
-    terminal("config", "set", "lease", "1s")
+    terminal("config", "set", "lease", "3s")
     terminal("enqueue", JOB)
     with Holdfast(directory=terminal.project) as hf:
         engine = hf.backend()
