@@ -1,11 +1,23 @@
 """What tests of several folders share: the place where their jobs are kept, and imports that end with a test."""
 
+import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from .servers.places import Place, Servers, place_on
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard_signals() -> Iterator[None]:
+    """A shell that runs the tests in the background has them ignore Ctrl-C, and what they start would inherit that."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")
