@@ -202,7 +202,8 @@ class Screen:
         return seen
 
     def _reads_on(self, deadline: float) -> bool:
-        if not select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([self.descriptor], [], [], left)[0]:
             return False
         try:
             said = os.read(self.descriptor, 65536)
