@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast import models
-from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected
+from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected, UnknownMember
 from holdfast.values import DEFAULT_PRIORITY, Backoff
 
 WIRE_VERSION: Final = 1
@@ -75,6 +75,8 @@ _decoder = msgspec.json.Decoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
 _sealed_decoder = msgspec.json.Decoder(_Sealed)
 _version_decoder = msgspec.json.Decoder(_VersionOnly)
+_members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_KNOWN_MEMBERS: Final = frozenset(JobMessage.__struct_encode_fields__)
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _long_integer = re.compile(rb"\d{19}")
 
@@ -89,7 +91,7 @@ def decode_message(signed: bytes) -> JobMessage:
     try:
         message = _message_decoder.decode(signed)
     except _UNREADABLE as problem:
-        raise _newer_or_rejected(signed, problem) from problem
+        raise _why_unreadable(signed, problem) from problem
     if message.v > WIRE_VERSION:
         raise NewerWire(message.v, WIRE_VERSION)
     if message.v < 1:
@@ -111,14 +113,33 @@ def decode_untrusted_message(signed: bytes) -> JobMessage:
     return decode_message(signed)
 
 
-def _newer_or_rejected(signed: bytes, problem: Exception) -> Exception:
+def _why_unreadable(signed: bytes, problem: Exception) -> Exception:
     try:
         version = _version_decoder.decode(signed).v
     except _UNREADABLE:
         version = 0
     if version > WIRE_VERSION:
         return NewerWire(version, WIRE_VERSION)
-    return EnvelopeRejected(f"not a message of ours: {_cut(str(problem))}")
+    try:
+        _, unknown = _parted(signed)
+    except (EnvelopeRejected, PayloadRejected, *_UNREADABLE):
+        return EnvelopeRejected(f"not a message of ours: {_cut(str(problem))}")
+    return UnknownMember(next(iter(unknown)))
+
+
+def _parted(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
+    """The known members as a message, and the others by their names.
+
+    It is read strictly: of a member that appears twice, a newer program might read the other one.
+    """
+    document = strict_json(signed, depth=MAX_DEPTH + 1)
+    members = _members_decoder.decode(signed)
+    known = _encoder.encode({name: value for name, value in members.items() if name in _KNOWN_MEMBERS})
+    unknown = {name: document[name] for name in members if name not in _KNOWN_MEMBERS}
+    message = _message_decoder.decode(known)
+    if message.v != WIRE_VERSION or not unknown or "_sig" in unknown:
+        raise EnvelopeRejected("not a message with members of a newer program")
+    return message, unknown
 
 
 def _cut(said: str) -> str:
@@ -140,22 +161,36 @@ def unseal(wire: bytes) -> tuple[bytes, bytes | None]:
 
 
 def describe(wire: bytes) -> JobMessage | None:
-    """What a stored message says of itself, for people; None if it says nothing readable. Nothing is verified."""
+    """The known members of a stored message, for people; None if it is not readable. Nothing is verified."""
+    described = _described(wire)
+    return None if described is None else described[0]
+
+
+def _described(wire: bytes) -> tuple[JobMessage, dict[str, Any]] | None:
+    """The known members of a stored message, and those that only a newer program knows."""
     try:
-        message = decode_message(unseal(wire)[0])
+        message, unknown = _read(unseal(wire)[0])
         # The decoder leaves these two as they are; whoever looks at the message will want to read them.
         msgspec.json.decode(message.payload)
         msgspec.json.decode(message.meta)
     except (EnvelopeRejected, NewerWire, *_UNREADABLE):
         return None
-    return message
+    return message, unknown
+
+
+def _read(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
+    try:
+        return decode_message(signed), {}
+    except UnknownMember:
+        return _parted(signed)
 
 
 def content_digest(wire: bytes) -> bytes:
     """What makes two messages the same job: what runs and how, not when, by whom or under which key."""
-    message = describe(wire)
-    if message is None:
+    described = _described(wire)
+    if described is None:
         return hashlib.blake2b(wire, digest_size=16).digest()
+    message, unknown = described
     content = (
         message.job,
         msgspec.json.decode(message.payload),
@@ -168,6 +203,8 @@ def content_digest(wire: bytes) -> bytes:
         message.tags,
         without_trace(msgspec.json.decode(message.meta)),
         message.fence,
+        # By their names: a version that knows one of them can put it here and agree with the versions before it.
+        *([unknown] if unknown else []),
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
 

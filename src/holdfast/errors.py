@@ -10,7 +10,8 @@ HoldfastError
 │   ├── EnvelopeRejected        undecodable
 │   ├── BadSignature            no key of the ring made this signature
 │   ├── UnknownKey              signed with a key this process does not have
-│   └── NewerWire               written by a newer Holdfast
+│   ├── NewerWire               written by a newer Holdfast
+│   └── UnknownMember           has a member that this version of Holdfast does not know
 ├── HandlerError
 │   ├── UnknownHandler          no handler under that key here
 │   └── HandlerForbidden        the queue's allowlist does not name the handler
@@ -88,6 +89,17 @@ class NewerWire(WireError):
     def __init__(self, version: int, known: int) -> None:
         super().__init__(f"the message has wire version {version}; this program knows {known}: upgrade this worker")
         self.version = version
+
+
+class UnknownMember(WireError):
+    """The message has a member that only a newer Holdfast knows."""
+
+    def __init__(self, name: str) -> None:
+        # Where signatures are switched off, the name may come from anyone: it is cut, and quoted for terminals.
+        super().__init__(
+            f"the message has the member {name[:64]!a}, which this program does not know: upgrade this worker"
+        )
+        self.name = name
 
 
 class HandlerError(HoldfastError):

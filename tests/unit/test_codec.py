@@ -31,7 +31,7 @@ from holdfast.codec import (
     strict_json,
     unseal,
 )
-from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected, WireError
+from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected, UnknownMember, WireError
 from holdfast.values import Backoff
 
 SIGNATURE = b"5e" * 32
@@ -372,7 +372,6 @@ def test_whatever_is_sealed_comes_out_again(body: bytes) -> None:
     "changed",
     [
         b'{"v":1}',
-        encode_message(MESSAGE)[:-1] + b',"unknown":1}',
         encode_message(MESSAGE).replace(b'"timeout":30.0', b'"timeout":"30"'),
         encode_message(MESSAGE).replace(b'"v":1', b'"v":"1"'),
         encode_message(MESSAGE).replace(b"2026-01-01T", b"2026-13-01T"),
@@ -393,6 +392,37 @@ def test_a_newer_message_is_told_apart_from_a_broken_one(extra: bytes) -> None:
         with pytest.raises(NewerWire, match="wire version 2; this program knows 1: upgrade") as caught:
             decode(newer)
         assert caught.value.version == 2
+
+
+def with_member(text: bytes, **changes: Any) -> bytes:
+    """A message with one more member, signed or not: nothing here verifies."""
+    return seal(encode_message(msgspec.structs.replace(MESSAGE, **changes))[:-1] + b"," + text + b"}", SIGNATURE)
+
+
+def test_an_unknown_member_is_told_apart_from_a_broken_message() -> None:
+    wider = unseal(with_member(b'"colour":{"r":1},"shade":2'))[0]
+    for decode in (decode_message, decode_untrusted_message):
+        with pytest.raises(UnknownMember, match="has the member 'colour', which this program does not know") as caught:
+            decode(wider)
+        assert caught.value.name == "colour"
+
+
+@given(st.text().filter(lambda name: name not in (*JobMessage.__struct_encode_fields__, "_sig")), json_values)
+def test_any_member_of_another_name_is_unknown_and_takes_nothing_from_the_others(name: str, value: object) -> None:
+    wire = with_member(json.dumps(name).encode() + b":" + json.dumps(value).encode())
+    with pytest.raises(UnknownMember) as caught:
+        decode_message(unseal(wire)[0])
+    assert caught.value.name == name
+    assert describe(wire) == MESSAGE
+    assert content_digest(wire) != content_digest(wire_of())
+
+
+def test_an_unknown_member_inside_a_member_is_refused() -> None:
+    inside = encode_message(msgspec.structs.replace(MESSAGE, backoff=Backoff(base=1.0))).replace(
+        b'"base":1.0', b'"base":1.0,"colour":"red"'
+    )
+    with pytest.raises(EnvelopeRejected, match="colour"):
+        decode_message(inside)
 
 
 def test_a_version_no_integer_can_hold_is_not_taken_for_a_newer_one() -> None:
@@ -437,6 +467,12 @@ def test_a_stored_message_is_described_with_or_without_its_signature() -> None:
     assert describe(encode_message(MESSAGE)) == MESSAGE
     assert describe(b"\x00 not a message") is None
     assert describe(wire_of(v=2)) is None
+
+
+def test_a_message_with_an_unknown_member_is_described_by_the_others() -> None:
+    assert describe(with_member(b'"colour":"red"')) == MESSAGE
+    assert describe(with_member(b'"colour":"red","colour":"blue"')) is None
+    assert describe(with_member(b'"colour":"red"', v=2)) is None
 
 
 # What makes two messages the same job
@@ -486,6 +522,15 @@ def test_the_order_of_tags_and_of_payload_lists_counts() -> None:
     assert content_digest(wire_of(tags=("a", "b"))) != content_digest(wire_of(tags=("b", "a")))
     one, other = (wire_of(payload=msgspec.Raw(text)) for text in (b"[1,2]", b"[2,1]"))
     assert content_digest(one) != content_digest(other)
+
+
+def test_unknown_members_make_another_job_but_not_their_order_or_spelling() -> None:
+    red, blue = with_member(b'"colour":"red"'), with_member(b'"colour":"blue"')
+    assert len({content_digest(wire) for wire in (red, blue, with_member(b'"shade":"red"'), wire_of())}) == 4
+    assert content_digest(red) == content_digest(with_member(b' "colour" : "red"', kid="2027", trace_id="another"))
+    assert content_digest(red) != content_digest(with_member(b'"colour":"red"', job="mail.sent"))
+    one, other = with_member(b'"a":{"x":1,"y":2},"b":2'), with_member(b'"b":2,"a":{"y":2,"x":1}')
+    assert content_digest(one) == content_digest(other)
 
 
 def test_fields_cannot_borrow_from_each_other() -> None:

@@ -108,6 +108,7 @@ def bad() -> Iterator[dict[str, Any]]:
     signed, signature = unseal(wire)
     assert signature is not None
     respelled = json.dumps(json.loads(signed)).encode()
+    wider = signed[:-1] + b',"colour":"red"}'
     refused: list[tuple[str, str, bytes]] = [
         ("BadSignature", "a byte of the payload was changed", wire.replace(b"ada@", b"adb@")),
         ("BadSignature", "the queue was changed", wire.replace(b'"queue":"mail"', b'"queue":"fail"')),
@@ -116,6 +117,8 @@ def bad() -> Iterator[dict[str, Any]]:
         ("BadSignature", "the same JSON in other bytes", seal(respelled, signature)),
         ("BadSignature", "signed with another key under this one's name", seal(signed, STRANGER.sign(signed))),
         ("BadSignature", "there is no signature", signed),
+        ("BadSignature", "a member nobody knows was added", seal(wider, signature)),
+        ("BadSignature", "a member nobody knows, and no signature", wider),
         ("UnknownKey", "signed with a key that is not in the ring", wire_of(DEFINITIONS[LEAST], "2025-01")),
         ("EnvelopeRejected", "the signature is not the last member", b'{"_sig":"' + signature + b'",' + signed[1:]),
         ("EnvelopeRejected", "the signature is too short", seal(signed, signature[:-2])),
@@ -137,10 +140,26 @@ def bad() -> Iterator[dict[str, Any]]:
         ("EnvelopeRejected", "half of it is missing", wire[: len(wire) // 2]),
         ("EnvelopeRejected", "nothing", b""),
         ("EnvelopeRejected", "not JSON", b"not json"),
+        ("UnknownMember", "rightly signed, with a member nobody knows", sealed(key, wider)),
         (
             "EnvelopeRejected",
-            "rightly signed, but a member nobody knows",
-            sealed(key, signed[:-1] + b',"colour":"red"}'),
+            "rightly signed, but a member nobody knows is there twice",
+            sealed(key, wider[:-1] + b',"colour":"blue"}'),
+        ),
+        (
+            "EnvelopeRejected",
+            "rightly signed, with a member nobody knows, and one of a wrong type",
+            sealed(key, wider.replace(b'"priority":8', b'"priority":"8"')),
+        ),
+        (
+            "EnvelopeRejected",
+            "rightly signed, but there is a second signature among the members",
+            sealed(key, wider.replace(b'"colour":"red"', b'"_sig":"' + signature + b'"')),
+        ),
+        (
+            "EnvelopeRejected",
+            "rightly signed, but a member nobody knows inside of backoff",
+            sealed(key, signed.replace(b'"jitter":0.0', b'"jitter":0.0,"colour":"red"')),
         ),
         ("EnvelopeRejected", "rightly signed, but no message", sealed(key, b'{"hello":"world"}')),
         (

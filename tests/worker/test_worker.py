@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from holdfast.codec import unseal
 from holdfast.config import Settings
 from holdfast.errors import BackendUnavailable, ResultGone
 from holdfast.execution.timeout import JobTimeout
@@ -239,10 +240,23 @@ def test_an_expired_job_runs_again_only_if_its_expiry_is_ignored(bench: Bench) -
 # What is not started.
 
 
+def widened(wire: bytes) -> bytes:
+    """The message with a member that no version knows; its signature is that of the message without it."""
+    return wire.replace(b',"_sig"', b',"colour":"red","_sig"')
+
+
+def signed_again(wire: bytes) -> bytes:
+    return Keyring.parse(KEY).sign(unseal(wire)[0])
+
+
 POSTPONED = {
     "no such handler": lambda: wire_of(job="unheard-of"),
     "signed with a key that is not here": lambda: wire_of(key="theirs:a-key-that-this-worker-does-not-have"),
     "written by a newer Holdfast": lambda: wire_of(v=2),
+    "with a member that only a newer Holdfast knows": lambda: signed_again(widened(wire_of())),
+    "with such a member, and signed with a key that is not here": lambda: widened(
+        wire_of(key="theirs:a-key-that-this-worker-does-not-have")
+    ),
 }
 
 
@@ -256,6 +270,14 @@ def test_what_a_deploy_can_mend_is_put_off(bench: Bench, make: Callable[[], byte
     assert bench.due_in(id).total_seconds() == 1
     assert bench.outcomes(id) == [Outcome.POSTPONED]
     assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_released default": 1}
+
+
+def test_a_job_with_an_unknown_member_is_shown_by_its_other_members(bench: Bench) -> None:
+    id = bench.put_wire(signed_again(widened(wire_of(name="welcome", tags=("eu",), priority=8))))
+    bench.turn()
+    job = bench.view(id)
+    assert (job.name, job.tags, job.priority, job.max_retries) == ("welcome", ("eu",), 8, 3)
+    assert "has the member 'colour', which this program does not know: upgrade this worker" in str(job.last_error)
 
 
 def test_it_is_put_off_longer_each_time_but_never_longer_than_a_minute(bench: Bench) -> None:
@@ -290,7 +312,20 @@ REJECTED: dict[str, tuple[Callable[[], bytes], DeadReason]] = {
         lambda: wire_of(key="ours:another-key-of-the-very-same-name"),
         DeadReason.BAD_SIGNATURE,
     ),
+    "changed, with a member nobody knows": (lambda: widened(wire_of()), DeadReason.BAD_SIGNATURE),
+    "not signed, with a member nobody knows": (
+        lambda: widened(wire_of()).partition(b',"_sig"')[0] + b"}",
+        DeadReason.BAD_SIGNATURE,
+    ),
     "no JSON": (lambda: b"\x00\xff", DeadReason.UNDECODABLE),
+    "signed, with a member nobody knows and one of a wrong type": (
+        lambda: signed_again(widened(wire_of()).replace(b'"timeout":300.0', b'"timeout":"long"')),
+        DeadReason.UNDECODABLE,
+    ),
+    "signed, with a member twice": (
+        lambda: signed_again(widened(widened(wire_of()))),
+        DeadReason.UNDECODABLE,
+    ),
     "signed, but no message": (lambda: Keyring.parse(KEY).sign(b'{"v":1,"job":7}'), DeadReason.UNDECODABLE),
     "signed for another queue": (lambda: wire_of(queue="other"), DeadReason.WRONG_QUEUE),
     "signed for another job": (lambda: wire_of(id="other"), DeadReason.WRONG_QUEUE),

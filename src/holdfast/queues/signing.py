@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.codec import JobMessage as JobMessage
 from holdfast.codec import decode_message, decode_untrusted_message, seal, unseal
-from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey
+from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey, UnknownMember
 
 MIN_KEY_BYTES: Final = 32
 _kid_pattern = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -111,7 +111,7 @@ class Keyring:
     def _why_unsigned(self, signed: bytes) -> Exception:
         try:
             decode_untrusted_message(signed)
-        except NewerWire:
+        except (NewerWire, UnknownMember):
             pass
         except EnvelopeRejected as problem:
             return problem
@@ -121,7 +121,7 @@ class Keyring:
         """A key we lack may come with the next deploy; a wrong signature by a key we have is a forgery."""
         try:
             kid = decode_untrusted_message(signed).kid
-        except NewerWire:
+        except (NewerWire, UnknownMember):
             kid = _kid_of(signed)
         except EnvelopeRejected as problem:
             return problem

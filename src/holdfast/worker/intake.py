@@ -15,6 +15,7 @@ from holdfast.errors import (
     NewerWire,
     UnknownHandler,
     UnknownKey,
+    UnknownMember,
 )
 from holdfast.queues.signing import Signer
 from holdfast.values import (
@@ -68,7 +69,7 @@ class Intake:
         """What to do with a message that cannot be run: later, if a deploy can mend it, else never."""
         error = ErrorInfo(type=type(problem).__name__, message=str(problem))
         match problem:
-            case UnknownHandler() | UnknownKey() | NewerWire():
+            case UnknownHandler() | UnknownKey() | NewerWire() | UnknownMember():
                 # Another worker of the queue may be able to: soon at first, then ever more seldom.
                 puts_off = max(0, lease.delivery - lease.attempts - 1)
                 delay = min(POSTPONE_S, 2.0 ** min(puts_off, 10))

@@ -13,7 +13,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.codec import MAX_DEPTH, JobMessage, encode_message, seal, unseal
-from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey, WireError
+from holdfast.errors import (
+    BadSignature,
+    ConfigError,
+    EnvelopeRejected,
+    NewerWire,
+    UnknownKey,
+    UnknownMember,
+    WireError,
+)
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
 SECRET = b"the first secret, 32 bytes or so"
@@ -32,6 +40,7 @@ MESSAGE = JobMessage(
 )
 SIGNED = encode_message(MESSAGE)
 WIRE = RING.sign(SIGNED)
+WIDER = SIGNED[:-1] + b',"colour":"red"}'
 
 
 def signed_with(key: SigningKey, **changes: Any) -> bytes:
@@ -315,6 +324,42 @@ def test_a_newer_message_is_newer_only_if_its_signature_holds() -> None:
         RING.open(newer)
 
 
+def test_a_signed_message_with_an_unknown_member_is_told_apart_from_a_broken_one() -> None:
+    with pytest.raises(UnknownMember, match="has the member 'colour', which this program does not know: upgrade"):
+        RING.open(RING.sign(WIDER))
+
+
+def test_an_unknown_member_excuses_no_signature() -> None:
+    with pytest.raises(BadSignature):
+        RING.open(Keyring([NEW]).sign(WIDER))
+    with pytest.raises(BadSignature):
+        RING.open(seal(WIDER, OLD.sign(SIGNED)))
+    with pytest.raises(BadSignature, match="no signature"):
+        RING.open(WIDER)
+    with pytest.raises(UnknownKey):
+        RING.open(Keyring([NEW]).sign(WIDER.replace(b'"kid":"old"', b'"kid":"new"')))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        WIDER.replace(b'"queue":"mail"', b'"queue":7'),
+        WIDER.replace(b'"queue":"mail",', b""),
+        WIDER[:-1] + b',"colour":"blue"}',
+        WIDER[:-1] + b',"queue":"fail"}',
+        WIDER.replace(b'"colour":"red"', b'"_sig":"' + b"0" * 64 + b'","colour":"red"'),
+        b'{"_sig":"' + b"0" * 64 + b'",' + WIDER[1:],
+        WIDER.replace(b'"v":1', b'"v":0'),
+        WIDER.replace(b'"red"', b"NaN"),
+    ],
+    ids=["a wrong type", "a member missing", "twice", "a known one twice", "_sig", "_sig in front", "version 0", "NaN"],
+)
+@pytest.mark.parametrize("ring", [RING, Unsigned()], ids=["signed", "switched off"])
+def test_an_unknown_member_excuses_nothing_else_that_is_wrong(broken: bytes, ring: Keyring | Unsigned) -> None:
+    with pytest.raises(EnvelopeRejected):
+        ring.open(ring.sign(broken))
+
+
 @pytest.mark.parametrize("kid", ["x" * 100_000, "a\n12:00:00 CRITICAL all is lost", "\x1b]0;title\x07"])
 def test_a_name_out_of_a_forged_message_is_quoted_and_cut(kid: str) -> None:
     forged = seal(encode_message(msgspec.structs.replace(MESSAGE, kid=kid)), b"0" * 64)
@@ -379,8 +424,18 @@ def test_unsigned_messages_are_opened_strictly() -> None:
     assert unsigned.sign(SIGNED) == SIGNED
     assert unsigned.open(SIGNED) == MESSAGE
     assert unsigned.open(WIRE) == MESSAGE
+    with pytest.raises(UnknownMember):
+        unsigned.open(WIDER)
     with pytest.raises(EnvelopeRejected):
         unsigned.open(SIGNED[:-1] + b',"job":"other"}')
+
+
+@pytest.mark.parametrize("name", ["x" * 500_000, "\x1b]0;title\x07\n12:00 CRITICAL"])
+def test_the_name_of_an_unknown_member_is_quoted_and_cut(name: str) -> None:
+    with pytest.raises(UnknownMember) as caught:
+        Unsigned().open(SIGNED[:-1] + b"," + json.dumps(name).encode() + b":1}")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
 
 
 @given(st.binary())
