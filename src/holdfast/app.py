@@ -134,7 +134,7 @@ class Holdfast:
         if url == self.project.default_url and self.project.directory is not None:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
-            _compare_keys(engine, signer)
+            _compare_keys(engine, signer, self.settings.installation)
         if engine_of(url) == "sync":
             self._work_inline(engine, signer, around)
         return Opened(engine, signer, around)
@@ -165,13 +165,17 @@ class Holdfast:
             max_retries=settings.max_retries,
             timeout_s=settings.timeout,
             table_prefix=settings.table_prefix,
+            installation=settings.installation,
             only_looks=only_looks,
         )
 
     def _signer(self) -> Signer | None:
         if not self.settings.verify:
             return Unsigned()
-        return find_keyring(self._signing_key, configured_file=self.settings.signing_key_file)
+        settings = self.settings
+        return find_keyring(
+            self._signing_key, installation=settings.installation, configured_file=settings.signing_key_file
+        )
 
     @property
     def url(self) -> str:
@@ -216,7 +220,8 @@ class Holdfast:
             with engine:
                 engine.create_schema()
                 if isinstance(signer, Keyring):
-                    _compare_keys(engine, signer)  # now, since who enqueues later may be within a transaction
+                    # Now, since who enqueues later may be within a transaction.
+                    _compare_keys(engine, signer, self.settings.installation)
 
     # As `JobDecorator` has it, which is the last of these.
     @overload
@@ -624,14 +629,16 @@ def _keep_out_of_version_control(directory: Path) -> None:
             ignore.write_text("*\n", encoding="ascii")
 
 
-def _compare_keys(engine: Engine, keyring: Keyring) -> None:
+def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
     """Refuse keys that can verify nothing of what is here, if there is anything; remember the one that signs now."""
     known = engine.facts(KEY_FACTS)
     ours = {key.fingerprint for key in keyring.keys}
     if known and not known & ours and engine.counts():
         raise ConfigError(
-            "the jobs in this queue were signed with another key than the one given here, so every one of them would "
-            "be rejected: give the old key too, behind the new one (HOLDFAST_SIGNING_KEY=new,old)"
+            "the jobs in this queue were signed with another key than the one given here, or for another installation "
+            f"than '{installation}', so every one of them would be rejected: give the old key too, behind the new one "
+            "(HOLDFAST_SIGNING_KEY=new,old), or set the installation to the name that the jobs were signed for "
+            "(HOLDFAST_INSTALLATION)"
         )
     signing = keyring.keys[0].fingerprint
     if signing not in known:

@@ -13,6 +13,8 @@ from holdfast.clock import MICROSECONDS, from_us
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 5
+DEFAULT_INSTALLATION = "holdfast"
+INSTALLATION_PATTERN = "[A-Za-z0-9_.-]{1,64}"
 OUTPUT_LIMIT = 64 * 1024
 RESULT_LIMIT = 64 * 1024
 

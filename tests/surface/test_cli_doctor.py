@@ -343,6 +343,14 @@ def test_another_key_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatc
     assert "signed with another key" in planted(worked, "keys")[1]
 
 
+def test_another_installation_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_INSTALLATION", "staging")
+    assert "or for another installation than 'staging'" in planted(worked, "keys")[1]
+    answer = worked("list")
+    assert answer.code != 0
+    assert "or for another installation than 'staging'" in " ".join(answer.err.split())
+
+
 def test_two_keys_for_one_file_are_found(worked: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     old = (worked.database.parent / "signing.key").read_text().strip()
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", f"{SigningKey.generate_text()},{old}")

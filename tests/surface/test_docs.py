@@ -3,6 +3,7 @@
 How a page is tried out, and which comments steer that, is said in pages.py.
 """
 
+import hmac
 import json
 import re
 import shlex
@@ -380,7 +381,8 @@ def test_the_worked_example_of_the_wire_page_is_what_the_program_makes() -> None
     wire = factory.make(worked_example(), id="welcome-ada").wire
     signed, signature = unseal(wire)
     assert signature is not None
-    assert shown == {"signed": signed.decode(), "signature": signature.decode(), "wire": wire.decode()}
+    key = hmac.digest(b"0123456789abcdef0123456789abcdef", b"holdfast wire v1\0holdfast", "sha256").hex()
+    assert shown == {"key": key, "signed": signed.decode(), "signature": signature.decode(), "wire": wire.decode()}
     assert f"{len(signed)} of them" in (DOCS / "wire.md").read_text(encoding="utf-8")
     assert ring.open(shown["wire"].encode()).identifier == "welcome-ada"
 

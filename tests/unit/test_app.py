@@ -702,6 +702,43 @@ def test_a_new_key_before_the_old_one_takes_over(tmp_path: Path) -> None:
         assert hf.handle(new).status() is JobState.COMPLETED
 
 
+@pytest.mark.parametrize("key", [ONE, None], ids=["given", "beside the file"])
+def test_another_installation_name_is_refused_like_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.delenv("HOLDFAST_SIGNING_KEY", raising=False)
+    production, staging = Settings(installation="production"), Settings(installation="staging")
+    with shop(tmp_path, key, production) as hf:
+        hf.define("mail").dispatch()
+    message = (
+        r"for another installation than 'staging'.*the name that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        shop(tmp_path, key, staging).backend()
+    with shop(tmp_path, key, production) as hf:
+        assert hf.backend().counts()
+
+
+def test_a_job_of_another_installation_with_the_same_key_is_never_run(tmp_path: Path) -> None:
+    for name in ("production", "staging"):
+        (tmp_path / name).mkdir()
+    runs: list[str] = []
+
+    def mail() -> None:
+        runs.append("ran")
+
+    with (
+        shop(tmp_path / "production", ONE, Settings(installation="production")) as production,
+        shop(tmp_path / "staging", ONE, Settings(installation="staging")) as staging,
+    ):
+        production.job(mail)
+        moved = staging.backend().envelopes.make(holdfast.JobDefinition(handler="mail"), id="moved")
+        production.backend().accept([moved])
+        assert work(production) is WorkerStatus.REJECTED
+        view = production.handle("moved").view()
+        assert (view.state, view.dead_reason, runs) == (JobState.DEAD, DeadReason.BAD_SIGNATURE, [])
+
+
 def test_only_the_key_that_signs_is_remembered(tmp_path: Path) -> None:
     with shop(tmp_path, f"{ONE},{TWO}") as hf:
         assert hf.backend().facts(KEY_FACTS) == {SigningKey.parse(ONE).fingerprint}

@@ -202,6 +202,11 @@ def test_no_number_is_endless_or_none(name: str, number: str) -> None:
         ("backoff-base", "x", "write a number"),
         ("backoff-base", [], "write a number"),
         ("verify", "perhaps", "write true or false"),
+        ("installation", "", "write 1 to 64 letters, digits, dashes, underscores or dots"),
+        ("installation", "my shop", "write 1 to 64 letters, digits, dashes, underscores or dots"),
+        ("installation", "shop\n", "write 1 to 64 letters, digits, dashes, underscores or dots"),
+        ("installation", "x" * 65, "write 1 to 64 letters, digits, dashes, underscores or dots"),
+        ("installation", 7, "write it as text"),
         ("verify", 1, "write true or false"),
         ("backoff", "expnential", "did you mean 'exponential'? choose one of none, fixed, linear, exponential"),
         ("backoff", {}, "choose one of none, fixed, linear, exponential"),
@@ -228,6 +233,8 @@ def test_a_value_of_the_wrong_kind_is_refused_with_the_right_one(name: str, raw:
         ("max-retries", " 5 ", 5),
         ("backoff", "fixed", "fixed"),
         ("backoff-base", "2", 2.0),
+        ("installation", "Shop-2_eu.west", "Shop-2_eu.west"),
+        ("installation", "x" * 64, "x" * 64),
     ],
 )
 def test_a_value_may_be_written_as_people_write_it(name: str, raw: object, value: object) -> None:

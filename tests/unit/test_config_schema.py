@@ -63,6 +63,7 @@ def test_the_schema_accepts_spans_as_the_documentation_writes_them(text: str) ->
 def test_choices_flags_lists_and_tables_have_their_types() -> None:
     assert PROPERTIES["backoff"]["enum"] == ["none", "fixed", "linear", "exponential"]
     assert PROPERTIES["verify"]["type"] == "boolean"
+    assert PROPERTIES["installation"]["pattern"] == "^[A-Za-z0-9_.-]{1,64}$"
     assert PROPERTIES["allowed-commands"] == {
         "description": "Programs that command jobs may run, separated by commas.",
         "type": "array",

@@ -35,6 +35,8 @@ SECRETS: Final = {
     "long": "a key longer than the sixty-four bytes of a SHA-256 block is hashed before it is used, as RFC 2104 says",
 }
 STRANGER: Final = SigningKey(b"a key that is in nobody's key ring", "stranger")
+INSTALLATIONS: Final = ("holdfast", "Shop-2_eu.west")
+OURS, ANOTHER = INSTALLATIONS
 CREATED: Final = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 DEFINITIONS: Final = {
@@ -85,12 +87,17 @@ DEFINITIONS: Final = {
 LEAST: Final = "the least a message says"
 
 
-def ring(*kids: str) -> Keyring:
-    return Keyring([SigningKey(SECRETS[kid].encode(), kid) for kid in kids])
+def ring(*kids: str, installation: str = OURS) -> Keyring:
+    return Keyring([SigningKey(SECRETS[kid].encode(), kid, installation=installation) for kid in kids])
 
 
-def wire_of(definition: JobDefinition, kid: str = "2026-01") -> bytes:
-    factory = EnvelopeFactory(ring(kid), clock=ManualClock(CREATED))
+def derived(secret: str, installation: str) -> bytes:
+    """The key as docs/wire.md defines it."""
+    return hmac.new(secret.encode(), b"holdfast wire v1\0" + installation.encode(), hashlib.sha256).digest()
+
+
+def wire_of(definition: JobDefinition, kid: str = "2026-01", installation: str = OURS) -> bytes:
+    factory = EnvelopeFactory(ring(kid, installation=installation), clock=ManualClock(CREATED))
     return factory.make(definition, id="0199aaaa-bbbb-7ccc-8ddd-eeeeffff0000").wire
 
 
@@ -99,6 +106,8 @@ def good() -> Iterator[dict[str, Any]]:
         yield vector(name, wire_of(definition), ["2026-01"])
     yield vector("a key that is hashed first", wire_of(DEFINITIONS[LEAST], "long"), ["long"])
     yield vector("signed with the key before", wire_of(DEFINITIONS[LEAST], "2025-01"), ["2026-01", "2025-01"])
+    other = wire_of(DEFINITIONS[LEAST], installation=ANOTHER)
+    yield vector("signed for an installation with another name", other, ["2026-01"], ANOTHER)
 
 
 def bad() -> Iterator[dict[str, Any]]:
@@ -109,6 +118,7 @@ def bad() -> Iterator[dict[str, Any]]:
     assert signature is not None
     respelled = json.dumps(json.loads(signed)).encode()
     wider = signed[:-1] + b',"colour":"red"}'
+    bare = hmac.new(SECRETS["2026-01"].encode(), signed, hashlib.sha256).hexdigest().encode()
     refused: list[tuple[str, str, bytes]] = [
         ("BadSignature", "a byte of the payload was changed", wire.replace(b"ada@", b"adb@")),
         ("BadSignature", "the queue was changed", wire.replace(b'"queue":"mail"', b'"queue":"fail"')),
@@ -117,6 +127,12 @@ def bad() -> Iterator[dict[str, Any]]:
         ("BadSignature", "the same JSON in other bytes", seal(respelled, signature)),
         ("BadSignature", "signed with another key under this one's name", seal(signed, STRANGER.sign(signed))),
         ("BadSignature", "there is no signature", signed),
+        (
+            "BadSignature",
+            "signed with the same key for another installation",
+            wire_of(DEFINITIONS[LEAST], installation=ANOTHER),
+        ),
+        ("BadSignature", "signed with the secret instead of the key derived from it", seal(signed, bare)),
         ("BadSignature", "a member nobody knows was added", seal(wider, signature)),
         ("BadSignature", "a member nobody knows, and no signature", wider),
         ("UnknownKey", "signed with a key that is not in the ring", wire_of(DEFINITIONS[LEAST], "2025-01")),
@@ -177,9 +193,14 @@ def sealed(key: SigningKey, signed: bytes) -> bytes:
     return seal(signed, key.sign(signed))
 
 
-def vector(name: str, wire: bytes, kids: list[str]) -> dict[str, Any]:
+def vector(name: str, wire: bytes, kids: list[str], installation: str = OURS) -> dict[str, Any]:
     signed, signature = unseal(wire)
-    document: dict[str, Any] = {"name": name, "ring": kids, "wire_base64": base64.b64encode(wire).decode()}
+    document: dict[str, Any] = {
+        "name": name,
+        "installation": installation,
+        "ring": kids,
+        "wire_base64": base64.b64encode(wire).decode(),
+    }
     try:
         document["wire"] = wire.decode()
         document["signed"] = signed.decode()
@@ -194,11 +215,15 @@ def document() -> str:
         "about": [
             "Test vectors of the Holdfast wire format, version 1; docs/wire.md explains it.",
             "wire_base64 holds the exact bytes; wire, signed and signature are the same as text, where they are text.",
-            "A reader with the keys named in ring, in that order, accepts every vector under good, and refuses every "
-            "vector under bad with the error named there.",
-            "signature = hex(HMAC-SHA256(secret, signed)); signed is the wire without its last member, _sig.",
+            "A reader of that installation, with the keys named in ring, in that order, accepts every vector under "
+            "good, and refuses every vector under bad with the error named there.",
+            "key = HMAC-SHA256(secret, 'holdfast wire v1' + a zero byte + installation), under derived in hex digits.",
+            "signature = hex(HMAC-SHA256(key, signed)); signed is the wire without its last member, _sig.",
         ],
-        "keys": [{"kid": kid, "secret": secret} for kid, secret in SECRETS.items()],
+        "keys": [
+            {"kid": kid, "secret": secret, "derived": {name: derived(secret, name).hex() for name in INSTALLATIONS}}
+            for kid, secret in SECRETS.items()
+        ],
         "good": list(good()),
         "bad": list(bad()),
     }
@@ -220,7 +245,7 @@ def test_the_file_says_what_this_program_writes() -> None:
 
 @pytest.mark.parametrize("vector", GOOD, ids=name_of)
 def test_a_good_vector_is_opened(vector: dict[str, Any]) -> None:
-    message = ring(*vector["ring"]).open(base64.b64decode(vector["wire_base64"]))
+    message = ring(*vector["ring"], installation=vector["installation"]).open(base64.b64decode(vector["wire_base64"]))
     assert message.identifier == "0199aaaa-bbbb-7ccc-8ddd-eeeeffff0000"
     assert message.created_at == CREATED
 
@@ -231,8 +256,10 @@ def test_a_reader_that_knows_only_the_page_verifies_it(vector: dict[str, Any]) -
     head, signature = wire[: -len(b',"_sig":""}') - 64], wire[-66:-2].decode()
     signed = head + b"}"
     kid = json.loads(wire)["kid"]
-    secret = next(key["secret"] for key in VECTORS["keys"] if key["kid"] == kid)
-    assert hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() == signature == vector["signature"]
+    named = next(key for key in VECTORS["keys"] if key["kid"] == kid)
+    key = derived(named["secret"], vector["installation"])
+    assert key.hex() == named["derived"][vector["installation"]]
+    assert hmac.new(key, signed, hashlib.sha256).hexdigest() == signature == vector["signature"]
     assert (wire.decode(), signed.decode()) == (vector["wire"], vector["signed"])
     assert json.loads(wire) == {**json.loads(signed), "_sig": signature}
 
@@ -240,7 +267,7 @@ def test_a_reader_that_knows_only_the_page_verifies_it(vector: dict[str, Any]) -
 @pytest.mark.parametrize("vector", BAD, ids=name_of)
 def test_a_bad_vector_is_refused_with_its_error(vector: dict[str, Any]) -> None:
     with pytest.raises(errors.WireError) as caught:
-        ring(*vector["ring"]).open(base64.b64decode(vector["wire_base64"]))
+        ring(*vector["ring"], installation=vector["installation"]).open(base64.b64decode(vector["wire_base64"]))
     assert type(caught.value).__name__ == vector["error"]
 
 
@@ -262,7 +289,8 @@ secrets = {key["kid"]: key["secret"].encode() for key in vectors["keys"]}
 def open_all():
     for vector in vectors["good"] + vectors["bad"]:
         wire = base64.b64decode(vector["wire_base64"])
-        for signer in (Keyring([SigningKey(secrets[kid], kid) for kid in vector["ring"]]), Unsigned()):
+        keys = [SigningKey(secrets[kid], kid, installation=vector["installation"]) for kid in vector["ring"]]
+        for signer in (Keyring(keys), Unsigned()):
             try:
                 signer.open(wire)
             except WireError:

@@ -16,7 +16,15 @@ from holdfast.handlers import FunctionHandler
 from holdfast.job import JobOptions, definition_of
 from holdfast.queues.contract import new_owner_token
 from holdfast.queues.signing import Keyring
-from holdfast.values import AttemptRecord, JobEnvelope, JobHistory, JobView, Outcome, WorkerResult
+from holdfast.values import (
+    DEFAULT_INSTALLATION,
+    AttemptRecord,
+    JobEnvelope,
+    JobHistory,
+    JobView,
+    Outcome,
+    WorkerResult,
+)
 from holdfast.worker import QueueWorker
 
 KEY = "ours:the-key-of-the-tests-of-the-worker"
@@ -110,9 +118,17 @@ class Bench:
         self.clock.advance(self.engine.policy.lease_s)
 
 
-def wire_of(*, key: str = KEY, id: str = "smuggled", job: str = "job", v: int = WIRE_VERSION, **changes: Any) -> bytes:
+def wire_of(
+    *,
+    key: str = KEY,
+    installation: str = DEFAULT_INSTALLATION,
+    id: str = "smuggled",
+    job: str = "job",
+    v: int = WIRE_VERSION,
+    **changes: Any,
+) -> bytes:
     """A signed message as some producer would make it."""
-    ring = Keyring.parse(key)
+    ring = Keyring.parse(key, installation=installation)
     message = JobMessage(
         v=v,
         job=job,

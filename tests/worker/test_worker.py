@@ -312,6 +312,7 @@ REJECTED: dict[str, tuple[Callable[[], bytes], DeadReason]] = {
         lambda: wire_of(key="ours:another-key-of-the-very-same-name"),
         DeadReason.BAD_SIGNATURE,
     ),
+    "signed for another installation": (lambda: wire_of(installation="staging"), DeadReason.BAD_SIGNATURE),
     "changed, with a member nobody knows": (lambda: widened(wire_of()), DeadReason.BAD_SIGNATURE),
     "not signed, with a member nobody knows": (
         lambda: widened(wire_of()).partition(b',"_sig"')[0] + b"}",

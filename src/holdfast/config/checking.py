@@ -57,8 +57,9 @@ def _keys(reading: Reading) -> Iterator[Problem]:
     if not reading.of(KEYS["verify"]).value:
         return
     given, filed = reading.of(KEYS["signing-key"]), reading.of(KEYS["signing-key-file"])
+    installation: str = reading.of(KEYS["installation"]).value
     try:
-        ring = find_keyring(given.value or None, environment={}, configured_file=filed.value)
+        ring = find_keyring(given.value or None, installation=installation, environment={}, configured_file=filed.value)
     except ConfigError as problem:
         key, by = ("signing-key", given) if given.value else ("signing-key-file", filed)
         file = None if given.value else Path(filed.value).expanduser()
@@ -66,7 +67,7 @@ def _keys(reading: Reading) -> Iterator[Problem]:
         return
     if ring is None:
         for _, url, place in _places(reading):
-            yield from _keys_of_engine(url, place)
+            yield from _keys_of_engine(url, place, installation)
 
 
 def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str, origin: Origin) -> Problem:
@@ -90,7 +91,7 @@ def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
         yield f"backends.{name}", backends, place
 
 
-def _keys_of_engine(url: Found, place: str) -> Iterator[Problem]:
+def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Problem]:
     """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
     engine = engine_of(place)
     if engine == "sqlite":
@@ -98,7 +99,7 @@ def _keys_of_engine(url: Found, place: str) -> Iterator[Problem]:
         origin = Origin(place=Place.FILE, name=str(key_file))
         try:
             if key_file.exists():
-                read_keyring(key_file)
+                read_keyring(key_file, installation=installation)
         except ConfigError as problem:
             yield _unreadable("", problem, key_file, key="signing-key", origin=origin)
         except OSError as problem:

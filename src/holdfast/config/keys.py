@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
-from holdfast.values import BackoffStrategy
+from holdfast.values import DEFAULT_INSTALLATION, BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"
 HIDDEN: Final = "…"
@@ -17,7 +17,7 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 Kind: TypeAlias = Literal[
-    "url", "text", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
+    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
 ]
 _TABLES: Final = frozenset({"lists", "texts", "urls"})
 
@@ -47,6 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retain_dead: float = 0.0
     allowed_commands: tuple[str, ...] = ()
     table_prefix: str = "holdfast_"
+    installation: str = DEFAULT_INSTALLATION
     signing_key_file: str = ""
     verify: bool = True
     allow_unsigned: bool = False
@@ -157,6 +158,11 @@ KEYS: Final = {
         Key(name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are kept; 0 = for ever"),
         Key(name="allowed-commands", kind="words", meaning="programs that command jobs may run, separated by commas"),
         Key(name="table-prefix", kind="text", meaning="what the names of our tables begin with"),
+        Key(
+            name="installation",
+            kind="name",
+            meaning="name of this installation; only processes with the same name and key accept each other's jobs",
+        ),
         Key(
             name="signing-key",
             kind="text",

@@ -10,7 +10,9 @@ from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
 from holdfast.spans import span_of
+from holdfast.values import INSTALLATION_PATTERN
 
+_name_pattern = re.compile(INSTALLATION_PATTERN)
 _whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -44,6 +46,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return _url(raw)
         case "text" | "path":
             return _text(raw)
+        case "name":
+            return _name(raw)
         case "count":
             return _whole(raw)
         case "number":
@@ -86,6 +90,13 @@ def _text(raw: object) -> str:
     if not isinstance(raw, str):
         raise ValueError("write it as text")
     return raw
+
+
+def _name(raw: object) -> str:
+    name = _text(raw)
+    if not _name_pattern.fullmatch(name):
+        raise ValueError("write 1 to 64 letters, digits, dashes, underscores or dots")
+    return name
 
 
 def _whole(raw: object) -> int:

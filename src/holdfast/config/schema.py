@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.config.keys import KEYS, Key
 from holdfast.spans import SPAN_PATTERN
+from holdfast.values import INSTALLATION_PATTERN
 
 # The draft that the language servers for TOML know best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
@@ -47,6 +48,8 @@ def _values(key: Key) -> dict[str, Any]:
     match key.kind:
         case "url" | "text" | "path":
             return {"type": "string"}
+        case "name":
+            return {"type": "string", "pattern": f"^{INSTALLATION_PATTERN}$"}
         case "count":
             return {"type": "integer", **bounds}
         case "number":

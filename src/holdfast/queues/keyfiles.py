@@ -17,22 +17,26 @@ KEY_FACTS: Final = "signing-key"
 
 
 def find_keyring(
-    explicit: str | None = None, *, environment: Mapping[str, str] | None = None, configured_file: str = ""
+    explicit: str | None = None,
+    *,
+    installation: str,
+    environment: Mapping[str, str] | None = None,
+    configured_file: str = "",
 ) -> Keyring | None:
     """The keys this process was given: by argument, by variable, by a file named in a variable or in the settings."""
     environment = os.environ if environment is None else environment
     if explicit is not None:
-        return Keyring.parse(explicit)
+        return Keyring.parse(explicit, installation=installation)
     if text := environment.get(KEY_VARIABLE):
-        return Keyring.parse(text)
+        return Keyring.parse(text, installation=installation)
     if named := environment.get(KEY_FILE_VARIABLE) or configured_file:
-        return read_keyring(Path(named).expanduser())
+        return read_keyring(Path(named).expanduser(), installation=installation)
     return None
 
 
-def read_keyring(path: Path) -> Keyring:
+def read_keyring(path: Path, *, installation: str) -> Keyring:
     """The keys in a file that only its owner can read."""
-    return Keyring.parse(read_secret(path, "the signing keys", encoding="ascii"))
+    return Keyring.parse(read_secret(path, "the signing keys", encoding="ascii"), installation=installation)
 
 
 def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
@@ -59,7 +63,7 @@ def is_open(status: os.stat_result) -> bool:
     return os.name == "posix" and bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed)
 
 
-def keyring_beside(database: Path) -> Keyring:
+def keyring_beside(database: Path, *, installation: str) -> Keyring:
     """The key kept next to an embedded database, made when the first process needs it."""
     path = key_path(database)
     try:
@@ -69,7 +73,7 @@ def keyring_beside(database: Path) -> Keyring:
         raise BackendUnavailable(
             f"cannot write in {path.parent} ({problem.strerror}): keep the jobs elsewhere with --url or HOLDFAST_URL"
         ) from problem
-    return read_keyring(path)
+    return read_keyring(path, installation=installation)
 
 
 def key_path(database: Path) -> Path:

@@ -14,6 +14,7 @@ from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
+from holdfast.values import DEFAULT_INSTALLATION
 
 if TYPE_CHECKING:
     from holdfast.queues.engines.memory.sync import SyncBackend
@@ -41,6 +42,7 @@ class BackendFactory:
         max_retries: int = DEFAULT_MAX_RETRIES,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         table_prefix: str = "holdfast_",
+        installation: str = DEFAULT_INSTALLATION,
         only_looks: bool = False,
     ) -> None:
         self._signer = signer
@@ -49,6 +51,7 @@ class BackendFactory:
         self._max_retries = max_retries
         self._timeout_s = timeout_s
         self._prefix = table_prefix
+        self._installation = installation
         self._only_looks = only_looks
 
     def open(self, url: str, *, may_share: bool = False) -> tuple[Engine, Signer]:
@@ -114,7 +117,7 @@ class BackendFactory:
         if self._signer is None and not may_share and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:
                 _refuse_a_lost_key(keyless, path)
-        signer = self._signer or keyring_beside(path)
+        signer = self._signer or keyring_beside(path, installation=self._installation)
         return opened(signer), signer
 
     def _open_server(self, engine: str, url: str, *, signs: bool) -> tuple[Engine, Signer]:

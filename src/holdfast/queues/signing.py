@@ -12,28 +12,42 @@ import msgspec
 from holdfast.codec import JobMessage as JobMessage
 from holdfast.codec import decode_message, decode_untrusted_message, seal, unseal
 from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey, UnknownMember
+from holdfast.values import DEFAULT_INSTALLATION, INSTALLATION_PATTERN
 
 MIN_KEY_BYTES: Final = 32
+_LABEL: Final = b"holdfast wire v1\0"
 _kid_pattern = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+_installation_pattern = re.compile(INSTALLATION_PATTERN)
 
 
 class SigningKey:
-    """A secret and its name. The secret never appears in a repr, an error or a log line."""
+    """The key that an installation derives from a secret, with its name. A repr, an error or a log line never shows
+    the secret or the key.
+    """
 
-    __slots__ = ("_inner", "_outer", "_secret", "kid")
+    __slots__ = ("_inner", "_outer", "fingerprint", "kid")
 
-    def __init__(self, secret: bytes, kid: str | None = None) -> None:
+    def __init__(self, secret: bytes, kid: str | None = None, *, installation: str = DEFAULT_INSTALLATION) -> None:
         if len(secret) < MIN_KEY_BYTES:
             raise ConfigError(
                 f"a signing key needs at least {MIN_KEY_BYTES} bytes, this one has {len(secret)}: "
                 "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
             )
-        self._secret = secret
-        # HMAC hashes the key into two states first (RFC 2104). They are kept: that halves the cost of a signature.
-        block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
+        if not _installation_pattern.fullmatch(installation):
+            raise ConfigError(
+                f"{installation[:80]!a} is not a valid installation name: use 1 to 64 letters, digits, dashes, "
+                "underscores or dots"
+            )
+        # So neither another use of the secret nor another installation with the same secret can sign for this one.
+        key = hmac.digest(secret, _LABEL + installation.encode(), "sha256")
+        # HMAC hashes the key into two states first (RFC 2104). They are stored: that halves the cost of a signature.
+        block = key.ljust(64, b"\0")
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
-        self.kid = kid if kid is not None else self.fingerprint[:8]
+        self.fingerprint = _hashed(key)
+        """Identifies the key, and so the secret and the installation, without revealing the secret."""
+        # Named by the secret alone: a message for another installation is refused, and does not wait for a key.
+        self.kid = kid if kid is not None else _hashed(secret)[:8]
         if not _kid_pattern.fullmatch(self.kid):
             # What stands before the colon may be the start of a key that holds a colon: it is not repeated here.
             raise ConfigError(
@@ -52,15 +66,11 @@ class SigningKey:
         return secrets.token_hex(32)
 
     @classmethod
-    def parse(cls, text: str) -> "SigningKey":
-        """A key as it stands in a variable or file: `kid:secret`, or the secret alone, named by its fingerprint."""
+    def parse(cls, text: str, *, installation: str = DEFAULT_INSTALLATION) -> "SigningKey":
+        """A key as written in a variable or file: `kid:secret`, or the secret alone, named by a hash of it."""
         head, colon, rest = text.strip().partition(":")
-        return cls(rest.encode(), head) if colon else cls(head.encode())
-
-    @property
-    def fingerprint(self) -> str:
-        """Says which key this is without saying the key."""
-        return hashlib.blake2b(self._secret, digest_size=16, person=b"holdfast-key").hexdigest()
+        secret, kid = (rest, head) if colon else (head, None)
+        return cls(secret.encode(), kid, installation=installation)
 
     def sign(self, signed: bytes) -> bytes:
         """The HMAC-SHA256 of these bytes, as hex digits."""
@@ -88,11 +98,11 @@ class Keyring:
         self._known = frozenset(names)
 
     @classmethod
-    def parse(cls, text: str) -> "Keyring":
+    def parse(cls, text: str, *, installation: str = DEFAULT_INSTALLATION) -> "Keyring":
         """Keys separated by commas or new lines, the signing one first; lines starting with `#` are comments."""
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         parts = [part.strip() for line in lines for part in line.split(",")]
-        return cls([SigningKey.parse(part) for part in parts if part])
+        return cls([SigningKey.parse(part, installation=installation) for part in parts if part])
 
     def sign(self, signed: bytes) -> bytes:
         """The wire of a message: its bytes with their signature."""
@@ -127,7 +137,10 @@ class Keyring:
             return problem
         if kid not in self._known:
             return UnknownKey(kid)
-        return BadSignature(f"the signature was not made by key '{kid}'; the message was changed or forged")
+        return BadSignature(
+            f"the signature was not made by key '{kid}'; the message was changed or forged, or signed for another "
+            "installation"
+        )
 
 
 class Unsigned:
@@ -147,6 +160,10 @@ Signer = Keyring | Unsigned
 
 class _KidOnly(msgspec.Struct):
     kid: str = ""
+
+
+def _hashed(key: bytes) -> str:
+    return hashlib.blake2b(key, digest_size=16, person=b"holdfast-key").hexdigest()
 
 
 def _kid_of(signed: bytes) -> str:

@@ -35,7 +35,7 @@ TASKS = {
     "default": {
         "BACKEND": "holdfast.contrib.django.HoldfastBackend",
         "QUEUES": ["default", "mail"],
-        "OPTIONS": {**QUICK, "table_prefix": "site_"},
+        "OPTIONS": {**QUICK, "table_prefix": "site_", "installation": "site"},
     },
     "other": {
         "BACKEND": "holdfast.contrib.django.HoldfastBackend",

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.errors import BackendUnavailable, ConfigError
 from holdfast.queues.keyfiles import find_keyring, keyring_beside, read_keyring
+from holdfast.queues.signing import SigningKey
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
 
@@ -22,7 +23,7 @@ def key_file(path: Path, text: str = f"filed:{THREE}\n", mode: int = 0o600) -> P
 
 
 def kid(explicit: str | None = None, configured_file: str = "", **environment: str) -> str | None:
-    ring = find_keyring(explicit, environment=environment, configured_file=configured_file)
+    ring = find_keyring(explicit, installation="shop", environment=environment, configured_file=configured_file)
     return None if ring is None else ring.kid
 
 
@@ -38,13 +39,28 @@ def test_the_argument_wins_over_the_variable_and_that_over_the_files(tmp_path: P
     assert kid() is None
 
 
+def test_every_key_is_derived_for_the_installation(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "signing.key", THREE)
+    for name in ("shop", "staging"):
+        fingerprint = SigningKey.parse(THREE, installation=name).fingerprint
+        rings = [
+            find_keyring(THREE, installation=name),
+            find_keyring(installation=name, environment={"HOLDFAST_SIGNING_KEY": THREE}),
+            find_keyring(installation=name, environment={"HOLDFAST_SIGNING_KEY_FILE": str(path)}),
+            find_keyring(installation=name, environment={}, configured_file=str(path)),
+            read_keyring(path, installation=name),
+            keyring_beside(tmp_path / "jobs.db", installation=name),
+        ]
+        assert [ring and ring.keys[0].fingerprint for ring in rings] == [fingerprint] * 6
+
+
 def test_an_empty_variable_is_no_key() -> None:
     assert kid(HOLDFAST_SIGNING_KEY="", HOLDFAST_SIGNING_KEY_FILE="") is None
 
 
 def test_the_process_environment_is_asked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", f"here:{ONE}")
-    ring = find_keyring()
+    ring = find_keyring(installation="shop")
     assert ring is not None
     assert ring.kid == "here"
 
@@ -59,40 +75,40 @@ def test_a_key_file_may_be_named_from_the_home_directory(tmp_path: Path, monkeyp
 def test_a_file_others_can_touch_is_refused_with_how_to_mend_it(tmp_path: Path, mode: int) -> None:
     path = key_file(tmp_path / "open.key", mode=mode)
     with pytest.raises(ConfigError, match=f"others can read it:  chmod 600 {path}"):
-        read_keyring(path)
+        read_keyring(path, installation="shop")
     path.chmod(0o600)
-    assert read_keyring(path).kid == "filed"
+    assert read_keyring(path, installation="shop").kid == "filed"
 
 
 def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = key_file(tmp_path / "handed.key", mode=0o440)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    assert read_keyring(path).kid == "filed"
+    assert read_keyring(path, installation="shop").kid == "filed"
     for mode in (0o444, 0o460, 0o640 | stat.S_IWGRP):
         path.chmod(mode)
         with pytest.raises(ConfigError, match="others can read it"):
-            read_keyring(path)
+            read_keyring(path, installation="shop")
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
-    assert read_keyring(key_file(tmp_path / "own.key", mode=mode)).kid == "filed"
+    assert read_keyring(key_file(tmp_path / "own.key", mode=mode), installation="shop").kid == "filed"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.key"
     with pytest.raises(ConfigError, match=f"cannot read the signing keys in {missing}"):
-        read_keyring(missing)
+        read_keyring(missing, installation="shop")
     binary = tmp_path / "binary.key"
     binary.write_bytes(b"\xff" * 64)
     binary.chmod(0o600)
     with pytest.raises(ConfigError, match=f"cannot read the signing keys in {binary}"):
-        read_keyring(binary)
+        read_keyring(binary, installation="shop")
 
 
 def test_an_error_in_a_file_does_not_quote_the_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_keyring(key_file(tmp_path / "short.key", "short:not32bytes"))
+        read_keyring(key_file(tmp_path / "short.key", "short:not32bytes"), installation="shop")
     assert "not32bytes" not in str(caught.value)
 
 
@@ -100,20 +116,20 @@ def test_the_key_beside_a_database_is_made_once_and_for_its_owner_alone(tmp_path
     database = tmp_path / "new" / "folder" / "jobs.db"
     before = os.umask(0)
     try:
-        first = keyring_beside(database)
+        first = keyring_beside(database, installation="shop")
     finally:
         os.umask(before)
     path = database.parent / "signing.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(database.parent.stat().st_mode) == 0o700
     assert len(bytes.fromhex(path.read_text())) == 32
-    assert keyring_beside(database).keys[0].fingerprint == first.keys[0].fingerprint
+    assert keyring_beside(database, installation="shop").keys[0].fingerprint == first.keys[0].fingerprint
     assert os.listdir(database.parent) == ["signing.key"]
 
 
 def test_a_key_that_is_there_already_is_used(tmp_path: Path) -> None:
     key_file(tmp_path / "signing.key")
-    assert keyring_beside(tmp_path / "jobs.db").kid == "filed"
+    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "filed"
 
 
 def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> None:
@@ -122,7 +138,7 @@ def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> Non
 
     def open_together() -> None:
         barrier.wait()
-        fingerprints.append(keyring_beside(tmp_path / "jobs.db").keys[0].fingerprint)
+        fingerprints.append(keyring_beside(tmp_path / "jobs.db", installation="shop").keys[0].fingerprint)
 
     threads = [threading.Thread(target=open_together) for _ in range(8)]
     for thread in threads:
@@ -146,7 +162,7 @@ def test_a_process_that_comes_second_takes_the_key_of_the_first(
         real_link(source, target)
 
     monkeypatch.setattr(os, "link", link_after_another)
-    assert keyring_beside(tmp_path / "jobs.db").kid == "another"
+    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "another"
     assert sorted(os.listdir(tmp_path)) == ["another", "signing.key"]
 
 
@@ -155,7 +171,7 @@ import pathlib, sys
 from holdfast.queues.keyfiles import keyring_beside
 print("ready", flush=True)
 sys.stdin.readline()
-print(keyring_beside(pathlib.Path(sys.argv[1])).keys[0].fingerprint)
+print(keyring_beside(pathlib.Path(sys.argv[1]), installation="shop").keys[0].fingerprint)
 """
 
 
@@ -178,4 +194,4 @@ def test_processes_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> N
 def test_a_place_where_no_key_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BackendUnavailable, match=r"/file"):
-        keyring_beside(tmp_path / "file" / "jobs.db")
+        keyring_beside(tmp_path / "file" / "jobs.db", installation="shop")

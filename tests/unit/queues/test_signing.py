@@ -43,6 +43,11 @@ WIRE = RING.sign(SIGNED)
 WIDER = SIGNED[:-1] + b',"colour":"red"}'
 
 
+def derived(secret: bytes, installation: str = "holdfast") -> bytes:
+    """The key as docs/wire.md defines it."""
+    return hmac.new(secret, b"holdfast wire v1\0" + installation.encode(), hashlib.sha256).digest()
+
+
 def signed_with(key: SigningKey, **changes: Any) -> bytes:
     return Keyring([key]).sign(encode_message(msgspec.structs.replace(MESSAGE, kid=key.kid, **changes)))
 
@@ -54,12 +59,13 @@ def signed_with(key: SigningKey, **changes: Any) -> bytes:
 @pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 5000])
 def test_a_signature_is_the_hmac_of_the_standard_library(size: int, length: int) -> None:
     secret, text = bytes(n % 251 for n in range(size)), bytes(n % 256 for n in range(length))
-    assert SigningKey(secret).sign(text).decode() == hmac.new(secret, text, hashlib.sha256).hexdigest()
+    assert SigningKey(secret).sign(text).decode() == hmac.new(derived(secret), text, hashlib.sha256).hexdigest()
 
 
-@given(st.binary(min_size=32, max_size=200), st.binary())
-def test_it_is_so_for_every_key_and_text(secret: bytes, text: bytes) -> None:
-    assert SigningKey(secret).sign(text) == hmac.new(secret, text, hashlib.sha256).hexdigest().encode()
+@given(st.binary(min_size=32, max_size=200), st.binary(), st.from_regex(r"[A-Za-z0-9_.-]{1,64}", fullmatch=True))
+def test_it_is_so_for_every_key_text_and_installation(secret: bytes, text: bytes, installation: str) -> None:
+    expected = hmac.new(derived(secret, installation), text, hashlib.sha256).hexdigest()
+    assert SigningKey(secret, installation=installation).sign(text) == expected.encode()
 
 
 def test_signing_twice_is_signing_the_same() -> None:
@@ -81,15 +87,52 @@ def test_a_generated_key_is_long_random_and_new() -> None:
 # The name of a key
 
 
-def test_a_key_without_a_name_is_named_by_its_fingerprint() -> None:
+def test_a_key_without_a_name_is_named_by_a_hash_of_its_secret() -> None:
     key = SigningKey(SECRET)
-    assert key.kid == key.fingerprint[:8] == SigningKey(SECRET).kid
+    assert key.kid == hashlib.blake2b(SECRET, digest_size=16, person=b"holdfast-key").hexdigest()[:8]
+    assert key.kid == SigningKey(SECRET, installation="staging").kid
     assert key.kid != SigningKey(SECRET + b"!").kid
 
 
-def test_the_fingerprint_depends_on_the_secret_alone_and_does_not_say_it() -> None:
-    assert SigningKey(SECRET, "a").fingerprint == SigningKey(SECRET, "b").fingerprint
-    assert SECRET.hex() not in SigningKey(SECRET).fingerprint
+def test_the_fingerprint_depends_on_secret_and_installation_and_does_not_reveal_the_secret() -> None:
+    fingerprint = SigningKey(SECRET, "a").fingerprint
+    assert fingerprint == SigningKey(SECRET, "b").fingerprint
+    assert fingerprint != SigningKey(SECRET, "a", installation="staging").fingerprint
+    assert fingerprint != SigningKey(SECRET + b"!", "a").fingerprint
+    assert SECRET.hex() not in fingerprint
+    assert derived(SECRET).hex() not in fingerprint
+
+
+# The installation
+
+
+@pytest.mark.parametrize("name", ["holdfast", "a", "Shop-2_eu.west", "x" * 64])
+def test_an_installation_name_may_have_letters_digits_and_three_signs(name: str) -> None:
+    ring = Keyring.parse(SECRET.decode().replace(",", "."), installation=name)
+    assert ring.open(ring.sign(SIGNED)) == MESSAGE
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "x" * 65, "a\n", "a\0b", "\x1b[31m"])
+def test_an_invalid_installation_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a valid installation name: use 1 to 64 letters") as caught:
+        SigningKey(SECRET, installation=name)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("kid", ["old", None], ids=["named", "unnamed"])
+def test_a_message_signed_for_another_installation_is_not_believed(kid: str | None) -> None:
+    production = Keyring([SigningKey(SECRET, kid, installation="production")])
+    staging = Keyring([SigningKey(SECRET, kid, installation="staging")])
+    signed = encode_message(msgspec.structs.replace(MESSAGE, kid=staging.kid))
+    assert staging.open(staging.sign(signed)).identifier == "job1"
+    with pytest.raises(BadSignature, match="or signed for another installation"):
+        production.open(staging.sign(signed))
+
+
+def test_an_hmac_with_the_bare_secret_is_not_a_signature() -> None:
+    bare = hmac.new(SECRET, SIGNED, hashlib.sha256).hexdigest().encode()
+    with pytest.raises(BadSignature):
+        RING.open(seal(SIGNED, bare))
 
 
 @pytest.mark.parametrize("kid", ["", "a b", "a,b", "ü", "x" * 33, "a\n", "a:b"])

@@ -10,6 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.diagnosis.host import key_file_beside
 from holdfast.cli.diagnosis.settings import given_key
+from holdfast.config import KEYS
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import engine_of
 from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, read_keyring
@@ -26,10 +27,11 @@ def key_findings(hf: Holdfast, known: frozenset[str], *, has_jobs: bool) -> Find
     given = given_key(hf)
     is_given = bool(os.environ.get(KEY_VARIABLE)) or given is not None
     file = None if is_given else Path(named).expanduser() if named else key_file_beside(hf)
+    installation = hf.settings.installation
     try:
         is_there = file is not None and file.exists()
-        ring = find_keyring(given, configured_file=hf.settings.signing_key_file)
-        ring = ring or (read_keyring(file) if file is not None and is_there else None)
+        ring = find_keyring(given, installation=installation, configured_file=hf.settings.signing_key_file)
+        ring = ring or (read_keyring(file, installation=installation) if file is not None and is_there else None)
     except (HoldfastError, OSError):
         return  # that is told with the settings
     if file is not None and not is_there and known:
@@ -68,12 +70,14 @@ def _ring(hf: Holdfast, ring: Keyring, known: frozenset[str], *, has_jobs: bool,
     if known and not known & ours and has_jobs:
         yield error(
             "keys",
-            "the jobs there were signed with another key than the one given here: a worker would reject every one",
-            f"give the old key too, behind the new one:  {KEY_VARIABLE}=new,old",
+            "the jobs there were signed with another key than the one given here, or for another installation than "
+            f"'{hf.settings.installation}': a worker would reject every one",
+            f"give the old key too, behind the new one:  {KEY_VARIABLE}=new,old; or set the installation to the name "
+            f"that the jobs were signed for:  {KEYS['installation'].variable}=NAME",
         )
         return
     beside = key_file_beside(hf)
-    if is_from_elsewhere and beside is not None and beside.exists() and not _shares(beside, ours):
+    if is_from_elsewhere and beside is not None and beside.exists() and not _shares(hf, beside, ours):
         yield warning(
             "keys",
             f"a key is given here, and another one lies in {beside}: whoever is started without the first signs with "
@@ -83,8 +87,9 @@ def _ring(hf: Holdfast, ring: Keyring, known: frozenset[str], *, has_jobs: bool,
     yield fine("keys", f"signs with key {ring.kid}, verifies with {len(ring.keys)}")
 
 
-def _shares(file: Path, ours: set[str]) -> bool:
+def _shares(hf: Holdfast, file: Path, ours: set[str]) -> bool:
     try:
-        return bool({key.fingerprint for key in read_keyring(file).keys} & ours)
+        beside = read_keyring(file, installation=hf.settings.installation)
+        return bool({key.fingerprint for key in beside.keys} & ours)
     except HoldfastError:
         return False

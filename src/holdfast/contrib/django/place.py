@@ -197,7 +197,7 @@ def _signing_key(options: Mapping[str, Any], settings: Settings) -> str | None:
     """The keys given, else keys made of SECRET_KEY, which every process of a Django project has and keeps."""
     if options.get("signing_key"):
         return str(options["signing_key"])
-    if find_keyring(configured_file=settings.signing_key_file) is not None:
+    if find_keyring(installation=settings.installation, configured_file=settings.signing_key_file) is not None:
         return None
     secrets: list[str] = [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS]
     return ",".join(
