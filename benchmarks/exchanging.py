@@ -16,7 +16,7 @@ import redis
 
 from holdfast import Holdfast
 from holdfast.clock import span_us
-from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token
+from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token, new_session
 from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.mysql import jobs as mysql
@@ -37,10 +37,10 @@ def by_engine(hf: Holdfast, jobs: int, batch: int) -> float:
     """Jobs a second by the engine's own `exchange`."""
     engine = hf.backend()
     began, done = time.perf_counter(), 0
-    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token())
+    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
     while leases:
         acks = _acks(leases)
-        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token())
+        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
         assert all(answers)
         done += len(answers)
     rate = done / (time.perf_counter() - began)

@@ -176,8 +176,9 @@ class Accepted(Struct, frozen=True, kw_only=True, gc=False):
 class JobLease(Struct, frozen=True, kw_only=True, gc=False):
     """A reservation. Its bytes are as fetched, unverified: only the worker's verification makes a message of them.
 
-    `token` is the engine's handle, `owner_token` the 128 random bits of this claim; `claimed_at` is the engine's
-    clock, `fence_at` this process's monotonic clock, taken before the request.
+    `token` is the engine's handle, `owner_token` the 128 random bits of this claim, the first half of which is the
+    session of its worker; `claimed_at` is the engine's clock, `fence_at` this process's monotonic clock, taken before
+    the request.
     """
 
     id: str

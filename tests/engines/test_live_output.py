@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.mysql.jobs import MysqlBackend
 from holdfast.queues.engines.postgres.jobs import PostgresBackend
 from holdfast.queues.engines.redis.jobs import RedisBackend
@@ -79,7 +79,7 @@ def test_the_output_of_a_crash_goes_with_the_record_of_the_job(engine: Engine, h
 def printing(engine: Engine, number: int) -> list[JobLease]:
     """Jobs that run and have printed something."""
     engine.accept([job(f"job-{one}") for one in range(number)])
-    leases = engine.claim("default", number, owner_token=new_owner_token())
+    leases = engine.claim("default", number, owner_token=new_owner_token(new_session()))
     assert engine.report_output([(lease, LiveOutput(text="so far")) for lease in leases]) == [True] * number
     return leases
 

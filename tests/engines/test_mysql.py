@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.mysql import jobs as mysql
@@ -74,7 +74,7 @@ def stranger(server: MariadbServer) -> Generator[Cursor]:
 
 
 def claim(backend: MysqlBackend, limit: int = 10) -> list[JobLease]:
-    return backend.claim("default", limit, owner_token=new_owner_token())
+    return backend.claim("default", limit, owner_token=new_owner_token(new_session()))
 
 
 class Aside(threading.Thread):

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
-from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.jobs import PostgresBackend
@@ -78,9 +78,11 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(
 def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresBackend) -> None:
     """A plan that reads the whole table is the cheapest one for an empty table, and would be kept for a full one."""
     engine.accept(envelopes(engine, 1))
-    [lease] = engine.claim("default", 1, owner_token=new_owner_token())
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=0, ended_us=0)
-    assert engine.exchange([Ack(lease=lease, record=record)], "default", 1, owner_token=new_owner_token()) == (
+    assert engine.exchange(
+        [Ack(lease=lease, record=record)], "default", 1, owner_token=new_owner_token(new_session())
+    ) == (
         [True],
         [],
     )
@@ -111,7 +113,7 @@ def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> No
         def work(_: int) -> list[str]:
             done: list[str] = []
             with connect(server, prefix) as engine:
-                while leases := engine.claim("default", 5, owner_token=new_owner_token()):
+                while leases := engine.claim("default", 5, owner_token=new_owner_token(new_session())):
                     assert all(engine.settle([Ack(lease=lease) for lease in leases]))
                     done += [lease.id for lease in leases]
             return done
@@ -142,7 +144,7 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
 ) -> None:
     (one,) = envelopes(engine, 1)
     engine.accept([one])
-    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     assert engine.ack(lease)
     until_us = (time.time_ns() // 1000) + 3_600_000_000
 
@@ -169,7 +171,7 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
 
 def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresBackend) -> None:
     (accepted,) = engine.accept(envelopes(engine, 1))
-    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
 
     inside: Any = engine
 
@@ -185,7 +187,7 @@ def test_more_jobs_than_fit_into_a_statement_keep_their_order(
 ) -> None:
     monkeypatch.setattr(postgres, "INSERTS_AT_ONCE", 3)
     ids = [one.id for one in engine.accept(envelopes(engine, 10))]
-    assert [lease.id for lease in engine.claim("default", 10, owner_token=new_owner_token())] == ids
+    assert [lease.id for lease in engine.claim("default", 10, owner_token=new_owner_token(new_session()))] == ids
 
 
 def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
@@ -196,7 +198,7 @@ def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
     policy = LeasePolicy(lease_s=0.001)
     with PostgresBackend(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
         engine.accept(envelopes(engine, 10))
-        assert len(engine.claim("default", 10, owner_token=new_owner_token())) == 10
+        assert len(engine.claim("default", 10, owner_token=new_owner_token(new_session()))) == 10
         ended = engine.connections.sql(f"WITH {NOW_IS} SELECT bool_and(lease_until <= {NOW}) FROM holdfast.open_jobs")
         until(lambda: engine.connections.run(lambda one: one.execute(ended).fetchone()) == (True,), "the leases to end")
         assert engine.reap_expired() == 10
@@ -259,7 +261,9 @@ def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() ->
                 engine.counts()
             server.start()
             until(lambda: _answers(engine), "the server to answer")
-            assert {lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token())} == ids
+            assert {
+                lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token(new_session()))
+            } == ids
     finally:
         server.close()
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, NotSupported, SchemaTooNew
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.redis import jobs as engine_module
 from holdfast.queues.engines.redis.jobs import RedisBackend
 from holdfast.values import (
@@ -72,7 +72,7 @@ def _started(make: Callable[[], RedisServer]) -> RedisServer:
 
 
 def taken(engine: RedisBackend, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
-    return engine.claim(queue, limit, owner_token=new_owner_token())
+    return engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
 
 
 def live(engine: RedisBackend) -> None:
@@ -180,7 +180,7 @@ def test_a_claim_whose_leases_have_ended_gives_nothing_and_loses_nothing() -> No
     prefix = new_prefix()
     with redis_lab(prefix=prefix) as lab, redis_for_laws().client() as client:
         lab.put("a", "b")
-        token = new_owner_token()
+        token = new_owner_token(new_session())
         assert len(lab.engine.claim("default", 1, owner_token=token)) == 1
         lab.advance(lab.engine.policy.lease_s)
         assert lab.engine.claim("default", 1, owner_token=token) == []
@@ -295,7 +295,7 @@ def test_a_full_server_takes_no_jobs_and_lets_the_old_ones_finish(own_server: Re
         with opened(own_server.url) as late:
             assert late.renew_many([first]) == [LeaseState.HELD]
         assert engine.ack(first)
-        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token())
+        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token(new_session()))
         assert (answers, len(leases)) == ([True], 1)
         assert engine.nack(third, delay=60)
         assert len(taken(engine)) == 2
@@ -315,7 +315,10 @@ def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engi
         client.script_flush()
         [lease, _] = taken(engine)
         client.script_flush()
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == ([True], [])
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+            [True],
+            [],
+        )
 
 
 @pytest.mark.parametrize("own_server", [{"appendfsync": "always"}], indirect=True)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clock import SYSTEM_CLOCK, from_us
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.redis import connections as redis_connections
 from holdfast.queues.engines.redis import jobs as redis
 from holdfast.queues.engines.redis import records as redis_inspector
@@ -119,7 +119,7 @@ def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
 
 
 def taken(engine: RedisBackend, limit: int = 10) -> list[JobLease]:
-    return engine.claim("default", limit, owner_token=new_owner_token())
+    return engine.claim("default", limit, owner_token=new_owner_token(new_session()))
 
 
 def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def _live(engine: RedisBackend) -> None:
     engine.lease_states([done])
     engine.report_output([(failed, LiveOutput(text="half"))])
     engine.report_progress([(failed, Progress(done=1, message="half"))])
-    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token())
+    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token(new_session()))
     assert (answers, none) == ([True], [])
     assert engine.settle([Nack(lease=failed, delay=60)]) == [True]
     assert engine.abandon(dead, DeadReason.FAILED)
@@ -198,7 +198,10 @@ def test_who_asks_another_node_is_led_to_the_one_that_has_the_keys(cluster: Clus
     with opened(cluster.others.url) as engine:
         assert engine.accept([job("a")])[0].created
         [lease] = taken(engine)
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == ([True], [])
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+            [True],
+            [],
+        )
         engine.wait_for_work(["default"], 0.01)
     with cluster.ours.client() as ours:
         check_indexes(ours)
@@ -306,7 +309,7 @@ def test_a_drain_survives_a_server_that_forgets_its_scripts_and_hangs_up(own_ser
         def drain() -> None:
             settlements: list[Ack] = []
             while len(done) < len(ids):
-                token = new_owner_token()
+                token = new_owner_token(new_session())
                 while True:
                     with suppress(BackendUnavailable):
                         answers, leases = engine.exchange(settlements, "default", 7, owner_token=token)

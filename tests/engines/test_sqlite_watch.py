@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite import jobs as sqlite
 from holdfast.queues.engines.sqlite import watch as sqlite_watch
 from holdfast.queues.engines.sqlite.jobs import SqliteBackend
@@ -104,7 +104,7 @@ def test_what_is_committed_between_the_last_look_and_the_wait_is_noticed(path: P
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         backend.wait_for_work(["default"], 0.01)
-        assert backend.claim("default", 1, owner_token=new_owner_token()) == []
+        assert backend.claim("default", 1, owner_token=new_owner_token(new_session())) == []
         other.accept([job()])
         before = clock.waits
         backend.wait_for_work(["default"], 3600)
@@ -314,7 +314,7 @@ def test_a_transaction_larger_than_the_cache_wakes_who_waits_when_it_commits(pat
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         other.accept([job("done")])
-        (lease,) = other.claim("default", 1, owner_token=new_owner_token())
+        (lease,) = other.claim("default", 1, owner_token=new_owner_token(new_session()))
         assert other.ack(lease)
         waiter = Waiter(backend, clock)
         with stranger(path) as writer:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.values import JobState, Outcome
 
 from ..servers.mysql import MariadbServer
@@ -143,8 +143,8 @@ def _refuses(engine: Engine) -> None:
     """Whatever is asked of a server that is down, it is said to be within a bounded time."""
     verbs: list[Callable[[], object]] = [
         lambda: engine.enqueue(JobDefinition(handler="brief")),
-        lambda: engine.claim("default", 1, owner_token=new_owner_token()),
-        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token()),
+        lambda: engine.claim("default", 1, owner_token=new_owner_token(new_session())),
+        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token(new_session())),
         lambda: engine.wait_for_work(["default"], 60.0 * REFUSED_WITHIN_S),
         engine.reap_expired,
         engine.counts,

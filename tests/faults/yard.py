@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.app import Holdfast
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.values import JobHistory, JobState, Outcome
 
 from ..servers.places import Place
@@ -61,7 +61,7 @@ class Yard:
     def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
         """Claim so many jobs like a worker that dies right afterwards."""
         with Holdfast(self.hf.url, settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY) as hf:
-            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token())) == number
+            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token(new_session()))) == number
 
     def producer(self, job: str, number: int) -> Program:
         """Start a process that enqueues that many of this job, one by one, and says each id."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.values import AttemptRecord, ErrorInfo, JobLease, Outcome, WorkerReport, WorkerState
 
 from ..faults.processes import DEADLINE_S
@@ -50,7 +50,7 @@ def lose(engine: Engine, worker_id: str, **changes: Any) -> None:
 
 def claim(engine: Engine, queue: str = "default") -> JobLease:
     """The next job of the queue, as soon as there is one."""
-    return until(lambda: engine.claim(queue, 1, owner_token=new_owner_token()))[0]
+    return until(lambda: engine.claim(queue, 1, owner_token=new_owner_token(new_session())))[0]
 
 
 def attempt(outcome: Outcome = Outcome.SUCCEEDED, *, result: object = None, error: str = "") -> AttemptRecord:

@@ -18,7 +18,7 @@ from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
 from holdfast.cli.worker.command import start
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite.glance import NAMES, glance
 from holdfast.search import parse
 from holdfast.search.parsing import ALIASES, FIELDS
@@ -125,7 +125,7 @@ def test_every_queue_is_offered_whatever_its_jobs_have_come_to(tmp_path: Path) -
             name: hf.enqueue(JobDefinition(handler="a", payload=encode_payload(None), queue=name)) for name in QUEUES
         }
         for name in ("completed", "dead", "processing"):
-            [lease] = engine.claim(name, 1, owner_token=new_owner_token())
+            [lease] = engine.claim(name, 1, owner_token=new_owner_token(new_session()))
             if name == "completed":
                 engine.ack(lease)
             elif name == "dead":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast import DeadReason, Holdfast
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.values import Abandon
 
 from .terminal import Terminal
@@ -205,7 +205,7 @@ def test_without_dead_letters_there_is_nothing_to_do(terminal: Terminal, command
 def test_more_than_a_page_of_dead_letters_is_retried(terminal: Terminal) -> None:
     with Holdfast(directory=terminal.project) as hf:
         hf.enqueue_many([hf.define("flaky").definition()] * 1100)
-        leases = hf.backend().claim("default", 1100, owner_token=new_owner_token())
+        leases = hf.backend().claim("default", 1100, owner_token=new_owner_token(new_session()))
         hf.backend().settle([Abandon(lease=lease, reason=DeadReason.FAILED) for lease in leases])
     assert len(terminal("dlq", "retry", "--all", "--json").json) == 1100
     assert terminal("dlq", "list", "--json").json == []

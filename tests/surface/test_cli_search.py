@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast import Holdfast
 from holdfast.cli import jobs
-from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.values import CancelAnswer, DeadReason, ErrorInfo, JobLease, Outcome
 
 from .registry import attempt, claim
@@ -41,7 +41,7 @@ def shop(terminal: Terminal) -> Terminal:
     dead = [{"id": f"f{user}", "job": "fail", "payload": {"user": user}, "max_retries": 0} for user in (1, 42)]
     terminal("enqueue", json.dumps([*done, *dead]))
     with Holdfast(directory=terminal.project) as hf:
-        for lease in hf.backend().claim("default", 10, owner_token=new_owner_token()):
+        for lease in hf.backend().claim("default", 10, owner_token=new_owner_token(new_session())):
             settle(hf.backend(), lease)
     waiting = [
         {"id": "w1", "job": "greet", "payload": {"user": 7, "vip": True}, "queue": "mail", "meta": {"tenant": "acme"}},

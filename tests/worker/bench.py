@@ -14,7 +14,7 @@ from holdfast.config import Settings
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import FunctionHandler
 from holdfast.job import JobOptions, definition_of
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
     DEFAULT_INSTALLATION,
@@ -114,7 +114,7 @@ class Bench:
 
     def let_its_worker_die(self, queue: str = "default") -> None:
         """Claim a job as another worker would, and let the lease end without a verdict."""
-        assert self.engine.claim(queue, 1, owner_token=new_owner_token())
+        assert self.engine.claim(queue, 1, owner_token=new_owner_token(new_session()))
         self.clock.advance(self.engine.policy.lease_s)
 
 

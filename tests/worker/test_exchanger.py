@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.queues.contract import new_session
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.turns import Turns
@@ -22,9 +23,11 @@ class Line:
         self.engine = floor.engine
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
         self.answers: list[Answer] = []
+        self.session = new_session()
         self.exchanger = Exchanger(
             floor.engine,
             Turns({"default": 1, "b": 1}),
+            session=self.session,
             on_answer=self.answers.append,
             fence_at=lambda lease: self.fence_at(lease),
         )
@@ -162,3 +165,15 @@ def test_a_worker_that_hurries_stops_repeating_verdicts(line: Line) -> None:
     line.exchanger.hurry()
     assert line.answer().held == [None]
     assert line.exchanger.failing_since is not None, "it has not answered yet"
+
+
+def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, floor: Floor) -> None:
+    tokens: list[bytes] = []
+    for verdicts in ([], [line.verdict(line.lease())]):
+        floor.put("quick")
+        answer = line.ask(Request(settlements=verdicts, limits={"default": 1}))
+        [lease] = answer.leases
+        tokens.append(bytes.fromhex(lease.owner_token))
+    claimed, exchanged = tokens
+    assert claimed[:8] == exchanged[:8] == line.session
+    assert claimed[8:] != exchanged[8:]

@@ -13,7 +13,7 @@ from holdfast.execution.retry import BackoffPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import HandlerRegistry, JobContext
 from holdfast.metrics import InMemoryMetrics
-from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.memory.jobs import MemoryBackend
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
@@ -115,7 +115,7 @@ def test_a_job_that_has_ended_is_not_renewed_any_more(site: Site) -> None:
     site.worker.process_once("default")
     renewed = len(site.engine.left_us)
     second = site.engine.enqueue(JobDefinition(handler="job"))
-    (lease,) = site.engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = site.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     assert lease.id == second
     until(site.engine.reap_expired, "a lease to end that is not the keeper's")
     assert len(site.engine.left_us) == renewed
@@ -159,7 +159,7 @@ def nobody() -> bool:
 def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.put(id="a-lost")
     bench.put(id="b-kept")
-    lost, kept = bench.engine.claim("default", 2, owner_token=new_owner_token())
+    lost, kept = bench.engine.claim("default", 2, owner_token=new_owner_token(new_session()))
     keeper = Keeper(bench.engine)
     with caplog.at_level(logging.WARNING), keeper.holding(lost, nobody), keeper.holding(kept, nobody):
         bench.engine.release(lost)
@@ -177,7 +177,7 @@ def test_a_lease_is_known_to_hold_from_when_the_last_good_renewal_was_asked_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.put(id="job")
-    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     renew_many = bench.engine.renew_many
 
     def slowly(leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -204,7 +204,7 @@ def test_a_lease_is_known_to_hold_from_when_the_last_good_renewal_was_asked_for(
 def test_what_was_dropped_of_a_batch_is_renewed_no_more(bench: Bench) -> None:
     for id in ("a", "b", "c"):
         bench.put(id=id)
-    leases = bench.engine.claim("default", 3, owner_token=new_owner_token())
+    leases = bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))
     keeper = Keeper(bench.engine)
     keeper.hold(leases, Listener())
     keeper.drop(leases[:2])
@@ -218,7 +218,7 @@ def test_what_was_dropped_of_a_batch_is_renewed_no_more(bench: Bench) -> None:
 
 def test_a_cancel_is_told_once(bench: Bench) -> None:
     bench.put(id="job")
-    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
     told: list[str] = []
     keeper = Keeper(bench.engine)
@@ -232,7 +232,7 @@ def test_a_cancel_is_told_once(bench: Bench) -> None:
 def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) -> None:
     for id in ("cancelled", "lost", "held"):
         bench.put(id=id)
-    leases = {lease.id: lease for lease in bench.engine.claim("default", 3, owner_token=new_owner_token())}
+    leases = {lease.id: lease for lease in bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))}
     before = {id: bench.view(id).lease_until for id in ("cancelled", "held")}
     heard = Heard()
     keeper = Keeper(bench.engine)
@@ -252,7 +252,7 @@ def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) ->
 @pytest.mark.parametrize("problem", [BackendUnavailable("nobody is there"), RuntimeError("a bug")])
 def test_a_look_that_fails_is_made_again(bench: Bench, monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     bench.put(id="job")
-    leases = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    leases = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
     heard = Heard()
     keeper = Keeper(bench.engine)
@@ -300,7 +300,7 @@ def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
 
     monkeypatch.setattr(bench.engine, "renew_many", slowly)
     bench.put(id="job")
-    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+    (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
     told: list[str] = []
     keeper = Keeper(bench.engine)

@@ -12,12 +12,13 @@ from holdfast.config import Settings
 from holdfast.errors import BackendUnavailable, ResultGone
 from holdfast.execution.timeout import JobTimeout
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
-from holdfast.queues.contract import new_owner_token
+from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
     DeadReason,
     ErrorInfo,
     ExecutionResult,
+    JobLease,
     JobState,
     Outcome,
     ReplayAnswer,
@@ -635,7 +636,7 @@ def test_a_verdict_that_comes_after_another_worker_has_taken_over_changes_nothin
     def be_too_slow() -> str:
         bench.clock.advance(bench.engine.policy.lease_s)
         assert bench.engine.reap_expired() == 1
-        (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token())
+        (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
         assert bench.engine.abandon(lease, DeadReason.FAILED)
         return "too late"
 
@@ -645,3 +646,19 @@ def test_a_verdict_that_comes_after_another_worker_has_taken_over_changes_nothin
     assert (bench.view(id).state, bench.outcomes(id)) == (JobState.DEAD, [Outcome.CRASHED])
     assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_lost_lease default": 1}
     assert f"job {id} was no longer ours" in caplog.text
+
+
+def test_all_claims_of_a_worker_begin_with_its_session(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, tokens = bench.engine.claim, list[bytes]()
+
+    def claimed(queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        tokens.append(bytes.fromhex(owner_token))
+        return claim(queue, limit, owner_token=owner_token, wait=wait)
+
+    monkeypatch.setattr(bench.engine, "claim", claimed)
+    for _ in range(2):
+        bench.turn()
+    bench.app.worker().process_once("default")
+    first, second, other = tokens
+    assert first[:8] == second[:8] != other[:8]
+    assert len({token[8:] for token in tokens}) == 3

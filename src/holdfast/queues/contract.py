@@ -269,9 +269,14 @@ def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:
     )
 
 
-def new_owner_token() -> str:
-    """128 random bits, minted by the caller for each claim."""
-    return secrets.token_hex(16)
+def new_session() -> bytes:
+    """64 random bits that all claims of one worker have in common."""
+    return secrets.token_bytes(8)
+
+
+def new_owner_token(session: bytes) -> str:
+    """The token of one claim: the session of the worker, then 64 random bits of this claim."""
+    return (session + secrets.token_bytes(8)).hex()
 
 
 class EngineTransaction(ABC):
@@ -310,7 +315,7 @@ class QueueBackend(ABC):
 
     def fetch(self, queue: str) -> JobLease | None:
         """Lease the next job of the queue, or None if there is none to be had now."""
-        leases = self.claim(queue, 1, owner_token=new_owner_token())
+        leases = self.claim(queue, 1, owner_token=new_owner_token(new_session()))
         return leases[0] if leases else None
 
     def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:

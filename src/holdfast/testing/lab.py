@@ -20,7 +20,7 @@ from typing import Protocol, Self, TypedDict, Unpack
 from holdfast.clock import Clock, ManualClock, from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token
+from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
 from holdfast.queues.engines.sqlite.jobs import SqliteBackend
 from holdfast.queues.envelope import EnvelopeFactory
@@ -162,7 +162,7 @@ class Lab:
 
     def claim(self, limit: int = 10, *, queue: str = DEFAULT_QUEUE) -> list[JobLease]:
         """Claim under a new token."""
-        return self.engine.claim(queue, limit, owner_token=new_owner_token())
+        return self.engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
 
     def take(self, id: str, *, queue: str = DEFAULT_QUEUE) -> JobLease:
         """Claim one job, which has to be this one."""

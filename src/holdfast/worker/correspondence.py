@@ -29,6 +29,7 @@ class Correspondence:
         self,
         backend: QueueBackend,
         *,
+        session: bytes,
         holdings: Holdings,
         dispatcher: Dispatcher,
         keeper: Keeper,
@@ -46,7 +47,11 @@ class Correspondence:
         self._on_leases = on_leases
         self._on_problem = on_problem
         self._exchanger = Exchanger(
-            backend, Turns(options.queues), on_answer=self._post_answer, fence_at=keeper.fence_at
+            backend,
+            Turns(options.queues),
+            session=session,
+            on_answer=self._post_answer,
+            fence_at=keeper.fence_at,
         )
         self._asked: Verdicts | None = None
         self._asked_at = 0.0

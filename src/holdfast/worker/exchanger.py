@@ -51,11 +51,13 @@ class Exchanger:
         backend: QueueBackend,
         turns: Turns,
         *,
+        session: bytes,
         on_answer: Callable[[Answer], None],
         fence_at: Callable[[JobLease], float],
     ) -> None:
         self._backend = backend
         self._turns = turns
+        self._session = session
         self._on_answer = on_answer
         self._fence_at = fence_at
         self._requests: deque[Request | None] = deque()
@@ -158,7 +160,7 @@ class Exchanger:
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
         queue, limit = self._first(request.limits)
-        token = new_owner_token()
+        token = new_owner_token(self._session)
         leases: list[JobLease] = []
         failures = 0
         while open_:
@@ -218,7 +220,7 @@ class Exchanger:
         return []
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
-        token = new_owner_token()
+        token = new_owner_token(self._session)
         failures = 0
         while True:
             try:

@@ -7,7 +7,6 @@ own, which owns what it has to remember: see the attributes.
 
 import itertools
 import os
-import secrets
 import selectors
 import socket
 import time
@@ -19,7 +18,7 @@ from holdfast.errors import HandlerError, HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.metrics.levels import WorkerLevels
-from holdfast.queues.contract import Engine
+from holdfast.queues.contract import Engine, new_session
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.backlog import Backlog
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
@@ -63,7 +62,8 @@ class Supervisor:
         version: str,
         notifier: Notifier | None = None,
     ) -> None:
-        self.id = secrets.token_hex(8)
+        self._session = new_session()
+        self.id = self._session.hex()
         self.options = options
         self.reporter = reporter
         self.claimed = 0
@@ -134,6 +134,7 @@ class Supervisor:
     def _make_correspondence(self) -> Correspondence:
         return Correspondence(
             self._engine,
+            session=self._session,
             holdings=self._holdings,
             dispatcher=self._dispatcher,
             keeper=self._keeper,

@@ -13,7 +13,7 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
-from holdfast.queues.contract import QueueBackend, new_owner_token
+from holdfast.queues.contract import QueueBackend, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.values import (
     ExecutionResult,
@@ -49,6 +49,7 @@ class QueueWorker:
         self.clock = clock
         self.reporter = Reporter(metrics)
         self._runtime = runtime
+        self._session = new_session()
         self._intake = Intake(signer, clock)
         self._retry = retry
         self._keeper = Keeper(backend)
@@ -59,7 +60,7 @@ class QueueWorker:
 
         If `unless` says so once there is one, it is given back: nothing is started by a worker that is leaving.
         """
-        leases = self.backend.claim(queue, 1, owner_token=new_owner_token(), wait=wait)
+        leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
         if not leases:
             return EMPTY
         self.reporter.fetched(queue, 1)

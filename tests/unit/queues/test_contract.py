@@ -15,6 +15,7 @@ from holdfast.queues.contract import (
     effect_of,
     history_of,
     new_owner_token,
+    new_session,
     view_of,
 )
 from holdfast.queues.engines.memory.jobs import MemoryBackend
@@ -133,10 +134,19 @@ def test_work_that_is_not_done_cannot_be_purged(states: list[JobState]) -> None:
         check_purge(states)
 
 
-def test_every_claim_has_a_token_of_its_own() -> None:
-    tokens = {new_owner_token() for _ in range(1000)}
+def test_every_claim_has_its_own_token_that_begins_with_the_session_of_its_worker() -> None:
+    session = new_session()
+    tokens = {new_owner_token(session) for _ in range(1000)}
     assert len(tokens) == 1000
     assert all(len(bytes.fromhex(token)) == 16 for token in tokens)
+    assert {bytes.fromhex(token)[:8] for token in tokens} == {session}
+    assert len({bytes.fromhex(token)[8:] for token in tokens}) == 1000
+
+
+def test_every_worker_has_its_own_session() -> None:
+    sessions = {new_session() for _ in range(1000)}
+    assert len(sessions) == 1000
+    assert {len(session) for session in sessions} == {8}
 
 
 # The readable verbs

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.clock import ManualClock, from_us
-from holdfast.queues.contract import LeasePolicy, new_owner_token
+from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     DEFAULT_QUEUE,
@@ -124,7 +124,7 @@ class RenewalLaws:
         lab.put("a", "b")
         lease, other = lab.claim()
         lab.advance(1)
-        self._is_lost(lab, replace(lease, owner_token=new_owner_token()))
+        self._is_lost(lab, replace(lease, owner_token=new_owner_token(new_session())))
         self._is_lost(lab, replace(lease, id="nobody", token=-1 if isinstance(lease.token, int) else "nobody"))
         assert lab.engine.renew_many([lease, other]) == [LeaseState.HELD, LeaseState.HELD]
 
@@ -320,7 +320,7 @@ class CrashLaws:
         lab.let_crash("suspect")
         lab.advance(1)
         lab.put("b")
-        _, leases = lab.engine.exchange([], DEFAULT_QUEUE, 10, owner_token=new_owner_token())
+        _, leases = lab.engine.exchange([], DEFAULT_QUEUE, 10, owner_token=new_owner_token(new_session()))
         assert [lease.id for lease in leases] == ["suspect"]
 
     def test_a_job_with_a_verdict_is_no_suspect_any_more(self, lab: Lab) -> None:
@@ -387,7 +387,7 @@ class ClockLaws:
     def test_a_claim_repeated_after_the_clock_was_set_back_fences_within_one_lease(self, lab: Lab) -> None:
         self._set_back(lab)
         lab.put("a")
-        token = new_owner_token()
+        token = new_owner_token(new_session())
         lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
         lab.set_back(3600)
         leases = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
@@ -411,7 +411,7 @@ class ClockLaws:
         for name, clock in (("fast", fast), ("slow", slow)):
             worker = lab.open(clock=clock)
             worker.accept([lab.envelope(name), lab.envelope(f"{name}-later", delay=30)])
-            leases = worker.claim(DEFAULT_QUEUE, 10, owner_token=new_owner_token())
+            leases = worker.claim(DEFAULT_QUEUE, 10, owner_token=new_owner_token(new_session()))
             assert [lease.id for lease in leases] == [name]
             lab.advance(LEASE_S / 4)
             assert worker.reap_expired() == 0

@@ -71,7 +71,7 @@ class MysqlClaims:
         return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
 
     def _pass_gate(self, session: Session, token: bytes) -> int:
-        row = session.row(self._sql(PASS_GATE), (token[0],))
+        row = session.row(self._sql(PASS_GATE), (gate_of(token),))
         if row is None:
             raise BackendError(f"{self.connections.address}: '{self.connections.prefix}gates' has lost its rows")
         now: int = row[0]
@@ -159,3 +159,8 @@ def _unpacked(rows: Sequence[Row]) -> list[Row]:
         end = int(length)
         candidates.append((*numbers, rest[:end].decode(), rest[end:]))
     return candidates
+
+
+def gate_of(token: bytes) -> int:
+    """One of 256, from the claim's own half of the token: the other half is the same for all claims of a worker."""
+    return token[-1]

@@ -405,7 +405,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
     def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
         lease_us, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
-        gate = int.from_bytes(token[:8], "big", signed=True)
+        gate = gate_of(token)
         return {"queue": queue, "limit": limit, "token": token, "lease": lease_us, "gate": gate}
 
     def _send_claim(self, connection: Connection, query: dict[str, Any]) -> "psycopg.Cursor[Row]":
@@ -713,6 +713,11 @@ def _take(these: set[Any], one: object) -> bool:
         these.remove(one)
         return True
     return False
+
+
+def gate_of(token: bytes) -> int:
+    """The gate of a claim, from its own half of the token: the other half is the same for all claims of a worker."""
+    return int.from_bytes(token[8:], "big", signed=True)
 
 
 def _leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:

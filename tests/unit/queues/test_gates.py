@@ -1,0 +1,22 @@
+"""The gates that keep a claim which is sent twice from being granted twice: few claims may have to share one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.engines.mysql import claims as mysql
+from holdfast.queues.engines.postgres import jobs as postgres
+
+pytestmark = pytest.mark.parametrize("gate_of", [postgres.gate_of, mysql.gate_of])
+
+
+def test_the_claims_of_one_worker_spread_over_the_gates(gate_of: Callable[[bytes], int]) -> None:
+    session = new_session()
+    assert len({gate_of(bytes.fromhex(new_owner_token(session))) for _ in range(256)}) > 100
+
+
+def test_the_claims_of_16_workers_spread_over_the_gates(gate_of: Callable[[bytes], int]) -> None:
+    # Their sessions begin and end alike, as bad luck would have it.
+    sessions = [b"\x07" + new_session()[1:7] + b"\x07" for _ in range(16)]
+    assert len({gate_of(bytes.fromhex(new_owner_token(session))) for session in sessions}) > 8
