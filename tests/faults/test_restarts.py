@@ -99,7 +99,7 @@ def test_a_worker_without_work_whose_server_was_killed_takes_the_next_job(yard: 
     worker = yard.worker()
     for number in range(1, 3):
         server.kill()
-        until(lambda: worker.complained.count("does not answer") >= number, "the worker to notice")  # noqa: B023
+        until(lambda: worker.complained.count("engine unavailable") >= number, "the worker to notice")  # noqa: B023
         server.start()
         (id,) = yard.put("quick")
         until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be done", within_s=RESUMED_WITHIN_S)  # noqa: B023

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.queues.contract import new_session
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.turns import Turns
 
@@ -24,10 +26,12 @@ class Line:
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
         self.answers: list[Answer] = []
         self.session = new_session()
+        self.backoff = EngineBackoff(SYSTEM_CLOCK)
         self.exchanger = Exchanger(
             floor.engine,
             Turns({"default": 1, "b": 1}),
             session=self.session,
+            backoff=self.backoff,
             on_answer=self.answers.append,
             fence_at=lambda lease: self.fence_at(lease),
         )
@@ -151,10 +155,10 @@ def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_sti
     assert line.answer().leases == []
     line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
     until(lambda: line.engine.calls["settle"] > 1, "verdicts that are repeated")
-    assert line.exchanger.failing_since is not None
+    assert line.backoff.failing_since is not None
     line.engine.down.clear()
     assert line.answer().held == [True]
-    assert line.exchanger.failing_since is None
+    assert line.backoff.failing_since is None
 
 
 def test_a_worker_that_hurries_stops_repeating_verdicts(line: Line) -> None:
@@ -164,7 +168,7 @@ def test_a_worker_that_hurries_stops_repeating_verdicts(line: Line) -> None:
     until(lambda: line.engine.calls["settle"], "a verdict in vain")
     line.exchanger.hurry()
     assert line.answer().held == [None]
-    assert line.exchanger.failing_since is not None, "it has not answered yet"
+    assert line.backoff.failing_since is not None, "it has not answered yet"
 
 
 def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, floor: Floor) -> None:
@@ -177,3 +181,17 @@ def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, f
     claimed, exchanged = tokens
     assert claimed[:8] == exchanged[:8] == line.session
     assert claimed[8:] != exchanged[8:]
+
+
+def test_claims_and_verdicts_in_vain_are_counted_together(line: Line) -> None:
+    lease = line.lease()
+    line.engine.down = {"claim", "settle"}
+    line.exchanger.ask(Request(limits={"default": 1}))
+    until(lambda: line.backoff.failures == 2, "two claims in vain")
+    since = line.backoff.failing_since
+    line.exchanger.leave()
+    line.answer()
+    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    until(lambda: line.engine.calls["settle"], "a verdict in vain")
+    until(lambda: line.backoff.failures > 2, "its failure to be counted with the others")
+    assert line.backoff.failing_since == since

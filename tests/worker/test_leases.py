@@ -213,7 +213,7 @@ def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
     worker = floor.start(processes=2)
     for id in ids:
         floor.noted("start", id)
-    floor.engine.down = {"exchange", "settle", "claim"}
+    floor.engine.down = {"exchange", "settle", "claim", "beat", "order_of"}
     floor.open_gate("end")
     for id in ids:
         floor.noted("end", id)

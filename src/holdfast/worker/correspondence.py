@@ -6,6 +6,7 @@ from typing import Final
 
 from holdfast.queues.contract import QueueBackend
 from holdfast.values import JobLease
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.holdings import Holdings
@@ -30,6 +31,7 @@ class Correspondence:
         backend: QueueBackend,
         *,
         session: bytes,
+        backoff: EngineBackoff,
         holdings: Holdings,
         dispatcher: Dispatcher,
         keeper: Keeper,
@@ -50,6 +52,7 @@ class Correspondence:
             backend,
             Turns(options.queues),
             session=session,
+            backoff=backoff,
             on_answer=self._post_answer,
             fence_at=keeper.fence_at,
         )
@@ -86,16 +89,6 @@ class Correspondence:
     def undelivered(self) -> int:
         """How many verdicts the engine has been told, and has not answered."""
         return len(self._asked or ())
-
-    @property
-    def failing_since(self) -> float | None:
-        """Since when the engine has not answered, if that is so."""
-        return self._exchanger.failing_since
-
-    @property
-    def answered_at(self) -> float:
-        """When the engine has last answered."""
-        return self._exchanger.answered_at
 
     def ask(self) -> None:
         """Send the next request, if there is reason for one and the last is answered."""

@@ -5,6 +5,7 @@ import time
 from typing import Final
 
 from holdfast.errors import BackendUnavailable
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import Caretaker
 from holdfast.worker.correspondence import Correspondence
 from holdfast.worker.executors.pool import ProcessPool
@@ -26,6 +27,7 @@ class Departure:
         *,
         pool: ProcessPool,
         correspondence: Correspondence,
+        backoff: EngineBackoff,
         caretaker: Caretaker,
         notifier: Notifier,
     ) -> None:
@@ -33,6 +35,7 @@ class Departure:
         self._options = options
         self._pool = pool
         self._correspondence = correspondence
+        self._backoff = backoff
         self._caretaker = caretaker
         self._notifier = notifier
         self._draining_since: float | None = None
@@ -91,7 +94,7 @@ class Departure:
     def unheard_since(self) -> float | None:
         """Since when the engine has answered nobody, if that is so."""
         # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
-        asked, cared = self._correspondence, self._caretaker
+        asked, cared = self._backoff, self._caretaker
         if asked.failing_since is not None and asked.failing_since > cared.answered_at:
             return asked.failing_since
         if cared.failing_since is not None and cared.failing_since > asked.answered_at:

@@ -7,23 +7,20 @@ verdicts are read, their timeouts enforced and the probes answered meanwhile.
 import logging
 import math
 import os
-import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import QueueBackend, new_owner_token
 from holdfast.values import JobLease, Settlement
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.turns import Turns
 
 log = logging.getLogger("holdfast.exchanger")
-
-MAX_BACKOFF_S: Final = 5.0
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -52,12 +49,14 @@ class Exchanger:
         turns: Turns,
         *,
         session: bytes,
+        backoff: EngineBackoff,
         on_answer: Callable[[Answer], None],
         fence_at: Callable[[JobLease], float],
     ) -> None:
         self._backend = backend
         self._turns = turns
         self._session = session
+        self._backoff = backoff
         self._on_answer = on_answer
         self._fence_at = fence_at
         self._requests: deque[Request | None] = deque()
@@ -67,8 +66,6 @@ class Exchanger:
         os.set_blocking(self._wake_in, False)
         self._is_leaving = threading.Event()
         self._is_hurried = threading.Event()
-        self.failing_since: float | None = None
-        self.answered_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
         self._thread.start()
 
@@ -136,13 +133,11 @@ class Exchanger:
 
     def _wait_for_work(self, request: Request) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
-        failures = 0
         while (left := give_up_at - time.monotonic()) > 0:
             try:
                 self._backend.wait_for_work(self._turns.queues, left, wake=self._wake_out)
             except BackendUnavailable as problem:
-                failures += 1
-                self._back_off(problem, failures, "no work can be fetched", self._is_leaving)
+                self._back_off(problem, "claim jobs", self._is_leaving)
             if self._drain_wakes():
                 break
             leases = self._claim(request.limits)
@@ -162,7 +157,6 @@ class Exchanger:
         queue, limit = self._first(request.limits)
         token = new_owner_token(self._session)
         leases: list[JobLease] = []
-        failures = 0
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
@@ -172,14 +166,14 @@ class Exchanger:
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
-                failures += 1
-                self._back_off(problem, failures, f"{len(batch)} verdicts are not delivered yet", self._is_hurried)
+                what = f"settle {len(batch)} {'job' if len(batch) == 1 else 'jobs'}"
+                self._back_off(problem, what, self._is_hurried)
             except Exception:
                 # One of them cannot be written: the others must not suffer for it.
                 log.exception("a batch of %d verdicts was refused as a whole", len(batch))
                 return [self._settle_alone(one) for one in settlements], []
             else:
-                self._answered()
+                self._backoff.answered()
                 for at, answer in zip(open_, held, strict=True):
                     answers[at] = answer
                 break
@@ -188,14 +182,11 @@ class Exchanger:
         return answers, leases
 
     def _settle_alone(self, settlement: Settlement) -> bool | None:
-        failures = 0
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
             try:
                 return self._backend.settle([settlement])[0]
             except BackendUnavailable as problem:
-                failures += 1
-                what = f"the verdict on job {settlement.lease.id} is not delivered yet"
-                self._back_off(problem, failures, what, self._is_hurried)
+                self._back_off(problem, f"settle job {settlement.lease.id}", self._is_hurried)
             except Exception:
                 log.exception("the verdict on job %s could not be written", settlement.lease.id)
                 return None
@@ -221,32 +212,20 @@ class Exchanger:
 
     def _claim_from(self, queue: str, limit: int) -> list[JobLease]:
         token = new_owner_token(self._session)
-        failures = 0
         while True:
             try:
                 # The same token again: a claim whose answer was lost is found by it.
                 leases = self._backend.claim(queue, limit, owner_token=token)
             except BackendUnavailable as problem:
-                failures += 1
-                self._back_off(problem, failures, "no work can be fetched", self._is_leaving)
+                self._back_off(problem, "claim jobs", self._is_leaving)
                 if self._is_leaving.is_set():
                     return []
             else:
-                self._answered()
+                self._backoff.answered()
                 return leases
 
-    def _back_off(self, problem: BackendUnavailable, failures: int, what: str, unless: threading.Event) -> None:
-        if self.failing_since is None:
-            self.failing_since = time.monotonic()
-        pause = min(MAX_BACKOFF_S, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
-        log.warning("the engine does not answer, %s, trying again in %.1f s: %s", what, pause, problem)
-        unless.wait(pause)
-
-    def _answered(self) -> None:
-        self.answered_at = time.monotonic()
-        if self.failing_since is not None:
-            log.warning("the engine answers again after %.1f s", self.answered_at - self.failing_since)
-            self.failing_since = None
+    def _back_off(self, problem: BackendUnavailable, what: str, unless: threading.Event) -> None:
+        unless.wait(self._backoff.failed(problem, what))
 
     def _drain_wakes(self) -> bool:
         try:

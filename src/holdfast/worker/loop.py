@@ -1,12 +1,12 @@
 """`WorkerLoop`: turn after turn over some queues, with reaping and pruning on jittered timers, until told to stop."""
 
 import logging
-import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.errors import BackendUnavailable
 from holdfast.values import ErrorInfo, WorkerResult, WorkerStatus
+from holdfast.worker.backoff import pause_after
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.worker import QueueWorker
 
@@ -14,7 +14,6 @@ log = logging.getLogger("holdfast.loop")
 
 SHARED_WAIT_S: Final = 0.02
 STOP_LOOK_S: Final = 0.5
-MAX_BACKOFF_S: Final = 5.0
 
 
 class WorkerLoop:
@@ -66,10 +65,10 @@ class WorkerLoop:
 
     def _recover(self, problem: Exception, failures: int) -> None:
         """Say what happened and wait a little: one bad moment, or one bad row, is not the end of a worker."""
-        pause = min(MAX_BACKOFF_S, 0.1 * 2 ** min(failures, 6)) * random.uniform(0.5, 1.0)
         if isinstance(problem, BackendUnavailable):
-            log.warning("the engine does not answer, trying again in %.1f s: %s", pause, problem)
+            pause = self._worker.backoff.failed(problem, "claim jobs")
         else:
+            pause = pause_after(failures)
             log.error("this turn failed, going on in %.1f s", pause, exc_info=problem)
         if self._on_result is not None:
             error = ErrorInfo(type=type(problem).__name__, message=str(problem))

@@ -21,6 +21,7 @@ from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.backlog import Backlog
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
 from holdfast.worker.correspondence import Correspondence
 from holdfast.worker.departure import FLUSH_S, Departure
@@ -66,6 +67,7 @@ class Supervisor:
         self.id = self._session.hex()
         self.options = options
         self.reporter = reporter
+        self.backoff = EngineBackoff(engine.clock)
         self.claimed = 0
         self.turned_at = time.monotonic()
         self._engine = engine
@@ -91,6 +93,7 @@ class Supervisor:
             options,
             pool=self._pool,
             correspondence=self._correspondence,
+            backoff=self.backoff,
             caretaker=self._caretaker,
             notifier=self._notifier,
         )
@@ -135,6 +138,7 @@ class Supervisor:
         return Correspondence(
             self._engine,
             session=self._session,
+            backoff=self.backoff,
             holdings=self._holdings,
             dispatcher=self._dispatcher,
             keeper=self._keeper,
@@ -229,7 +233,7 @@ class Supervisor:
     def levels(self) -> WorkerLevels:
         """How it stands, as numbers."""
         # The caretaker asks even when there is nothing to fetch or to settle.
-        answered_at = max(self._correspondence.answered_at, self._caretaker.answered_at)
+        answered_at = max(self.backoff.answered_at, self._caretaker.answered_at)
         return WorkerLevels(
             running=self.running,
             slots=self.options.slots,

@@ -1,7 +1,5 @@
 """`QueueWorker.process_once`: one message end to end: fetch, verify, run one attempt, settle."""
 
-import logging
-import random
 import time
 from collections.abc import Callable
 from typing import Final, Self
@@ -22,12 +20,11 @@ from holdfast.values import (
     WorkerResult,
     WorkerStatus,
 )
+from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.decision import decide, policy_of, status_of
 from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-
-log = logging.getLogger("holdfast.worker")
 
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
@@ -48,6 +45,7 @@ class QueueWorker:
         self.backend = backend
         self.clock = clock
         self.reporter = Reporter(metrics)
+        self.backoff = EngineBackoff(clock)
         self._runtime = runtime
         self._session = new_session()
         self._intake = Intake(signer, clock)
@@ -61,6 +59,7 @@ class QueueWorker:
         If `unless` says so once there is one, it is given back: nothing is started by a worker that is leaving.
         """
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
+        self.backoff.answered()
         if not leases:
             return EMPTY
         self.reporter.fetched(queue, 1)
@@ -126,13 +125,13 @@ class QueueWorker:
     def _settle_until_answered(self, settlement: Settlement) -> bool:
         """Repeat a settlement whose outcome is unknown: the same token and verdict answer True if it went through."""
         give_up_at = self.clock.monotonic() + settlement.lease.ttl_s
-        pause = 0.1
         while True:
             try:
-                return self.backend.settle([settlement])[0]
+                held = self.backend.settle([settlement])[0]
             except BackendUnavailable as problem:
                 if self.clock.monotonic() >= give_up_at:
                     raise
-                log.warning("job %s is not settled yet, trying again: %s", settlement.lease.id, problem)
-                self.clock.sleep(pause * random.uniform(0.5, 1.0))
-                pause = min(pause * 2, 5.0)
+                self.clock.sleep(self.backoff.failed(problem, f"settle job {settlement.lease.id}"))
+            else:
+                self.backoff.answered()
+                return held

@@ -1,0 +1,60 @@
+"""`EngineBackoff`: how long a worker waits before it asks an unavailable engine again, and since when it has to."""
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from holdfast.clock import Clock
+from holdfast.errors import BackendUnavailable
+
+log = logging.getLogger("holdfast.worker")
+
+Listener: TypeAlias = Callable[[BackendUnavailable | None], None]
+
+_MAX_PAUSE_S: Final = 5.0
+
+
+def pause_after(failures: int) -> float:
+    """How many seconds to wait after so many failures in a row; random, so that workers do not retry in step."""
+    return min(_MAX_PAUSE_S, 0.1 * 2.0 ** min(failures, 6)) * random.uniform(0.5, 1.0)
+
+
+class EngineBackoff:
+    """Every request to the engine that ends is reported here, by one thread; any thread may read the attributes.
+
+    A listener receives each failure, and None for each answer, on the thread that reports it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.failures = 0
+        """The number of failures since the last answer."""
+        self.failing_since: float | None = None
+        self.answered_at = clock.monotonic()
+        self._clock = clock
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def failed(self, problem: BackendUnavailable, what: str) -> float:
+        """Count and log that the engine was unavailable for this; the seconds to wait before the next try."""
+        self.failures += 1
+        if self.failing_since is None:
+            self.failing_since = self._clock.monotonic()
+        pause_s = pause_after(self.failures)
+        log.warning("engine unavailable, cannot %s; retrying in %.1f s: %s", what, pause_s, problem)
+        self._notify(problem)
+        return pause_s
+
+    def answered(self) -> None:
+        """The engine has answered, whatever it was."""
+        self.answered_at = self._clock.monotonic()
+        if self.failing_since is not None:
+            log.warning("engine available again after %.1f s", self.answered_at - self.failing_since)
+            self.failing_since, self.failures = None, 0
+        self._notify(None)
+
+    def _notify(self, problem: BackendUnavailable | None) -> None:
+        for listener in self._listeners:
+            listener(problem)
