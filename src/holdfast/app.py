@@ -475,7 +475,7 @@ class Holdfast:
 
         It takes from the backend its queues are in, if none is named.
         """
-        from holdfast.worker.intake import Intake
+        from holdfast.worker.admission import Admission
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
 
@@ -486,7 +486,7 @@ class Holdfast:
             engine,
             program=program,
             registry=self.registry,
-            intake=Intake(signer, engine.clock),
+            admission=Admission(signer, self.registry, engine.clock),
             retry=self.retry_policy,
             reporter=Reporter(self.metrics, listener=on_results),
             options=options,

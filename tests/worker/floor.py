@@ -41,8 +41,8 @@ from holdfast.values import (
     WorkerReport,
     WorkerStatus,
 )
+from holdfast.worker.admission import Admission
 from holdfast.worker.executors.process import Program, python_program
-from holdfast.worker.intake import Intake
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.supervisor import Supervisor
@@ -280,7 +280,7 @@ class Floor:
             self.engine,
             program=program or self.program(**setup, allow=tuple(commands)),
             registry=registry,
-            intake=Intake(self.engine.ring, SYSTEM_CLOCK),
+            admission=Admission(self.engine.ring, registry, SYSTEM_CLOCK),
             retry=AT_ONCE,
             reporter=Reporter(InMemoryMetrics()),
             options=chosen,

@@ -1,23 +1,29 @@
 """What is told of a batch of verdicts, whatever the engine answers."""
 
+import ast
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import msgspec
 import pytest
 
+import holdfast.worker
 from holdfast.codec import JobMessage
+from holdfast.execution.retry import BackoffPolicy
 from holdfast.metrics import InMemoryMetrics
 from holdfast.values import (
     Abandon,
     AttemptRecord,
     DeadReason,
+    ExecutionResult,
     JobLease,
     Outcome,
     Settlement,
     WorkerResult,
     WorkerStatus,
 )
+from holdfast.worker.decision import decide
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
@@ -79,6 +85,25 @@ def test_each_success_is_acknowledged_with_its_own_times() -> None:
     ]
     assert all(one.record and one.record.is_plain_success for one in acked)
     assert {lease.id for lease in verdicts.leases} == {"job1", "job2", "job3", "job4"}
+
+
+def test_a_success_is_settled_in_the_same_way_whether_its_child_reports_it_in_full_or_in_short() -> None:
+    one, verdicts = flight(1), Verdicts()
+    verdicts.add_successes([one], [Done(1, 0, 5, 1_000_000)])
+    result = ExecutionResult(handler="send", outcome=Outcome.SUCCEEDED, started_us=5, ended_us=1_000_000)
+    assert verdicts.settlements == [decide(result, one.message, one.lease, BackoffPolicy())]
+
+
+def test_one_function_creates_every_acknowledgement_of_a_worker() -> None:
+    makers = [
+        (path.name, function.name)
+        for path in Path(holdfast.worker.__file__).parent.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Ack"
+    ]
+    assert makers == [("decision.py", "succeeded")]
 
 
 @pytest.mark.parametrize("is_heard", [False, True])

@@ -15,8 +15,8 @@ from holdfast.execution.timeout import Ended
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer
 from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.worker.admission import Admission, refused
 from holdfast.worker.decision import decide, policy_of, status_of
-from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.reporting import Reporter, result_of
 
 _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
@@ -45,7 +45,7 @@ class Turns:
         self._signer = signer
         self._retry = app.retry_policy
         self._runtime = app.runtime(engine, tee=_print, on_ended=self._note)
-        self._intake = Intake(signer, engine.clock)
+        self._admission = Admission(signer, app.registry, engine.clock)
         self._reporter = Reporter(app.metrics)
         self._ended: dict[str, Ended] = {}
 
@@ -99,10 +99,10 @@ class Turns:
         lease = self._engine.fetch(queue)
         if lease is None:
             return None
-        message = self._intake.admit(lease)
-        if isinstance(message, Refusal):
-            return self._settled(message.job, message.settlement)
-        return lease, message
+        admitted = self._admission.admit([lease])
+        for refusal in admitted.refusals:
+            return self._settled(refusal.job, refusal.settlement)
+        return admitted.runnable[0]
 
     async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
         if self._registry.resolve_for(message.job, message.queue).is_async:
@@ -110,7 +110,7 @@ class Turns:
         return self._runtime.run(message, claim)
 
     def _refused(self, lease: JobLease, message: JobMessage, problem: HoldfastError) -> Turn:
-        return self._settled(message.job, self._intake.refusal(lease, problem))
+        return self._settled(message.job, refused(lease, problem, self._engine.clock.now_us()))
 
     def _judged(self, lease: JobLease, message: JobMessage, result: ExecutionResult) -> Turn:
         return self._settled(message.job, decide(result, message, lease, policy_of(message, self._retry)))

@@ -1,20 +1,15 @@
 """`Correspondence`: what a worker asks its engine next, and what it makes of the answer."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from holdfast.queues.contract import QueueBackend
-from holdfast.values import JobLease
-from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.admission import Admitted
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.holdings import Holdings
-from holdfast.worker.keeper import Keeper
-from holdfast.worker.mailbox import Mailbox
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.turns import Turns
 from holdfast.worker.verdicts import Verdicts
 
 LEAVE_IN_PEACE_S: Final = 0.05
@@ -24,38 +19,26 @@ _UNLIMITED: Final = 1 << 30
 
 
 class Correspondence:
-    """One request at a time: verdicts go out, leases come in. The `Exchanger` sees to it on a thread of its own."""
+    """One request at a time: verdicts go out, admitted jobs come in. The `Exchanger` does it on its own thread."""
 
     def __init__(
         self,
-        backend: QueueBackend,
+        exchanger: Exchanger,
         *,
-        session: bytes,
-        backoff: EngineBackoff,
         holdings: Holdings,
         dispatcher: Dispatcher,
-        keeper: Keeper,
-        mailbox: Mailbox,
         reporter: Reporter,
         options: WorkerOptions,
-        on_leases: Callable[[Sequence[JobLease]], None],
+        on_admitted: Callable[[Admitted], None],
         on_problem: Callable[[Exception], None],
     ) -> None:
+        self._exchanger = exchanger
         self._holdings = holdings
         self._dispatcher = dispatcher
-        self._mailbox = mailbox
         self._reporter = reporter
         self._options = options
-        self._on_leases = on_leases
+        self._on_admitted = on_admitted
         self._on_problem = on_problem
-        self._exchanger = Exchanger(
-            backend,
-            Turns(options.queues),
-            session=session,
-            backoff=backoff,
-            on_answer=self._post_answer,
-            fence_at=keeper.fence_at,
-        )
         self._asked: Verdicts | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
@@ -141,18 +124,16 @@ class Correspondence:
         begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.verdicts)
         return self._options.max_jobs - begun
 
-    def _post_answer(self, answer: Answer) -> None:
-        self._mailbox.post(lambda: self._take(answer))
-
-    def _take(self, answer: Answer) -> None:
+    def take(self, answer: Answer) -> None:
+        """Make use of the answer to the last request."""
         asked, self._asked, self._is_waiting = self._asked, None, False
-        if answer.leases:
-            self._on_leases(answer.leases)
+        if answer.admitted:
+            self._on_admitted(answer.admitted)
         if answer.problem is not None:
             # An error nobody foresaw.
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
             self._on_problem(answer.problem)
         elif answer.request.limits:
-            self._endings_dry = None if answer.leases else self._endings_asked
+            self._endings_dry = None if answer.admitted else self._endings_asked
         if asked:
             self._holdings.answered(asked, answer.held)

@@ -31,7 +31,7 @@ def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry:
     record = result.record()
     match result.outcome:
         case Outcome.SUCCEEDED:
-            return Ack(lease=lease, record=record)
+            return succeeded(lease, record)
         case Outcome.SNOOZED:
             return Release(lease=lease, delay=result.snooze_s or 0.0, record=record)
         case Outcome.CANCELLED:
@@ -40,6 +40,24 @@ def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry:
             return Release(lease=lease, record=record)
         case _:
             return _failure(result, record, message, lease, retry)
+
+
+def succeeded(lease: JobLease, record: AttemptRecord) -> Ack:
+    """The settlement of every success, whether a child reports it in full or in a batch."""
+    return Ack(lease=lease, record=record)
+
+
+def handed_back(
+    lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False
+) -> Release:
+    """The settlement of a job that was not run, or not to its end, through no fault of its own."""
+    record = momentary(Outcome.INTERRUPTED, now_us, note=note)
+    return Release(lease=lease, delay=delay, unstarted=unstarted, record=record)
+
+
+def momentary(outcome: Outcome, now_us: int, error: ErrorInfo | None = None, *, note: str = "") -> AttemptRecord:
+    """The record of an attempt that took no time."""
+    return AttemptRecord(outcome=outcome, started_us=now_us, ended_us=now_us, error=error, note=note)
 
 
 def policy_of(message: JobMessage, default: RetryPolicy) -> RetryPolicy:

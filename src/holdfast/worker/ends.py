@@ -13,7 +13,6 @@ from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import Audience
 from holdfast.worker.executors.process import Flight, KillReason
 from holdfast.worker.holdings import Holdings
-from holdfast.worker.intake import Intake
 from holdfast.worker.reporting import EXECUTOR_DIED
 from holdfast.worker.turns import Pace
 
@@ -27,14 +26,12 @@ class Ends(Audience):
         backlog: Backlog,
         *,
         pace: Pace,
-        intake: Intake,
         retry: RetryPolicy,
         on_progress: Callable[[JobLease, Progress], None],
     ) -> None:
         self._holdings = holdings
         self._backlog = backlog
         self._pace = pace
-        self._intake = intake
         self._retry = retry
         self._pass_progress_on = on_progress
 
@@ -53,7 +50,7 @@ class Ends(Audience):
         problem = (
             kind(message) if isinstance(kind, type) and issubclass(kind, HoldfastError) else UnknownHandler(message)
         )
-        self._holdings.settle(flight, self._intake.refusal(flight.lease, problem))
+        self._holdings.refuse(flight, problem)
 
     def on_returned(self, flights: Sequence[Flight]) -> None:
         self._backlog.put_back(flights, time.monotonic())

@@ -1,7 +1,7 @@
-"""`Exchanger`: the thread that talks to the engine for a worker: settles one batch and claims the next.
+"""`Exchanger`: the thread that talks to the engine for a worker: settles one batch, claims the next and admits it.
 
 It has a thread of its own so that an engine which does not answer never keeps the worker from its children: their
-verdicts are read, their timeouts enforced and the probes answered meanwhile.
+verdicts are read, their timeouts enforced and the probes answered meanwhile. Whatever may have to wait runs here.
 """
 
 import logging
@@ -17,6 +17,7 @@ from msgspec import Struct
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import QueueBackend, new_owner_token
 from holdfast.values import JobLease, Settlement
+from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.turns import Turns
 
@@ -36,12 +37,16 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     request: Request
     held: Sequence[bool | None] = ()
-    leases: Sequence[JobLease] = ()
+    admitted: Admitted = Admitted()
     problem: Exception | None = None
 
 
 class Exchanger:
-    """Works on one request at a time; `on_answer` is called on its thread and must only pass the answer on."""
+    """Works on one request at a time. Both callbacks are called on its thread.
+
+    `on_claimed` receives leases as soon as they are claimed, to have them renewed while they are admitted; `on_answer`
+    must only pass the answer on.
+    """
 
     def __init__(
         self,
@@ -49,14 +54,18 @@ class Exchanger:
         turns: Turns,
         *,
         session: bytes,
+        admission: Admission,
         backoff: EngineBackoff,
+        on_claimed: Callable[[Sequence[JobLease]], None],
         on_answer: Callable[[Answer], None],
         fence_at: Callable[[JobLease], float],
     ) -> None:
         self._backend = backend
         self._turns = turns
         self._session = session
+        self._admission = admission
         self._backoff = backoff
+        self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
         self._requests: deque[Request | None] = deque()
@@ -129,7 +138,11 @@ class Exchanger:
             leases = self._claim(request.limits)
         if not leases and request.limits and request.wait_s > 0:
             leases = self._wait_for_work(request)
-        return Answer(request=request, held=held, leases=leases)
+        return Answer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+
+    def _admit(self, leases: Sequence[JobLease]) -> Admitted:
+        self._on_claimed(leases)
+        return self._admission.admit(leases)
 
     def _wait_for_work(self, request: Request) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.values import JobLease
@@ -26,13 +26,14 @@ class Fencing(Listener):
         self._holdings = holdings
         self._pool = pool
         self._mailbox = mailbox
+        self._unmatched: list[tuple[Callable[[Flight], None], JobLease]] = []
 
     def on_cancel(self, lease: JobLease) -> bool:
-        self._mailbox.post(lambda: self._cancel(lease))
+        self._mailbox.post(lambda: self._report(self._cancel, lease))
         return True
 
     def on_lost(self, lease: JobLease) -> None:
-        self._mailbox.post(lambda: self._lost(lease))
+        self._mailbox.post(lambda: self._report(self._lost, lease))
 
     def arm(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
         """See to it that those of these that asked for it do not outlive their leases in this child."""
@@ -51,23 +52,32 @@ class Fencing(Listener):
             if until is not None and now > until:
                 self._pool.kill([one for one in child.fenced.values() if now > self._fence_of(one)], KillReason.FENCED)
 
+    def admitted(self) -> None:
+        """Act on reports about jobs that were being admitted at the time. The others have ended."""
+        reports, self._unmatched = self._unmatched, []
+        for act, lease in reports:
+            flight = self._holdings.flight_of(lease)
+            if flight is not None:
+                act(flight)
+
     def _fence_of(self, flight: Flight) -> float:
         return self._keeper.fence_at(flight.lease) - min(FENCE_MARGIN_S, flight.lease.ttl_s / 4)
 
-    def _cancel(self, lease: JobLease) -> None:
+    def _report(self, act: Callable[[Flight], None], lease: JobLease) -> None:
         flight = self._holdings.flight_of(lease)
         if flight is None:
-            return
+            self._unmatched.append((act, lease))
+        else:
+            act(flight)
+
+    def _cancel(self, flight: Flight) -> None:
         flight.is_cancelled = True
         if flight.child is not None and flight.number in flight.child.running:
             flight.child.stop(flight, cancelled=True, now=time.monotonic())
         elif flight.child is not None:
             flight.child.recall()
 
-    def _lost(self, lease: JobLease) -> None:
-        flight = self._holdings.flight_of(lease)
-        if flight is None:
-            return
-        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)
+    def _lost(self, flight: Flight) -> None:
+        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", flight.lease.id)
         if flight.message.fence:
             self._pool.kill([flight], KillReason.FENCED)

@@ -6,9 +6,10 @@ from typing import Final
 
 from holdfast.clock import Clock
 from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
+from holdfast.worker.admission import refused
+from holdfast.worker.decision import handed_back, momentary
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
-from holdfast.worker.intake import Intake
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.verdicts import Verdicts
@@ -25,13 +26,12 @@ class Holdings:
     `endings` counts how often jobs have left with a verdict.
     """
 
-    def __init__(self, keeper: Keeper, intake: Intake, *, clock: Clock, reporter: Reporter) -> None:
+    def __init__(self, keeper: Keeper, *, clock: Clock, reporter: Reporter) -> None:
         self.flights: set[Flight] = set()
         self.verdicts = Verdicts()
         self.unsettled = 0
         self.endings = 0
         self._keeper = keeper
-        self._intake = intake
         self._clock = clock
         self._reporter = reporter
         self._settle_by = 0.0
@@ -57,9 +57,13 @@ class Holdings:
         self._ended([flight])
         self.verdicts.add(settlement, flight.message.job)
 
+    def refuse(self, flight: Flight, problem: Exception) -> None:
+        """Settle a job that its child could not run."""
+        self.settle(flight, refused(flight.lease, problem, self._clock.now_us()))
+
     def cancel(self, flight: Flight) -> None:
         """Settle a job that was cancelled before it was started."""
-        self.settle(flight, Cancel(lease=flight.lease, record=self._intake.record(Outcome.CANCELLED)))
+        self.settle(flight, Cancel(lease=flight.lease, record=momentary(Outcome.CANCELLED, self._clock.now_us())))
 
     def hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
         """Let another worker have it: what it did here, if anything, counts for nothing."""
@@ -68,7 +72,8 @@ class Holdings:
             record = self.cut_short(flight, Outcome.INTERRUPTED, note=note).record()
             self.settle(flight, Release(lease=flight.lease, delay=delay, record=record))
         else:
-            self.settle(flight, self._intake.handed_back(flight.lease, note, delay=delay, unstarted=True))
+            now_us = self._clock.now_us()
+            self.settle(flight, handed_back(flight.lease, now_us, note, delay=delay, unstarted=True))
 
     def forsake(self, flight: Flight) -> None:
         """Let it go without a verdict: whether its lease still holds is not known, so nothing may be said about it."""

@@ -1,4 +1,4 @@
-"""`Supervisor`: the worker process. It fetches, verifies, renews and settles in batches; its children run the jobs.
+"""`Supervisor`: the worker process. It claims, admits, renews and settles in batches; its children run the jobs.
 
 One thread turns this loop and never waits for anybody: the `Exchanger` talks to the engine, the `Keeper` renews, the
 `Caretaker` does what is not urgent, and the `ProcessPool` holds the children. Each part of a turn has an object of its
@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from holdfast.clock import from_us
-from holdfast.errors import HandlerError, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
+from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backlog import Backlog
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
@@ -27,12 +28,12 @@ from holdfast.worker.correspondence import Correspondence
 from holdfast.worker.departure import FLUSH_S, Departure
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.ends import Ends
+from holdfast.worker.exchanger import Exchanger
 from holdfast.worker.executors.memory import resident_bytes
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
 from holdfast.worker.executors.process import Flight, Program
 from holdfast.worker.fencing import Fencing
 from holdfast.worker.holdings import SETTLE_LINGER_S, Holdings
-from holdfast.worker.intake import Intake, Refusal
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.mailbox import Mailbox
@@ -40,7 +41,7 @@ from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.systemd import Bulletin, Notifier
-from holdfast.worker.turns import Pace
+from holdfast.worker.turns import Pace, Turns
 
 EXCHANGE_S: Final = 0.004
 LIVE_WITHIN_S: Final = 10.0
@@ -56,7 +57,7 @@ class Supervisor:
         *,
         program: Program,
         registry: HandlerRegistry,
-        intake: Intake,
+        admission: Admission,
         retry: RetryPolicy,
         reporter: Reporter,
         options: WorkerOptions,
@@ -72,7 +73,6 @@ class Supervisor:
         self.turned_at = time.monotonic()
         self._engine = engine
         self._registry = registry
-        self._intake = intake
         self._version = version
         self._started_at = from_us(engine.clock.now_us())
         self._numbers = itertools.count(1)
@@ -82,13 +82,13 @@ class Supervisor:
         self._mailbox = Mailbox(self._selector)
         self._keeper = Keeper(engine)
         self._caretaker = self._make_caretaker()
-        self._holdings = Holdings(self._keeper, intake, clock=engine.clock, reporter=reporter)
+        self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
         self._backlog = Backlog()
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
         self._fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
         self._dispatcher = self._make_dispatcher()
-        self._correspondence = self._make_correspondence()
+        self._correspondence = self._make_correspondence(admission)
         self._departure = Departure(
             options,
             pool=self._pool,
@@ -110,7 +110,6 @@ class Supervisor:
             self._holdings,
             self._backlog,
             pace=self._pace,
-            intake=self._intake,
             retry=retry,
             on_progress=self._caretaker.progressed,
         )
@@ -134,18 +133,24 @@ class Supervisor:
             crash_limit=self._engine.policy.crash_limit,
         )
 
-    def _make_correspondence(self) -> Correspondence:
-        return Correspondence(
+    def _make_correspondence(self, admission: Admission) -> Correspondence:
+        exchanger = Exchanger(
             self._engine,
+            Turns(self.options.queues),
             session=self._session,
+            admission=admission,
             backoff=self.backoff,
+            on_claimed=self._hold,
+            on_answer=lambda answer: self._mailbox.post(lambda: self._correspondence.take(answer)),
+            fence_at=self._keeper.fence_at,
+        )
+        return Correspondence(
+            exchanger,
             holdings=self._holdings,
             dispatcher=self._dispatcher,
-            keeper=self._keeper,
-            mailbox=self._mailbox,
             reporter=self.reporter,
             options=self.options,
-            on_leases=self._admit,
+            on_admitted=self._take_in,
             on_problem=self._end_burst,
         )
 
@@ -304,28 +309,23 @@ class Supervisor:
         self._selector.close()
         self._mailbox.close()
 
-    def _admit(self, leases: Sequence[JobLease]) -> None:
-        """Take what was claimed into our hands; what may not run is settled at once."""
-        if not self.claimed:
-            self._caretaker.beat_now()  # people look at a worker when it begins
-        self.claimed += len(leases)
+    def _hold(self, leases: Sequence[JobLease]) -> None:
+        """Renew these from now on; called on the exchanger's thread, before they are admitted."""
         self._keeper.hold(leases, self._fencing)
         self.reporter.fetched(leases[0].queue, len(leases))
+
+    def _take_in(self, admitted: Admitted) -> None:
+        """Line up the jobs that may run; the refusals go to the engine with the next verdicts."""
+        if not self.claimed:
+            self._caretaker.beat_now()  # people look at a worker when it begins
+        self.claimed += len(admitted)
+        for refusal in admitted.refusals:
+            self._holdings.verdicts.add(refusal.settlement, refusal.job)
         now = time.monotonic()
-        flights: list[Flight] = []
-        for lease in leases:
-            message = self._intake.admit(lease)
-            if isinstance(message, Refusal):
-                self._holdings.verdicts.add(message.settlement, message.job)
-                continue
-            try:
-                self._registry.resolve_for(message.job, message.queue)
-            except HandlerError as problem:
-                self._holdings.verdicts.add(self._intake.refusal(lease, problem), message.job)
-                continue
-            flights.append(Flight(next(self._numbers), lease, message, now))
+        flights = [Flight(next(self._numbers), lease, message, now) for lease, message in admitted.runnable]
         self._holdings.flights.update(flights)
         self._backlog.add(flights)
+        self._fencing.admitted()
 
     def _end_burst(self, problem: Exception) -> None:
         """A burst ends with an error that nobody foresaw; a worker goes on a little later."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast.clock import MICROSECONDS
-from holdfast.values import Ack, AttemptRecord, JobLease, Outcome, Settlement
+from holdfast.values import AttemptRecord, JobLease, Outcome, Settlement
+from holdfast.worker.decision import succeeded
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
@@ -40,7 +41,7 @@ class Verdicts:
         for flight, frame in zip(flights, frames, strict=True):
             lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
             record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
-            self._successes.append(Ack(lease=lease, record=record))
+            self._successes.append(succeeded(lease, record))
             self._done.append(flight.message.job)
             durations.setdefault(lease.queue, []).append((ended_us - started_us) / MICROSECONDS)
         for queue, seconds in durations.items():

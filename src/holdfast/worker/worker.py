@@ -13,16 +13,10 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import QueueBackend, new_owner_token, new_session
 from holdfast.queues.signing import Signer
-from holdfast.values import (
-    ExecutionResult,
-    JobLease,
-    Settlement,
-    WorkerResult,
-    WorkerStatus,
-)
+from holdfast.values import ExecutionResult, JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
-from holdfast.worker.decision import decide, policy_of, status_of
-from holdfast.worker.intake import Intake, Refusal
+from holdfast.worker.decision import decide, handed_back, policy_of, status_of
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
 
@@ -48,7 +42,7 @@ class QueueWorker:
         self.backoff = EngineBackoff(clock)
         self._runtime = runtime
         self._session = new_session()
-        self._intake = Intake(signer, clock)
+        self._admission = Admission(signer, runtime.registry, clock)
         self._retry = retry
         self._keeper = Keeper(backend)
         self._running: JobLease | None = None
@@ -64,7 +58,7 @@ class QueueWorker:
             return EMPTY
         self.reporter.fetched(queue, 1)
         if unless is not None and unless():
-            return self._settle(None, self._intake.handed_back(leases[0]))
+            return self._settle(None, handed_back(leases[0], self.clock.now_us()))
         return self._process(leases[0])
 
     @property
@@ -94,28 +88,35 @@ class QueueWorker:
         self.close()
 
     def _process(self, lease: JobLease) -> WorkerResult:
-        message = self._intake.admit(lease)
-        if isinstance(message, Refusal):
-            return self._settle(message.job, message.settlement)
-        try:
-            result = self._run(message, lease)
-        except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
-            return self._settle(message.job, self._intake.refusal(lease, problem))
-        except KeyboardInterrupt:
-            self._settle(message.job, self._intake.handed_back(lease))
-            raise
-        return self._settle(message.job, decide(result, message, lease, policy_of(message, self._retry)))
-
-    def _run(self, message: JobMessage, lease: JobLease) -> ExecutionResult:
         def cancel() -> bool:
             return self._runtime.interrupt(lease.id, JobCancelRequested())
 
-        with self._keeper.holding(lease, on_cancel=cancel):
-            self._running = lease
-            try:
-                return self._runtime.run(message, lease)
-            finally:
-                self._running = None
+        try:
+            with self._keeper.holding(lease, on_cancel=cancel):
+                job, settlement = self._judged(lease)
+        except KeyboardInterrupt:
+            self._settle(None, handed_back(lease, self.clock.now_us()))
+            raise
+        return self._settle(job, settlement)
+
+    def _judged(self, lease: JobLease) -> tuple[str | None, Settlement]:
+        """Run the job if it may run. The handler it names, if that could be read, and how it is settled."""
+        admitted = self._admission.admit([lease])
+        for refusal in admitted.refusals:
+            return refusal.job, refusal.settlement
+        ((_, message),) = admitted.runnable
+        try:
+            result = self._run(message, lease)
+        except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
+            return message.job, refused(lease, problem, self.clock.now_us())
+        return message.job, decide(result, message, lease, policy_of(message, self._retry))
+
+    def _run(self, message: JobMessage, lease: JobLease) -> ExecutionResult:
+        self._running = lease
+        try:
+            return self._runtime.run(message, lease)
+        finally:
+            self._running = None
 
     def _settle(self, job: str | None, settlement: Settlement) -> WorkerResult:
         held = self._settle_until_answered(settlement)

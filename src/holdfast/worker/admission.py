@@ -1,0 +1,120 @@
+"""`Admission`: which claimed jobs may run, and how the others are settled. Every kind of worker uses it."""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from holdfast.clock import Clock
+from holdfast.codec import JobMessage
+from holdfast.errors import (
+    BadSignature,
+    CommandForbidden,
+    EnvelopeRejected,
+    HandlerForbidden,
+    HoldfastError,
+    NewerWire,
+    UnknownHandler,
+    UnknownKey,
+    UnknownMember,
+)
+from holdfast.handlers import HandlerRegistry
+from holdfast.queues.signing import Signer
+from holdfast.values import Abandon, Cancel, DeadReason, ErrorInfo, JobLease, Outcome, Release, Settlement
+from holdfast.worker.decision import momentary
+
+log = logging.getLogger("holdfast.worker")
+
+POSTPONE_S: Final = 60.0
+
+
+class WrongQueue(EnvelopeRejected):
+    """The message was signed for another queue or another job: it was moved or copied."""
+
+
+class Expired(HoldfastError):
+    """The job expired before it was claimed."""
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """A job that does not run: how it is settled, and the handler it names, if its message could be read."""
+
+    settlement: Settlement
+    job: str | None = None
+
+
+class Admitted(Struct, frozen=True, kw_only=True):
+    """A claimed batch, judged: the jobs that may run, each with its verified message, and the refused ones."""
+
+    runnable: Sequence[tuple[JobLease, JobMessage]] = ()
+    refusals: Sequence[Refusal] = ()
+
+    def __len__(self) -> int:
+        return len(self.runnable) + len(self.refusals)
+
+
+class Admission:
+    """Verifies a message before anything parses it, then checks its queue and id, its expiry and its handler.
+
+    It only reads what it was created with, so any thread may call it.
+    """
+
+    def __init__(self, signer: Signer, registry: HandlerRegistry, clock: Clock) -> None:
+        self._signer = signer
+        self._registry = registry
+        self._clock = clock
+
+    def admit(self, leases: Sequence[JobLease]) -> Admitted:
+        """Judge jobs that were claimed together. An error that one of them causes rejects that job alone."""
+        runnable: list[tuple[JobLease, JobMessage]] = []
+        refusals: list[Refusal] = []
+        for lease in leases:
+            job = None
+            try:
+                message = self._signer.open(lease.wire)
+                _check_place(message, lease)
+                job = message.job
+                _check_expiry(message, lease)
+                self._registry.resolve_for(job, message.queue)
+            except Exception as problem:
+                if not isinstance(problem, HoldfastError):
+                    log.exception("job %s could not be admitted", lease.id)
+                refusals.append(Refusal(settlement=refused(lease, problem, self._clock.now_us()), job=job))
+            else:
+                runnable.append((lease, message))
+        return Admitted(runnable=runnable, refusals=refusals)
+
+
+def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:
+    """The settlement of a job that cannot run: later if a deployment can fix it, otherwise never."""
+    error = ErrorInfo(type=type(problem).__name__, message=str(problem))
+    match problem:
+        case Expired():
+            return Cancel(lease=lease, reason="expired", expired=True, record=momentary(Outcome.EXPIRED, now_us))
+        case UnknownHandler() | UnknownKey() | NewerWire() | UnknownMember():
+            # Another worker of the queue may be able to run it: soon at first, then less and less often.
+            times_postponed = max(0, lease.delivery - lease.attempts - 1)
+            delay = min(POSTPONE_S, 2.0 ** min(times_postponed, 10))
+            return Release(lease=lease, delay=delay, record=momentary(Outcome.POSTPONED, now_us, error))
+        case BadSignature():
+            reason = DeadReason.BAD_SIGNATURE
+        case WrongQueue():
+            reason = DeadReason.WRONG_QUEUE
+        case HandlerForbidden() | CommandForbidden():
+            reason = DeadReason.HANDLER_FORBIDDEN
+        case _:
+            reason = DeadReason.UNDECODABLE
+    return Abandon(lease=lease, reason=reason, record=momentary(Outcome.REJECTED, now_us, error))
+
+
+def _check_place(message: JobMessage, lease: JobLease) -> None:
+    if message.queue != lease.queue:
+        raise WrongQueue(f"the message was signed for queue '{message.queue}', not for '{lease.queue}'")
+    if message.identifier != lease.id:
+        raise WrongQueue(f"the message was signed for job '{message.identifier}', not for '{lease.id}'")
+
+
+def _check_expiry(message: JobMessage, lease: JobLease) -> None:
+    if message.expires_at is not None and lease.claimed_at >= message.expires_at and not lease.ignore_expiry:
+        raise Expired
