@@ -41,6 +41,7 @@ from typing import Any, Final
 
 from bench_job import count_starts, probed
 from exchanging import by_driver, by_engine
+from holdfast.state.facts import Facts
 from holdfast.values import DEFAULT_QUEUE, JobState
 from holdfast.worker.executors.guardian import descendants, processes
 from measuring import LEDGERS, Figure, Site, Span, chunks, definitions, machine, ratio, report, say, take_turns
@@ -102,7 +103,7 @@ class EngineSite(Site):
     def enqueue(self, jobs: int) -> float:
         """Enqueue that many; jobs a second."""
         with self.application() as hf:
-            hf.backend().facts("anything")  # makes the tables, which is no part of it
+            Facts(hf.backend().state).of("anything")  # makes the tables, which is no part of it
             made = [definitions(chunk) for chunk in chunks(range(jobs))]
             began = time.perf_counter()
             for many in made:
@@ -143,7 +144,7 @@ class Bench:
     def enqueue_by_driver(self) -> float:
         site, jobs = self.site(self.plan.jobs), self.plan.jobs
         with site.application() as hf:
-            hf.backend().facts("anything")
+            Facts(hf.backend().state).of("anything")
             calls: list[list[Any]] = []
             for chunk in chunks(range(jobs)):
                 with heard(self.place) as said:
@@ -151,7 +152,7 @@ class Bench:
                 calls.append(said)
         self.place.empty()
         with site.application() as hf:
-            hf.backend().facts("anything")
+            Facts(hf.backend().state).of("anything")
             rate = jobs / said_again(self.place, calls)
             assert hf.backend().counts() == {DEFAULT_QUEUE: {JobState.PENDING: jobs}}
         site.remove()

@@ -20,9 +20,10 @@ from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_o
 from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.mysql import jobs as mysql
+from holdfast.queues.engines.mysql.lanes import mark_of
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import PostgresConnections
-from holdfast.queues.engines.postgres.records import numbers
+from holdfast.queues.engines.postgres.statements import numbers
 from holdfast.queues.engines.redis import jobs as redis_engine
 from holdfast.values import DEFAULT_QUEUE, Ack, AttemptRecord, JobLease, Outcome
 from servers import MariadbPlace, Place, PostgresPlace, RedisPlace
@@ -106,7 +107,7 @@ def _by_psycopg(place: PostgresPlace, jobs: int, batch: int) -> float:
                 "limit": batch,
                 "token": step.claim,
                 "lease": LEASE_US,
-                "gate": int.from_bytes(step.claim[:8], "big", signed=True),
+                "gate": int.from_bytes(step.claim[8:], "big", signed=True),
             },
             step,
         )
@@ -152,7 +153,7 @@ def _by_redis(place: RedisPlace, jobs: int, batch: int) -> float:
 
 
 def _by_pymysql(place: MariadbPlace, jobs: int, batch: int) -> float:
-    now, mark = time.time_ns() // 1000, mysql_connections.mark_of(DEFAULT_QUEUE)
+    now, mark = time.time_ns() // 1000, mark_of(DEFAULT_QUEUE)
     with place.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT seq FROM holdfast_jobs ORDER BY seq")
         seqs = [seq for (seq,) in cursor.fetchall()]

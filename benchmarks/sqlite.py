@@ -20,7 +20,7 @@ from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite import jobs as engine
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, AttemptRecord, Outcome, Settlement
@@ -30,7 +30,7 @@ BATCHES = (1, 10, 100)
 FILL_BATCH = 10_000
 
 
-def fill(backend: SqliteBackend, jobs: int) -> None:
+def fill(backend: SqliteEngine, jobs: int) -> None:
     """Accept that many waiting jobs."""
     definition = JobDefinition(handler="noop", payload=PAYLOAD)
     for start in range(0, jobs, FILL_BATCH):
@@ -38,7 +38,7 @@ def fill(backend: SqliteBackend, jobs: int) -> None:
         backend.accept([backend.envelopes.make(definition) for _ in many])
 
 
-def drain(backend: SqliteBackend, batch: int, jobs: int) -> float:
+def drain(backend: SqliteEngine, batch: int, jobs: int) -> float:
     """Seconds per job through the engine: settle one batch and claim the next in one transaction."""
     settlements: list[Settlement] = []
     done = 0
@@ -98,7 +98,7 @@ class Site:
     def __init__(self, directory: Path, waiting: int, finished: int) -> None:
         self.waiting, self.finished = waiting, finished
         path = directory / f"{waiting}-{finished}.db"
-        self.backend = SqliteBackend(path, EnvelopeFactory(Keyring([SigningKey.generate()])))
+        self.backend = SqliteEngine(path, EnvelopeFactory(Keyring([SigningKey.generate()])))
         if finished:
             fill(self.backend, finished)
             drain(self.backend, 1000, finished)

@@ -32,12 +32,13 @@ from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown, che
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware, around_enqueue, checked, named_middleware
 from holdfast.plaintext import abridged
-from holdfast.queues.addresses import check_room, engine_of, is_missing, redacted, sqlite_path
+from holdfast.queues.addresses import check_room, embedded_file, is_missing, kind_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, Signer, Unsigned
+from holdfast.state.facts import Facts
 from holdfast.values import DEFAULT_QUEUE, Backoff, BackoffStrategy, JobEnvelope, Progress, WorkerResult
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Holdfast:
 
     def _open(self, url: str) -> Opened:
         around = ExitStack()
-        if self._only_looks and engine_of(url) == "sqlite" and is_missing(sqlite_path(url)):
+        file = embedded_file(url)
+        if self._only_looks and file is not None and is_missing(file):
             return Opened(*self._factory(Unsigned(), only_looks=True).open(url), around)
         self._check_room(url)
         engine, signer = self._factory().open(url)
@@ -135,21 +137,22 @@ class Holdfast:
             _keep_out_of_version_control(self.project.data_directory)
         if isinstance(signer, Keyring):
             _compare_keys(engine, signer, self.settings.installation)
-        if engine_of(url) == "sync":
+        if kind_of(url).runs_inline:
             self._work_inline(engine, signer, around)
         return Opened(engine, signer, around)
 
     def _work_inline(self, engine: Engine, signer: Signer, around: ExitStack) -> None:
-        from holdfast.queues.engines.memory.sync import SyncBackend
+        from holdfast.queues.engines.memory.sync import SyncEngine
 
-        if isinstance(engine, SyncBackend):
+        if isinstance(engine, SyncEngine):
             inline = around.enter_context(self._worker(engine, signer))
             engine.attach(inline.process_once)
 
     def _check_room(self, url: str) -> None:
         """Refuse a file below directories that are not there; those of the default place are made."""
-        if url != self.project.default_url and engine_of(url) == "sqlite":
-            check_room(sqlite_path(url))
+        file = embedded_file(url)
+        if url != self.project.default_url and file is not None:
+            check_room(file)
 
     def _factory(self, signer: Signer | None = None, *, only_looks: bool = False) -> BackendFactory:
         settings = self.settings
@@ -395,7 +398,9 @@ class Holdfast:
                     f"a command job needs a payload like {{'argv': ['sleep', '2']}}: {problem}"
                 ) from None
             if not argv or argv[0] not in self.commands.allowed:
-                check_command(argv, self.commands.allowed | self.backend_for(definition.queue).facts(COMMAND_FACTS))
+                check_command(
+                    argv, self.commands.allowed | Facts(self.backend_for(definition.queue).state).of(COMMAND_FACTS)
+                )
 
     def handle(self, job_id: str, *, queue: str | None = None, returns: Any = Any) -> JobHandle[Any]:
         """The handle of a job, by its id; its result is read as this type.
@@ -631,7 +636,8 @@ def _keep_out_of_version_control(directory: Path) -> None:
 
 def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
     """Refuse keys that can verify nothing of what is here, if there is anything; remember the one that signs now."""
-    known = engine.facts(KEY_FACTS)
+    facts = Facts(engine.state)
+    known = facts.of(KEY_FACTS)
     ours = {key.fingerprint for key in keyring.keys}
     if known and not known & ours and engine.counts():
         raise ConfigError(
@@ -642,4 +648,4 @@ def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
         )
     signing = keyring.keys[0].fingerprint
     if signing not in known:
-        engine.add_facts(KEY_FACTS, [signing])
+        facts.add(KEY_FACTS, [signing])

@@ -18,6 +18,7 @@ HoldfastError
 ├── BackendError
 │   ├── BackendUnavailable      the engine cannot be reached or stays busy; nothing is known to have changed
 │   ├── IdConflict              the id is taken by a job with other content
+│   ├── StateConflict           a condition on shared state did not hold
 │   ├── NotSupported            the engine declares that it cannot do this
 │   ├── TransactionRefused      what was given as tx cannot carry the job
 │   ├── LeaseLost               the run is no longer its worker's to complete
@@ -131,6 +132,10 @@ class IdConflict(BackendError):
             "choose another id, or leave the id out and one is made"
         )
         self.job_id = job_id
+
+
+class StateConflict(BackendError):
+    """A condition on shared state did not hold, so nothing of the call was done; read the state again and decide."""
 
 
 class NotSupported(BackendError):

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.errors import JobCancelled, JobFailed, ResultGone, UnknownJob
 from holdfast.handlers.payload import decoder_of
-from holdfast.queues.contract import QueueInspector
+from holdfast.queues.contract import Engine
 from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome, Progress
 
 R_co = TypeVar("R_co", covariant=True)
@@ -20,7 +20,7 @@ SLOWEST_LOOK_S: Final = 0.1
 class JobHandle(Generic[R_co]):
     """One job, by its id. Every question goes to the engine; nothing is remembered here."""
 
-    def __init__(self, job_id: str, engine: QueueInspector, clock: Clock, *, returns: Any = Any) -> None:
+    def __init__(self, job_id: str, engine: Engine, clock: Clock, *, returns: Any = Any) -> None:
         self.id = job_id
         self._engine = engine
         self._clock = clock
@@ -123,7 +123,7 @@ class AsyncJobHandle(Generic[R_co]):
 class _Looking:
     """Looks at a job again and again: yields how long to pause before the next look, until `ended` is known."""
 
-    def __init__(self, job_id: str, engine: QueueInspector, clock: Clock, timeout: float | None) -> None:
+    def __init__(self, job_id: str, engine: Engine, clock: Clock, timeout: float | None) -> None:
         self._looks = self._look(job_id, engine, clock, timeout)
         self._ended: JobHistory | None = None
 
@@ -138,7 +138,7 @@ class _Looking:
         assert self._ended is not None  # noqa: S101 - for the type checkers: looking ends with it or raises
         return self._ended
 
-    def _look(self, job_id: str, engine: QueueInspector, clock: Clock, timeout: float | None) -> Generator[float]:
+    def _look(self, job_id: str, engine: Engine, clock: Clock, timeout: float | None) -> Generator[float]:
         give_up_at = None if timeout is None else clock.monotonic() + timeout
         pause = FIRST_LOOK_S
         while True:

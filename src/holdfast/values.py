@@ -3,9 +3,10 @@
 Those that come in crowds are hidden from the garbage collector (`gc=False`): plain data cannot make a cycle.
 """
 
+import re
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -203,50 +204,142 @@ class LeaseState(StrEnum):
     CANCEL_REQUESTED = "cancel-requested"
 
 
-class Ack(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+MAX_CELL_BYTES: Final = 1024 * 1024
+MAX_CELL_KEY_BYTES: Final = 1024
+MAX_CELL_TTL_S: Final = 100 * 366 * 86_400.0
+_kind_pattern = re.compile(r"[a-z][a-z0-9-]{0,62}")
+
+
+class Cell(Struct, frozen=True, kw_only=True):
+    """One small value in shared state. `version` grows with every write of its key, also across a drop or expiry, so
+    it can serve as a fence number.
+    """
+
+    kind: str
+    key: str
+    value: bytes
+    version: int
+    expires_in: float | None = None
+
+
+class Put(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Store a value under (kind, key), for `ttl` seconds or until it is dropped.
+
+    With `if_version`, only if the cell has that version; 0 means that there is no such cell.
+    """
+
+    kind: str
+    key: str
+    value: bytes = b""
+    ttl: float | None = None
+    if_version: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_cell(self.kind, self.key)
+        if len(self.value) > MAX_CELL_BYTES:
+            raise ValueError(f"cell '{self.kind}/{self.key}': {len(self.value):,} bytes exceed {MAX_CELL_BYTES:,}")
+        if self.ttl is not None and not 0 < self.ttl <= MAX_CELL_TTL_S:
+            raise ValueError(f"cell '{self.kind}/{self.key}': a ttl of {self.ttl} s is not between 0 and 100 years")
+
+
+class Drop(Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """Remove the cell under (kind, key); with `if_version`, only if it has that version."""
+
+    kind: str
+    key: str
+    if_version: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_cell(self.kind, self.key)
+
+
+Write: TypeAlias = Put | Drop
+
+
+def _check_cell(kind: str, key: str) -> None:
+    if not _kind_pattern.fullmatch(kind):
+        raise ValueError(f"{kind!r} is not a valid kind of cell: use lower-case letters, digits and '-', at most 63")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= MAX_CELL_KEY_BYTES or "\0" in key:
+        raise ValueError(f"{key[:80]!r} is not a valid key of a cell: 1 to {MAX_CELL_KEY_BYTES} bytes without NUL")
+
+
+class Spend(Struct, frozen=True, kw_only=True, gc=False):
+    """Ask a bucket for tokens: it refills at `per_s` and holds at most `burst`.
+
+    `reserve` grants all of them now and answers how long to wait before they may be used. Negative `tokens` are a
+    refund, which never fills a bucket above `burst`.
+    """
+
+    bucket: str
+    tokens: int
+    per_s: float
+    burst: int
+    reserve: bool = False
+
+    def __post_init__(self) -> None:
+        _check_cell("bucket", self.bucket)
+        if not 0 < self.per_s <= 1e6 or self.burst < 1:
+            raise ValueError(
+                f"bucket '{self.bucket}': {self.per_s} tokens a second with a burst of {self.burst} is not a rate; "
+                "a rate is above 0 and at most 1,000,000, a burst at least 1"
+            )
+
+
+class Spent(Struct, frozen=True, kw_only=True, gc=False):
+    """How many tokens were granted, and in how many seconds the next one is free (or, reserved, these are)."""
+
+    tokens: int
+    wait_s: float
+
+
+class _Settled(Struct, frozen=True, kw_only=True):
+    """What every settlement carries. A settlement that is applied also applies its `writes`, which have no condition,
+    and accepts its `enqueues`, in the same commit; a refused one does neither, and a repeated one does nothing twice.
+    """
+
+    lease: JobLease
+    record: AttemptRecord | None = None
+    writes: tuple[Write, ...] = ()
+    enqueues: tuple[JobEnvelope, ...] = ()
+
+
+class Ack(_Settled, frozen=True, kw_only=True, gc=False, tag=True):
     """The handler returned."""
 
-    lease: JobLease
-    record: AttemptRecord | None = None
 
-
-class Nack(Struct, frozen=True, kw_only=True, tag=True):
+class Nack(_Settled, frozen=True, kw_only=True, tag=True):
     """The run failed and shall be retried after `delay`: one attempt more."""
 
-    lease: JobLease
     delay: float = 0.0
-    record: AttemptRecord | None = None
 
 
-class Release(Struct, frozen=True, kw_only=True, tag=True):
+class Release(_Settled, frozen=True, kw_only=True, tag=True):
     """Give the job back; costs no attempt.
 
     `crashed` counts as a delivery that ended without a verdict; `unstarted` says nothing about the job, and leaves
     that count as it is.
     """
 
-    lease: JobLease
     delay: float = 0.0
     crashed: bool = False
     unstarted: bool = False
-    record: AttemptRecord | None = None
 
 
-class Abandon(Struct, frozen=True, kw_only=True, tag=True):
+class Abandon(_Settled, frozen=True, kw_only=True, tag=True):
     """Make the job a dead letter: kept, with its reason."""
 
-    lease: JobLease
     reason: DeadReason
-    record: AttemptRecord | None = None
 
 
-class Cancel(Struct, frozen=True, kw_only=True, tag=True):
+class Cancel(_Settled, frozen=True, kw_only=True, tag=True):
     """End the job as cancelled. `expired`: it was too late to start it, so replaying it asks for `ignore_expiry`."""
 
-    lease: JobLease
     reason: str = ""
     expired: bool = False
-    record: AttemptRecord | None = None
 
 
 Settlement: TypeAlias = Ack | Nack | Release | Abandon | Cancel

@@ -1,16 +1,16 @@
 """Labs on real servers, one of each kind for this process, under a clock that obeys."""
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import psycopg
 
 from holdfast.clock import Clock
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
-from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.mysql.engine import MysqlEngine
+from holdfast.queues.engines.postgres.engine import PostgresEngine
+from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 
@@ -19,7 +19,7 @@ from ..servers.postgres import postgres_for_laws
 from ..servers.redis import redis_for_laws
 
 _numbers = itertools.count(1)
-MYSQL_TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "facts", "workers")
+MYSQL_TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets")
 
 
 def new_prefix() -> str:
@@ -28,7 +28,7 @@ def new_prefix() -> str:
 
 
 @contextmanager
-def postgres_lab(backend: type[PostgresBackend] = PostgresBackend) -> Generator[Lab]:
+def postgres_lab(backend: type[PostgresEngine] = PostgresEngine) -> Generator[Lab]:
     """A lab with tables of its own."""
     server = postgres_for_laws()
     assert server.clock is not None
@@ -45,7 +45,7 @@ def postgres_lab(backend: type[PostgresBackend] = PostgresBackend) -> Generator[
 
 
 @contextmanager
-def mysql_lab(backend: type[MysqlBackend] = MysqlBackend, *, options: str = "") -> Generator[Lab]:
+def mysql_lab(backend: Callable[..., MysqlEngine] = MysqlEngine, *, options: str = "") -> Generator[Lab]:
     """A lab with empty tables; to make new ones for each would take longer than most clauses."""
     server = mariadb_for_laws()
     assert server.clock is not None
@@ -63,7 +63,7 @@ def mysql_lab(backend: type[MysqlBackend] = MysqlBackend, *, options: str = "") 
 
 
 @contextmanager
-def redis_lab(backend: type[RedisBackend] = RedisBackend, *, prefix: str | None = None) -> Generator[Lab]:
+def redis_lab(backend: type[RedisEngine] = RedisEngine, *, prefix: str | None = None) -> Generator[Lab]:
     """A lab with keys of its own."""
     server = redis_for_laws()
     assert server.clock is not None

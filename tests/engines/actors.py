@@ -16,7 +16,7 @@ from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.engines.sqlite import jobs as sqlite
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
 
 from ..faults.processes import DEADLINE_S
@@ -81,7 +81,7 @@ def verdict(dice: random.Random, lease: JobLease) -> Settlement:
     return Release(lease=lease) if luck < 0.2 else Ack(lease=lease)
 
 
-def settle(backend: SqliteBackend, settlements: list[Settlement]) -> list[str]:
+def settle(backend: SqliteEngine, settlements: list[Settlement]) -> list[str]:
     """The ids of those whose acknowledgement was believed."""
     answers = backend.settle(settlements)
     return [one.lease.id for one, held in zip(settlements, answers, strict=True) if held and isinstance(one, Ack)]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, JobLease
@@ -22,9 +22,9 @@ _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 
 
 def opened(
     url: str, prefix: str, *, lease_s: float = 60.0, crash_limit: int = 1000, clock: Clock = SYSTEM_CLOCK
-) -> MysqlBackend:
+) -> MysqlEngine:
     policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit)
-    return MysqlBackend(url, _envelopes, policy=policy, clock=clock, prefix=prefix)
+    return MysqlEngine(url, _envelopes, policy=policy, clock=clock, prefix=prefix)
 
 
 def hammer(url: str, prefix: str, name: str, rounds: str) -> None:
@@ -83,7 +83,7 @@ def fork(url: str, prefix: str) -> None:
         backend.accept([job("after")])
 
 
-def connection_id(backend: MysqlBackend) -> int:
+def connection_id(backend: MysqlEngine) -> int:
     found: int = backend.connections.run(lambda session: session.one("SELECT CONNECTION_ID()"))[0]
     return found
 

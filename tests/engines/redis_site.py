@@ -6,7 +6,7 @@ from typing import Any
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import JobEnvelope
@@ -15,9 +15,9 @@ PREFIX = "holdfast_"
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the tests, thirty-two b")]))
 
 
-def opened(url: str, *, clock: Clock = SYSTEM_CLOCK, prefix: str = PREFIX) -> RedisBackend:
+def opened(url: str, *, clock: Clock = SYSTEM_CLOCK, prefix: str = PREFIX) -> RedisEngine:
     """A handle on the server."""
-    return RedisBackend(url, _envelopes, clock=clock, prefix=prefix)
+    return RedisEngine(url, _envelopes, clock=clock, prefix=prefix)
 
 
 def job(id: str | None = None, *, queue: str = "default", size: int = 0, delay: float | None = None) -> JobEnvelope:
@@ -32,7 +32,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     """Every index says what the records say, and nothing else is there."""
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
-    expected = {"schema", "number", "queues", "lengths", "pauses", "workers", "completions"}
+    expected = {"schema", "number", "queues", "lengths", "pauses", "completions", "expiries", "buckets"}
     members: Counter[tuple[str, str]] = Counter()
     completed: Counter[tuple[str, float, str]] = Counter()
     held: dict[str, dict[str, float]] = {}
@@ -65,7 +65,8 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     assert delivered <= _again(client, base, keys) <= waiting
     _check_claims(client, base, keys, held)
     _check_completed(client, base, keys, completed)
-    aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "facts:", "worker:")
+    _check_cells(client, base, keys)
+    aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "cells:", "keys:")
     surplus = {key for key in keys - expected if not key.startswith(aids)}
     assert not surplus, f"left behind: {sorted(surplus)}"
 
@@ -108,6 +109,22 @@ def _check_completed(client: Any, base: str, keys: set[str], completed: Counter[
     assert found == completed
     counted = {queue.decode(): int(number) for queue, number in client.hgetall(f"{base}completions").items()}
     assert {queue: number for queue, number in counted.items() if number} == Counter(queue for queue, _, _ in completed)
+
+
+def _check_cells(client: Any, base: str, keys: set[str]) -> None:
+    """Every cell is among the keys of its kind, and if it expires, where it will be swept."""
+    kinds = {key.removeprefix("cells:") for key in keys if key.startswith("cells:")}
+    assert {key.removeprefix("keys:") for key in keys if key.startswith("keys:")} == kinds
+    expiring: dict[str, float] = {}
+    for kind in kinds:
+        cells = client.hgetall(f"{base}cells:{kind}")
+        assert client.zrange(f"{base}keys:{kind}", 0, -1) == sorted(cells)
+        for key, stored in cells.items():
+            version, expires, _ = stored.split(b" ", 2)
+            if expires:
+                expiring[f"{kind} {key.decode()}"] = max(int(expires), int(version) + 1)
+    found = client.zrange(f"{base}expiries", 0, -1, withscores=True)
+    assert {name.decode(): score for name, score in found} == expiring
 
 
 def _again(client: Any, base: str, keys: set[str]) -> set[tuple[str, str]]:

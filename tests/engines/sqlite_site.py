@@ -12,13 +12,14 @@ from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, LeasePolicy
 from holdfast.queues.engines.sqlite import connections as sqlite_file
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
+from holdfast.queues.engines.sqlite.migrations import migrations
 from holdfast.queues.engines.tables.migrations import Migration
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope
 
-TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "facts", "progress", "workers", "live_output"}
+TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "progress", "live_output", "cells", "buckets"}
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
 
 
@@ -58,17 +59,17 @@ def opened(
     retain_completed_s: float = DEFAULT_RETAIN_COMPLETED_S,
     clock: Clock = SYSTEM_CLOCK,
     prefix: str = "holdfast_",
-) -> Generator[SqliteBackend]:
+) -> Generator[SqliteEngine]:
     """A handle on the file, closed at the end."""
     policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit, retain_completed_s=retain_completed_s)
-    with SqliteBackend(path, _envelopes, policy=policy, clock=clock, prefix=prefix) as backend:
+    with SqliteEngine(path, _envelopes, policy=policy, clock=clock, prefix=prefix) as backend:
         yield backend
 
 
 @contextmanager
 def with_old_schema(newest: int) -> Generator[None]:
     """Inside, files are made as a version of Holdfast made them that knew the schema only up to this number."""
-    every = sqlite_file.migrations
+    every = migrations
 
     def older(prefix: str) -> Sequence[Migration]:
         return [step for step in every(prefix) if step.number <= newest]

@@ -5,10 +5,10 @@ from collections.abc import Generator
 import pytest
 
 from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
-from holdfast.queues.engines.redis.jobs import RedisBackend
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.mysql.engine import MysqlEngine
+from holdfast.queues.engines.postgres.engine import PostgresEngine
+from holdfast.queues.engines.redis.engine import RedisEngine
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import (
@@ -87,15 +87,15 @@ def printing(engine: Engine, number: int) -> list[JobLease]:
 def outputs_in(engine: Engine) -> int:
     """How many reports the engine keeps, looked up behind its back."""
     match engine:
-        case SqliteBackend():
+        case SqliteEngine():
             return int(engine.file.read(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))
-        case PostgresBackend():
+        case PostgresEngine():
             statement = engine.connections.sql(COUNT.format("holdfast."))
             return int(engine.connections.run(lambda one: one.execute(statement).fetchall())[0][0])
-        case MysqlBackend():
+        case MysqlEngine():
             text = engine.connections.sql(COUNT.format("holdfast_"))
             return int(engine.connections.run(lambda session: session.rows(text))[0][0])
-        case RedisBackend():
+        case RedisEngine():
             call, base = engine.connections.call, engine.connections.base
             names = [name for key in call("KEYS", f"{base}told:*") for name in call("HKEYS", key)]
             return sum(name.startswith(b"output:") for name in names)

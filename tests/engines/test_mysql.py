@@ -15,14 +15,16 @@ import pytest
 from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew, StateConflict
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.mysql import jobs as mysql
+from holdfast.queues.engines.mysql import state as mysql_state
 from holdfast.queues.engines.mysql.address import MysqlAddress
-from holdfast.queues.engines.mysql.connections import Session, mark_of
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.mysql.connections import Session
+from holdfast.queues.engines.mysql.engine import MysqlEngine
+from holdfast.queues.engines.mysql.lanes import mark_of
 from holdfast.queues.engines.mysql.migrations import migrations
 from holdfast.values import (
     Ack,
@@ -35,7 +37,9 @@ from holdfast.values import (
     Nack,
     Outcome,
     Progress,
+    Put,
     Settlement,
+    Spend,
 )
 
 from ..faults.processes import Programs, stopped, until
@@ -61,7 +65,7 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def backend(server: MariadbServer, prefix: str) -> Iterator[MysqlBackend]:
+def backend(server: MariadbServer, prefix: str) -> Iterator[MysqlEngine]:
     with opened(server.url, prefix) as backend:
         yield backend
 
@@ -73,7 +77,7 @@ def stranger(server: MariadbServer) -> Generator[Cursor]:
         yield cursor
 
 
-def claim(backend: MysqlBackend, limit: int = 10) -> list[JobLease]:
+def claim(backend: MysqlEngine, limit: int = 10) -> list[JobLease]:
     return backend.claim("default", limit, owner_token=new_owner_token(new_session()))
 
 
@@ -113,7 +117,7 @@ def status(cursor: Cursor, name: str) -> int:
 # What a connection is like.
 
 
-def test_a_connection_reads_what_is_committed_in_utc_and_counts_what_it_finds(backend: MysqlBackend) -> None:
+def test_a_connection_reads_what_is_committed_in_utc_and_counts_what_it_finds(backend: MysqlEngine) -> None:
     asked = "SELECT @@time_zone, @@autocommit, @@character_set_connection, @@wait_timeout"
     assert backend.connections.run(lambda session: session.one(asked)) == ("+00:00", 1, "utf8mb4", 60)
     # MariaDB and MySQL call it by different names.
@@ -141,11 +145,17 @@ def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> 
         assert backend.report_progress([(first, Progress(done=1))]) == [True]
         assert backend.report_output([(first, LiveOutput(text="a"))]) == [True]
         assert backend.lease_states([first]) == [LeaseState.HELD]
-        assert backend.settle([Ack(lease=first), Nack(lease=second, delay=60)]) == [True, True]
+        done = Ack(lease=first, writes=(Put(kind="lock", key="c", ttl=60),))
+        assert backend.settle([done, Nack(lease=second, delay=60)]) == [True, True]
         backend.wait_for_work(["default"], 0)
         backend.cancel("c")
         backend.replay("c")
         backend.pause("mail")
+        lock = Put(kind="lock", key="a", ttl=60, if_version=0)
+        assert [backend.state.write([lock]) is None for _ in range(2)] == [False, True]
+        backend.accept([], writes=[Put(kind="lock", key="b", ttl=60)])
+        assert backend.state.spend([Spend(bucket="a", tokens=1, per_s=1, burst=1)])[0].tokens == 1
+        assert [cell.key for cell in backend.state.read("lock")] == ["a", "b", "c"]
         assert len(backend.find(JobFilter()).jobs) == 3
         assert (backend.get("a") is None, backend.reap_expired(), backend.prune()) == (False, 0, 0)
         assert backend.counts() == {"default": {JobState.COMPLETED: 1, JobState.FAILED: 1, JobState.PENDING: 1}}
@@ -154,7 +164,7 @@ def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> 
 # What a verb looks at.
 
 
-def test_no_verb_walks_through_what_it_does_not_want(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_no_verb_walks_through_what_it_does_not_want(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     for start in range(0, 3000, 1000):
         backend.accept([job(f"job-{number}", delay=number % 2 * 60) for number in range(start, start + 1000)])
     backend.settle([Ack(lease=lease) for lease in claim(backend, 500)])
@@ -186,10 +196,118 @@ def test_no_verb_walks_through_what_it_does_not_want(backend: MysqlBackend, serv
                 assert "Using index for group-by" in extra[0], plan
 
 
+def test_no_verb_of_shared_state_walks_through_it(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
+    keys = [f"key{number:04}" for number in range(3000)]
+    backend.state.write([Put(kind="thing", key=key, ttl=60) for key in keys])
+    backend.state.spend([Spend(bucket=key, tokens=1, per_s=0.01, burst=9) for key in keys])
+    some: dict[str, object] = {
+        "kind": "thing",
+        "keys": keys[:50],
+        "names": keys[:50],
+        "now": 2**62,
+        "after": "key1",
+        "limit": 50,
+    }
+    queries: list[tuple[str, tuple[object, ...] | dict[str, object], str | None]] = [
+        (mysql_state.READ, some, "PRIMARY"),
+        (mysql_state.READ_THESE, some, "PRIMARY"),
+        (mysql_state.LOCKED_CELLS, ("thing", keys[:50]), "PRIMARY"),
+        (mysql_state.LOCKED_BUCKETS, (keys[:50],), "PRIMARY"),
+        (mysql_state.EXPIRED_CELLS, some, "by_expiry"),
+        (mysql_state.DELETE_CELLS, some, "PRIMARY"),
+        (mysql_state.FULL_BUCKETS, some, "by_time"),
+        (mysql_state.DELETE_BUCKETS, some, "PRIMARY"),
+    ]
+    with stranger(server) as cursor:
+        cursor.execute(f"ANALYZE TABLE {prefix}cells, {prefix}buckets")
+        for statement, values, index in queries:
+            cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + backend.connections.sql(statement), values)
+            columns = [column[0] for column in cursor.description]
+            [plan] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            assert plan["key"] == index, plan
+            assert "filesort" not in (plan["Extra"] or ""), plan
+        cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + backend.connections.sql(mysql_state.OLDEST))
+        assert sum("Select tables optimized away" in str(row) for row in cursor.fetchall()) == 2
+
+
+# How often a verb asks the server.
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that are sent from now on."""
+    statements: list[str] = []
+    execute = Cursor.execute
+
+    def note(self: Cursor, query: str, args: tuple[object, ...] | None = None) -> int:
+        statements.append(query)
+        return execute(self, query, args)
+
+    monkeypatch.setattr(Cursor, "execute", note)
+    return statements
+
+
+def test_shared_state_is_asked_for_in_as_few_statements_as_it_takes(backend: MysqlEngine, asked: list[str]) -> None:
+    backend.create_schema()
+    put = Put(kind="thing", key="a", ttl=60)
+    spend = Spend(bucket="a", tokens=1, per_s=0.01, burst=9)
+    verbs: list[tuple[int, Callable[[], object]]] = [
+        (1, lambda: backend.state.write([put])),
+        (1, lambda: backend.state.read("thing")),
+        (1, lambda: backend.state.read("thing", ["a"])),
+        (5, lambda: backend.state.write([put, Put(kind="thing", key="b", if_version=0)])),
+        (5, lambda: backend.state.spend([spend, spend])),
+        (1, lambda: backend.state.sweep()),
+    ]
+    for number, verb in verbs:
+        asked.clear()
+        verb()
+        assert len(asked) == number, asked
+
+
+def test_what_a_settlement_carries_costs_one_statement_for_all_writes_and_one_for_all_jobs(
+    backend: MysqlEngine, asked: list[str]
+) -> None:
+    record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=1, ended_us=2)
+
+    def settle(*, with_writes: bool = False, with_jobs: bool = False) -> int:
+        backend.accept([job() for _ in range(3)], None)
+        settlements = [
+            Ack(
+                lease=lease,
+                record=record,
+                writes=tuple(Put(kind="thing", key=f"{lease.id}{n}") for n in range(2)) if with_writes else (),
+                enqueues=(job(queue="next"),) if with_jobs else (),
+            )
+            for lease in claim(backend)
+        ]
+        asked.clear()
+        assert backend.settle(settlements) == [True, True, True]
+        return len(asked)
+
+    plain = settle()
+    assert plain == 5
+    assert settle(with_writes=True) == plain + 1
+    assert settle(with_jobs=True) == plain + 1
+
+
 # Who waits for whom.
 
 
-def test_a_claim_passes_over_what_another_has_locked(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_claims_of_one_worker_pass_different_gates(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
+    """Their tokens begin alike: with the worker's session."""
+    backend.accept([job("a")])
+    with stranger(server) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"SELECT 1 FROM {prefix}gates WHERE gate = 1 FOR UPDATE")
+        [lease] = backend.claim("default", 1, owner_token="01" * 15 + "02")
+        waiting = Aside(lambda: backend.exchange([Ack(lease=lease)], "default", 1, owner_token="02" * 15 + "01"))
+        until(lambda: waiting_for_locks(cursor), "the claim to wait for its gate")
+        cursor.execute("COMMIT")
+        assert waiting.answer() == ([True], [])
+
+
+def test_a_claim_passes_over_what_another_has_locked(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.accept([job("a"), job("b")])
     with stranger(server) as cursor:
         cursor.execute("BEGIN")
@@ -213,7 +331,7 @@ def test_where_nobody_can_be_passed_over_a_claim_waits_and_takes_what_is_left(
         assert not backend.connections.skips_locked
 
 
-def test_a_server_that_does_not_know_skip_locked_is_found_out(backend: MysqlBackend) -> None:
+def test_a_server_that_does_not_know_skip_locked_is_found_out(backend: MysqlEngine) -> None:
     sql = backend.connections.sql
     backend.connections.sql = lambda statement: sql(statement).replace("SKIP LOCKED", "SKIP WHAT")
     backend.create_schema()
@@ -239,7 +357,7 @@ def test_a_verdict_that_waited_until_its_lease_had_ended_is_refused(server: Mari
         assert backend.counts() == {"default": {JobState.PROCESSING: 2}}
 
 
-def test_a_deadlock_is_not_the_callers_problem(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_a_deadlock_is_not_the_callers_problem(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.accept([job("a"), job("b")])
     a, b = claim(backend)
     with stranger(server) as cursor, stranger(server) as watcher:
@@ -258,7 +376,7 @@ def test_a_deadlock_is_not_the_callers_problem(backend: MysqlBackend, server: Ma
 
 
 def test_a_lock_that_takes_too_long_is_tried_again(
-    backend: MysqlBackend, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    backend: MysqlEngine, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient = re.sub(r"innodb_lock_wait_timeout = \d+", "innodb_lock_wait_timeout = 0", mysql_connections.PREPARE[1])
     monkeypatch.setattr(mysql_connections, "PREPARE", (mysql_connections.PREPARE[0], impatient))
@@ -275,7 +393,7 @@ def test_a_lock_that_takes_too_long_is_tried_again(
 
 
 def test_a_lock_that_is_never_let_go_of_is_an_engine_that_is_not_available(
-    backend: MysqlBackend, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+    backend: MysqlEngine, server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient = re.sub(r"innodb_lock_wait_timeout = \d+", "innodb_lock_wait_timeout = 0", mysql_connections.PREPARE[1])
     monkeypatch.setattr(mysql_connections, "PREPARE", (mysql_connections.PREPARE[0], impatient))
@@ -288,6 +406,27 @@ def test_a_lock_that_is_never_let_go_of_is_an_engine_that_is_not_available(
         with pytest.raises(BackendUnavailable, match="stayed busy"):
             backend.ack(lease)
     assert backend.ack(lease)
+
+
+def test_a_job_that_others_are_enqueueing_is_enqueued_once_by_a_settlement(
+    backend: MysqlEngine, server: MariadbServer
+) -> None:
+    backend.accept([job("a"), job("b")])
+    same, other = claim(backend)
+    known = job("known", queue="next")
+    with server.connect("holdfast") as connection, stranger(server) as watcher:
+        for lease, enqueued, id in ((same, known, "known"), (other, job("new", queue="next", size=9), "new")):
+            connection.begin()
+            backend.accept([known if id == "known" else job("new", queue="next", size=8)], connection)
+            settling = Aside(partial(backend.settle, [Ack(lease=lease, enqueues=(enqueued,))]))
+            until(lambda: waiting_for_locks(watcher), "the settlement to wait")
+            connection.commit()
+            answer = settling.answer()
+            assert isinstance(answer, IdConflict) if id == "new" else answer == [True]
+    assert backend.counts() == {
+        "default": {JobState.COMPLETED: 1, JobState.PROCESSING: 1},
+        "next": {JobState.PENDING: 2},
+    }
 
 
 def test_many_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_twice(
@@ -334,7 +473,7 @@ def packets_of(server: MariadbServer, size: int) -> Generator[None]:
             cursor.execute("SET GLOBAL max_allowed_packet = %s", (before,))
 
 
-def test_a_batch_is_cut_into_what_the_server_takes(backend: MysqlBackend, server: MariadbServer) -> None:
+def test_a_batch_is_cut_into_what_the_server_takes(backend: MysqlEngine, server: MariadbServer) -> None:
     record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=1, ended_us=2)
     backend.create_schema()
     backend.close()
@@ -351,7 +490,7 @@ def test_a_batch_is_cut_into_what_the_server_takes(backend: MysqlBackend, server
         backend.close()
 
 
-def test_many_verdicts_with_much_to_tell_fit(backend: MysqlBackend) -> None:
+def test_many_verdicts_with_much_to_tell_fit(backend: MysqlEngine) -> None:
     numbers = [f"job{number:04}" for number in range(1200)]
     backend.accept([job(id) for id in numbers])
     leases = claim(backend, 1200)
@@ -363,7 +502,7 @@ def test_many_verdicts_with_much_to_tell_fit(backend: MysqlBackend) -> None:
 # What it survives.
 
 
-def test_connections_that_were_killed_are_opened_again(backend: MysqlBackend, server: MariadbServer) -> None:
+def test_connections_that_were_killed_are_opened_again(backend: MysqlEngine, server: MariadbServer) -> None:
     backend.accept([job("a")])
     for verb in (lambda: claim(backend), lambda: backend.counts()):
         with stranger(server) as cursor:
@@ -372,7 +511,7 @@ def test_connections_that_were_killed_are_opened_again(backend: MysqlBackend, se
 
 
 def test_a_connection_the_server_closed_for_being_idle_is_opened_again(
-    backend: MysqlBackend, server: MariadbServer
+    backend: MysqlEngine, server: MariadbServer
 ) -> None:
     backend.accept([job("a")])
     idle = connection_id(backend)
@@ -385,7 +524,7 @@ def test_a_connection_the_server_closed_for_being_idle_is_opened_again(
 
 
 def test_a_transaction_whose_connection_dies_is_repeated_as_a_whole(
-    backend: MysqlBackend, server: MariadbServer, prefix: str
+    backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     backend.create_schema()
     runs: list[int] = []
@@ -402,6 +541,22 @@ def test_a_transaction_whose_connection_dies_is_repeated_as_a_whole(
     with stranger(server) as cursor:
         cursor.execute(f"SELECT gate FROM {prefix}gates WHERE gate >= 1000")
         assert cursor.fetchall() == ((1001,),)
+
+
+def test_what_may_have_been_committed_is_not_done_again_if_that_would_matter(
+    backend: MysqlEngine, server: MariadbServer
+) -> None:
+    backend.create_schema()
+    runs: list[int] = []
+
+    def work(session: Session) -> None:
+        runs.append(session.one("SELECT CONNECTION_ID()")[0])
+        with stranger(server) as cursor:
+            cursor.execute("KILL %s", (runs[0],))
+
+    with pytest.raises(BackendUnavailable):
+        backend.connections.transact(work, repeats=False)
+    assert len(runs) == 1
 
 
 def test_a_server_that_was_killed_and_started_again_has_every_job(prefix: str) -> None:
@@ -448,7 +603,7 @@ def test_a_server_that_stands_still_is_not_available_until_it_goes_on(server: Ma
         until(is_claimed, "the server to serve again")
 
 
-def test_a_server_that_only_reads_is_not_available(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_a_server_that_only_reads_is_not_available(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.accept([job("a")])
     with stranger(server) as cursor:
         cursor.execute("CREATE USER IF NOT EXISTS clerk@'%'")
@@ -508,7 +663,7 @@ class JobTimeout(BaseException):
 
 
 def test_a_call_cut_off_in_the_middle_leaves_nothing_behind(
-    backend: MysqlBackend, server: MariadbServer, prefix: str
+    backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     backend.create_schema()
 
@@ -524,7 +679,7 @@ def test_a_call_cut_off_in_the_middle_leaves_nothing_behind(
     assert len(claim(backend)) == 1
 
 
-def test_threads_share_one_engine(backend: MysqlBackend) -> None:
+def test_threads_share_one_engine(backend: MysqlEngine) -> None:
     backend.accept([job() for _ in range(60)])
 
     def drain() -> int:
@@ -551,22 +706,37 @@ def test_many_who_create_the_tables_at_once_create_them_once(server: MariadbServ
         one.close()
 
 
-def test_a_migration_that_was_cut_off_is_completed(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_a_migration_that_was_cut_off_is_completed(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.accept([job("a")])
     with stranger(server) as cursor:
         cursor.execute(f"DELETE FROM {prefix}schema")
-        cursor.execute(f"DROP TABLE {prefix}workers")
+        cursor.execute(f"DROP TABLE {prefix}buckets")
         cursor.execute(f"DELETE FROM {prefix}gates WHERE gate > 7")
     with pytest.raises(BackendError, match="has schema 0"):
         backend.check()
     backend.create_schema()
     backend.check()
     assert [lease.id for lease in claim(backend)] == ["a"]
-    assert list(backend.workers()) == []
+    assert backend.state.sweep() == 0
+
+
+def test_facts_become_cells_also_if_that_was_cut_off(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
+    statements = [one for step in migrations(prefix) for one in step.sql.split(";\n") if one.strip()]
+    [dropped] = [place for place, text in enumerate(statements) if text.endswith(f"DROP TABLE IF EXISTS {prefix}facts")]
+    facts = ["one", "two"]
+    with stranger(server) as cursor:
+        for statement in statements[: dropped + 1]:
+            if "SELECT kind, fact" in statement:
+                cursor.executemany(f"INSERT INTO {prefix}facts VALUES ('signing-key', %s)", [(fact,) for fact in facts])
+            cursor.execute(statement)
+        backend.create_schema()
+        assert [cell.key for cell in backend.state.read("signing-key")] == facts
+        cursor.execute("SHOW TABLES LIKE %s", (f"{prefix}%",))
+        assert not {f"{prefix}facts", f"{prefix}workers"} & {name for (name,) in cursor.fetchall()}
 
 
 def test_a_table_of_another_program_is_not_taken_for_ours(
-    backend: MysqlBackend, server: MariadbServer, prefix: str
+    backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     with stranger(server) as cursor:
         cursor.execute(f"CREATE TABLE {prefix}jobs (id int)")
@@ -578,7 +748,7 @@ def test_a_table_of_another_program_is_not_taken_for_ours(
     assert backend.accept([job("a")])[0].created
 
 
-def test_a_newer_schema_is_refused(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_a_newer_schema_is_refused(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.create_schema()
     with stranger(server) as cursor:
         cursor.execute(f"INSERT INTO {prefix}schema VALUES (999, 0)")
@@ -627,6 +797,38 @@ def test_an_address_says_everything_but_the_password() -> None:
     assert MysqlAddress.of("mysql://localhost/jobs?tls_ca=/ca.pem").tls == "verify"
 
 
+# A caller's transaction.
+
+
+def test_the_writes_of_a_callers_transaction_go_by_what_is_committed_and_by_universal_time(
+    backend: MysqlEngine, server: MariadbServer
+) -> None:
+    written = backend.state.write([Put(kind="thing", key="a")])
+    assert written is not None
+    with server.connect("holdfast") as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+05:30'")
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+        if cursor.fetchall():
+            cursor.execute("SET SESSION innodb_snapshot_isolation = OFF")
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        assert backend.accept([job("a")], connection)[0].created
+        [current] = backend.state.write([Put(kind="thing", key="a", value=b"new")]) or []
+
+        def put(version: int) -> Put:
+            return Put(kind="thing", key="a", value=b"mine", ttl=60, if_version=version)
+
+        with pytest.raises(StateConflict):
+            backend.accept([job("b")], connection, writes=[Put(kind="thing", key="b"), put(written[0])])
+        assert backend.accept([job("c")], connection, writes=[put(current)])[0].created
+        connection.commit()
+    [cell] = backend.state.read("thing")
+    assert (cell.value, cell.version > current) == (b"mine", True)
+    assert cell.expires_in is not None
+    assert 0 < cell.expires_in <= 60
+    assert [lease.id for lease in claim(backend)] == ["a", "c"]
+
+
 # Waiting.
 
 
@@ -658,7 +860,7 @@ def test_who_waits_looks_often_only_where_there_was_work_of_late(server: Mariadb
         assert len(clock.waits) < 80
 
 
-def test_a_job_of_another_process_ends_the_wait(backend: MysqlBackend, server: MariadbServer, prefix: str) -> None:
+def test_a_job_of_another_process_ends_the_wait(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
     backend.create_schema()
     waiting = Aside(lambda: backend.wait_for_work(["mail", "default"], 60))
     with opened(server.url, prefix) as other:

@@ -15,13 +15,15 @@ from holdfast.clock import Clock
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.postgres.connections import Connection
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.testing import Lab
+from holdfast.testing.laws.carrying import CarryingLaws
 from holdfast.testing.laws.leasing import RenewalLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.settling import HolderLaws
+from holdfast.testing.laws.shared_state import StateLaws
 from holdfast.testing.laws.transacting import TransactingLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.values import JobState
@@ -53,7 +55,7 @@ def pooled_lab() -> Generator[Lab]:
     prefix = f"pooled{next(_numbers)}_"
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return PostgresBackend(pooler.url, envelopes, policy=policy, clock=clock, prefix=prefix)
+        return PostgresEngine(pooler.url, envelopes, policy=policy, clock=clock, prefix=prefix)
 
     with Lab(connect, clock=server.clock, keeps_time=True) as lab:
         yield lab
@@ -67,7 +69,7 @@ def lab() -> Generator[Lab]:
         yield lab
 
 
-class TestPooled(HolderLaws, TransactingLaws, RenewalLaws, WaitingLaws, RacingLaws):
+class TestPooled(HolderLaws, TransactingLaws, RenewalLaws, WaitingLaws, RacingLaws, StateLaws, CarryingLaws):
     """The clauses in which it could matter who has which session: leases, locks, transactions, announcements."""
 
 
@@ -86,8 +88,8 @@ def pooler(server: PostgresServer) -> Iterator[PgBouncer]:
 
 
 @pytest.fixture
-def engine(pooler: PgBouncer) -> Iterator[PostgresBackend]:
-    with PostgresBackend(pooler.url, EnvelopeFactory(KEYS), prefix=f"test{next(_numbers)}_") as engine:
+def engine(pooler: PgBouncer) -> Iterator[PostgresEngine]:
+    with PostgresEngine(pooler.url, EnvelopeFactory(KEYS), prefix=f"test{next(_numbers)}_") as engine:
         yield engine
 
 
@@ -101,7 +103,7 @@ def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None
         assert {one.execute(asked).fetchone() for _ in range(SESSIONS)} >= both
 
 
-def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresBackend) -> None:
+def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresEngine) -> None:
     for _ in range(2 * SESSIONS):
         engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
         [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
@@ -111,7 +113,7 @@ def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresBackend) -> 
     assert prepared == {(0,)}
 
 
-def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody tells it: what it listens on is a session that others have."""
     engine.create_schema()
     connect, listens = engine.connections.open, threading.Event()
@@ -132,7 +134,7 @@ def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresBackend, monkey
     assert engine.ack(lease)
 
 
-def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresBackend) -> None:
+def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresEngine) -> None:
     """The announcements reach whoever has the session next, and would fill the memory of one that never asked."""
     engine.create_schema()
     for _ in range(2 * SESSIONS):

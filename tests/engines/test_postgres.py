@@ -7,23 +7,39 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from importlib import import_module
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew, StateConflict
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
-from holdfast.queues.engines.postgres.records import NOW, NOW_IS
+from holdfast.queues.engines.postgres.engine import PostgresEngine
+from holdfast.queues.engines.postgres.migrations import migrations
+from holdfast.queues.engines.postgres.state import LOCK_CELLS, write_cells
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
 from holdfast.queues.engines.tables import retention as retention
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
-from holdfast.values import Ack, AttemptRecord, CancelAnswer, JobEnvelope, JobState, Outcome, Release
+from holdfast.state.facts import Facts
+from holdfast.values import (
+    Ack,
+    AttemptRecord,
+    CancelAnswer,
+    Drop,
+    JobEnvelope,
+    JobState,
+    Outcome,
+    Put,
+    Release,
+    Spend,
+    Write,
+)
 
 from ..faults.processes import until
 from ..servers.postgres import PostgresServer
@@ -45,24 +61,22 @@ def server() -> Generator[PostgresServer]:
     server.close()
 
 
-def connect(server: PostgresServer, prefix: str | None = None) -> PostgresBackend:
-    return PostgresBackend(server.url, EnvelopeFactory(KEYS), prefix=prefix or f"test{next(_numbers)}_")
+def connect(server: PostgresServer, prefix: str | None = None) -> PostgresEngine:
+    return PostgresEngine(server.url, EnvelopeFactory(KEYS), prefix=prefix or f"test{next(_numbers)}_")
 
 
 @pytest.fixture
-def engine(server: PostgresServer) -> Generator[PostgresBackend]:
+def engine(server: PostgresServer) -> Generator[PostgresEngine]:
     with connect(server) as engine:
         yield engine
 
 
-def envelopes(engine: PostgresBackend, number: int) -> list[JobEnvelope]:
+def envelopes(engine: PostgresEngine, number: int) -> list[JobEnvelope]:
     return [engine.envelopes.make(JobDefinition(handler="send")) for _ in range(number)]
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(
-    engine: PostgresBackend, switch: str
-) -> None:
+def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(engine: PostgresEngine, switch: str) -> None:
     accepted = [one.id for one in engine.accept(envelopes(engine, 60))]
 
     def claim(connection: Connection) -> list[str]:
@@ -75,7 +89,7 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(
     assert {id for ids in taken for id in ids} == set(accepted[:21])
 
 
-def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresBackend) -> None:
+def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresEngine) -> None:
     """A plan that reads the whole table is the cheapest one for an empty table, and would be kept for a full one."""
     engine.accept(envelopes(engine, 1))
     [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
@@ -124,7 +138,22 @@ def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> No
         assert first.counts() == {"default": {JobState.COMPLETED: 400}}
 
 
-def in_the_way(engine: PostgresBackend, change: Callable[[Connection], object], ask: Callable[[], T]) -> T:
+def test_claims_of_one_session_do_not_wait_for_each_other(engine: PostgresEngine) -> None:
+    """Tokens of one worker begin alike: what tells its claims apart is the other half."""
+    accepted = [one.id for one in engine.accept(envelopes(engine, 2))]
+    session = os.urandom(8)
+    first, second = (session + os.urandom(8) for _ in range(2))
+    jobs: Any = engine.jobs
+
+    def claim_meanwhile(connection: Connection) -> list[str]:
+        assert len(jobs._send_claim(connection, jobs._claim_query("default", 1, first.hex())).fetchall()) == 1
+        return [lease.id for lease in pool.submit(engine.claim, "default", 5, owner_token=second.hex()).result(30)]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert engine.connections.transact(claim_meanwhile) == accepted[1:]
+
+
+def in_the_way(engine: PostgresEngine, change: Callable[[Connection], object], ask: Callable[[], T]) -> T:
     """What somebody is answered who asks while another has changed something, and has not committed yet."""
 
     def asked_meanwhile(connection: Connection) -> "Future[T]":
@@ -139,8 +168,23 @@ def in_the_way(engine: PostgresBackend, change: Callable[[Connection], object], 
         return engine.connections.transact(asked_meanwhile).result(30)
 
 
+def test_what_may_have_been_committed_is_not_done_again_if_that_would_matter(engine: PostgresEngine) -> None:
+    engine.create_schema()
+    engine.connections.run(lambda connection: connection.execute("SELECT 1"))  # so that one is idle
+    runs: list[int] = []
+
+    def work(connection: Connection) -> None:
+        runs.append(connection.info.backend_pid)
+        with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", [runs[-1]])
+
+    with pytest.raises(BackendUnavailable):
+        engine.connections.converse(work)
+    assert len(runs) == 1
+
+
 def test_an_id_is_known_while_its_job_is_being_forgotten(
-    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (one,) = envelopes(engine, 1)
     engine.accept([one])
@@ -148,8 +192,9 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
     assert engine.ack(lease)
     until_us = (time.time_ns() // 1000) + 3_600_000_000
 
-    inside: Any = engine
-    is_known, is_forgotten, known = threading.Event(), threading.Event(), inside._known
+    jobs: Any = engine.jobs
+    records: Any = engine.records
+    is_known, is_forgotten, known = threading.Event(), threading.Event(), jobs._known
 
     def known_later(*given: Any) -> Any:
         is_known.set()
@@ -158,10 +203,10 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
 
     def forget(connection: Connection) -> None:
         assert is_known.wait(30)
-        inside._leave_tombstones(connection, [(int(lease.token), until_us)])
+        records._leave_tombstones(connection, [(int(lease.token), until_us)])
         is_forgotten.set()
 
-    monkeypatch.setattr(engine, "_known", known_later)
+    monkeypatch.setattr(jobs, "_known", known_later)
     with ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(engine.accept, [one])
         (accepted,) = in_the_way(engine, forget, lambda: accepting.result(30))
@@ -169,21 +214,118 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
     assert not engine.accept([one])[0].created
 
 
-def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresBackend) -> None:
+def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresEngine) -> None:
     (accepted,) = engine.accept(envelopes(engine, 1))
     (lease,) = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
 
-    inside: Any = engine
+    jobs: Any = engine.jobs
 
     def give_back(connection: Connection) -> None:
-        assert inside._settle_in(connection, [Release(lease=lease)]) == [True]
+        assert jobs._settle_in(connection, [Release(lease=lease)]) == [True]
 
     assert in_the_way(engine, give_back, lambda: engine.cancel(accepted.id)) is CancelAnswer.CANCELLED
     assert engine.counts() == {"default": {JobState.CANCELLED: 1}}
 
 
+def test_a_condition_is_compared_with_what_another_writer_has_committed_meanwhile(engine: PostgresEngine) -> None:
+    [version] = engine.state.write([Put(kind="thing", key="a")]) or []
+    write = [Put(kind="thing", key="a", value=b"mine", if_version=version)]
+
+    def theirs(connection: Connection) -> None:
+        write_cells(connection, engine.connections.sql, [Put(kind="thing", key="a", value=b"theirs")])
+
+    assert in_the_way(engine, theirs, lambda: engine.state.write(write)) is None
+    assert [cell.value for cell in engine.state.read("thing")] == [b"theirs"]
+
+
+def test_a_cell_that_is_being_written_is_not_swept(engine: PostgresEngine) -> None:
+    engine.state.write([Put(kind="thing", key="a", ttl=0.000_001)])
+
+    def sweep_meanwhile(connection: Connection) -> int:
+        connection.execute(engine.connections.sql(LOCK_CELLS), {"kinds": ["thing"], "keys": ["a"]})
+        return engine.state.sweep()
+
+    assert engine.connections.transact(sweep_meanwhile) == 0
+    assert engine.state.sweep() == 1
+
+
+def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that begin and end a transaction."""
+    state = engine.state
+    put = Put(kind="thing", key="a", ttl=60)
+    acts: dict[str, Callable[[], object]] = {
+        "unconditional": lambda: state.write([put, Drop(kind="thing", key="b")]),
+        "conditional": lambda: state.write([Put(kind="thing", key="c", if_version=0)]),
+        "spend": lambda: state.spend([Spend(bucket="b", tokens=1, per_s=0.001, burst=1)]),
+        "sweep": state.sweep,
+    }
+    engine.counts()
+    executed: list[object] = []
+    execute = Connection.execute
+
+    def noted(connection: Connection, query: Any, *given: Any, **options: Any) -> Any:
+        executed.append(query)
+        return execute(connection, query, *given, **options)
+
+    def cost(act: Callable[[], object]) -> int:
+        executed.clear()
+        act()
+        return len(executed)
+
+    monkeypatch.setattr(Connection, "execute", noted)
+    costs = {name: cost(act) for name, act in acts.items()}
+    assert costs == {"unconditional": 1, "conditional": 5, "spend": 5, "sweep": 1}
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_writes_of_a_callers_transaction_are_committed_with_it_or_refused(
+    engine: PostgresEngine, server: PostgresServer, driver: str
+) -> None:
+    first = Put(kind="thing", key="a", value=b"\x00\xff", if_version=0)
+    rest: list[Write] = [Put(kind="thing", key="b", ttl=60), Drop(kind="thing", key="c")]
+    engine.create_schema()
+    connect: Callable[..., Any] = import_module(driver).connect
+    with closing(connect(host="127.0.0.1", port=server.port, user="postgres")) as caller:
+        engine.accept(envelopes(engine, 1), tx=caller, writes=[first, *rest])
+        engine.accept([], tx=caller, writes=rest)
+        assert engine.state.read("thing") == []
+        with pytest.raises(StateConflict):
+            engine.accept(envelopes(engine, 1), tx=caller, writes=[Put(kind="thing", key="d"), first])
+        caller.commit()
+    assert [(cell.key, cell.value) for cell in engine.state.read("thing")] == [("a", b"\x00\xff"), ("b", b"")]
+    assert engine.counts() == {"default": {JobState.PENDING: 1}}
+
+
+def test_a_job_that_a_settlement_enqueues_is_announced(engine: PostgresEngine) -> None:
+    engine.accept(envelopes(engine, 1))
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    following = engine.envelopes.make(JobDefinition(handler="send", queue="next"))
+    with psycopg.connect(engine.connections.conninfo, autocommit=True) as listening:
+        listening.execute(f"LISTEN {engine.connections.namespace}_work".encode())
+        assert engine.settle([Ack(lease=lease, enqueues=(following,))]) == [True]
+        assert [notify.payload for notify in listening.notifies(timeout=30, stop_after=1)] == ["next"]
+
+
+def test_what_a_settlement_cannot_carry_costs_no_connection(
+    engine: PostgresEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    known, other = (
+        engine.envelopes.make(JobDefinition(handler="send", queue=queue), id="known") for queue in ("a", "b")
+    )
+    engine.accept([known, *envelopes(engine, 1)])
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    session = b"SELECT pg_backend_pid()"
+    before = engine.connections.run(lambda connection: connection.execute(session).fetchone())
+    with pytest.raises(IdConflict):
+        engine.exchange([Ack(lease=lease, enqueues=(other,))], "default", 1, owner_token=new_owner_token(new_session()))
+    assert engine.state.write([Put(kind="thing", key="a", if_version=7)]) is None
+    assert engine.connections.run(lambda connection: connection.execute(session).fetchone()) == before
+    assert caplog.records == []
+    assert engine.ack(lease)
+
+
 def test_more_jobs_than_fit_into_a_statement_keep_their_order(
-    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "INSERTS_AT_ONCE", 3)
     ids = [one.id for one in engine.accept(envelopes(engine, 10))]
@@ -196,7 +338,7 @@ def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
     monkeypatch.setattr(postgres, "PRUNE_BATCH", 3)
     monkeypatch.setattr(retention, "PRUNE_BATCH", 3)
     policy = LeasePolicy(lease_s=0.001)
-    with PostgresBackend(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
+    with PostgresEngine(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
         engine.accept(envelopes(engine, 10))
         assert len(engine.claim("default", 10, owner_token=new_owner_token(new_session()))) == 10
         ended = engine.connections.sql(f"WITH {NOW_IS} SELECT bool_and(lease_until <= {NOW}) FROM holdfast.open_jobs")
@@ -219,8 +361,21 @@ def test_many_who_migrate_at_once_make_the_tables_once(server: PostgresServer) -
         list(pool.map(migrate, range(6)))
 
 
+def test_facts_of_an_older_schema_become_cells(engine: PostgresEngine) -> None:
+    prefix = f"{engine.connections.namespace}_"
+    with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
+        for step in migrations(prefix)[:2]:
+            other.execute(step.sql.encode())
+        add = f"INSERT INTO {engine.connections.namespace}.facts VALUES ('signing-key', 'b'), ('signing-key', 'a')"
+        other.execute(add.encode())
+    engine.create_schema()
+    assert Facts(engine.state).of("signing-key") == {"a", "b"}
+    [cell] = engine.state.read("signing-key", ["a"])
+    assert abs(cell.version - time.time_ns() // 1000) < 60_000_000
+
+
 @pytest.mark.parametrize("table", ["jobs", "schema"])
-def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresBackend, table: str) -> None:
+def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresEngine, table: str) -> None:
     namespace = engine.connections.namespace
     with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
         other.execute(f"CREATE SCHEMA {namespace}".encode())
@@ -231,7 +386,7 @@ def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresBacken
     assert engine.accept(envelopes(engine, 1))[0].created
 
 
-def test_a_newer_schema_is_refused(engine: PostgresBackend) -> None:
+def test_a_newer_schema_is_refused(engine: PostgresEngine) -> None:
     engine.create_schema()
     newer = engine.connections.sql("INSERT INTO holdfast.schema (version) VALUES (999)")
     engine.connections.run(lambda connection: connection.execute(newer))
@@ -242,7 +397,7 @@ def test_a_newer_schema_is_refused(engine: PostgresBackend) -> None:
         fresh.run(lambda connection: connection.execute("SELECT 1"))
 
 
-def test_a_session_that_was_ended_is_replaced_and_the_caller_hears_nothing(engine: PostgresBackend) -> None:
+def test_a_session_that_was_ended_is_replaced_and_the_caller_hears_nothing(engine: PostgresEngine) -> None:
     assert engine.accept(envelopes(engine, 1))[0].created
     end = b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'idle'"
     with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
@@ -269,7 +424,7 @@ def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() ->
 
 
 def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
-    engine: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.counts()
     connect = Connection.connect
@@ -285,7 +440,7 @@ def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
         engine.wait_for_work(["default"], 1.0)
 
 
-def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresBackend) -> None:
+def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresEngine) -> None:
     """Seen about once in a thousand calls that met the death of their server."""
     seen: list[Connection] = []
 
@@ -300,7 +455,7 @@ def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engi
     assert kept is not fresh
 
 
-def _answers(engine: PostgresBackend) -> bool:
+def _answers(engine: PostgresEngine) -> bool:
     try:
         engine.check()
     except BackendUnavailable:
@@ -310,7 +465,7 @@ def _answers(engine: PostgresBackend) -> bool:
 
 def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
     url = f"postgresql://ada:hunter2@127.0.0.1:{free_port()}/shop"
-    engine = PostgresBackend(url, EnvelopeFactory(KEYS))
+    engine = PostgresEngine(url, EnvelopeFactory(KEYS))
     started_at = time.monotonic()
     with pytest.raises(BackendUnavailable) as raised:
         engine.counts()
@@ -321,7 +476,7 @@ def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
 @pytest.mark.parametrize("prefix", ["", "a b", "a;b", "A", "a" * 50])
 def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match="cannot be a prefix"):
-        PostgresBackend("postgresql://127.0.0.1/x", EnvelopeFactory(KEYS), prefix=prefix)
+        PostgresEngine("postgresql://127.0.0.1/x", EnvelopeFactory(KEYS), prefix=prefix)
 
 
 def test_two_installations_share_a_server(server: PostgresServer) -> None:
@@ -330,7 +485,7 @@ def test_two_installations_share_a_server(server: PostgresServer) -> None:
         assert (one.counts(), other.counts()) == ({"default": {JobState.PENDING: 1}}, {})
 
 
-def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresBackend) -> None:
+def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None:
     """By word of the server: looking by itself would come too late here."""
     engine.create_schema()
     woken = threading.Event()
@@ -349,7 +504,7 @@ def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresBackend) -> Non
     waiting.join()
 
 
-def test_a_forked_process_opens_connections_of_its_own(engine: PostgresBackend) -> None:
+def test_a_forked_process_opens_connections_of_its_own(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 1))
     copy = os.fork()
     if copy == 0:
@@ -367,6 +522,6 @@ def test_it_is_opened_by_its_url_with_a_key_that_all_share(server: PostgresServe
         BackendFactory().open(server.url)
     engine, signer = BackendFactory(KEYS).open(f"{server.url}?prefix=shop_&application_name=shop")
     with engine:
-        assert isinstance(engine, PostgresBackend)
+        assert isinstance(engine, PostgresEngine)
         assert (engine.connections.namespace, signer) == ("shop", KEYS)
         assert engine.counts() == {}

@@ -3,26 +3,33 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import pytest
+import redis
 from msgspec.structs import replace
 
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, NotSupported, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, NotSupported, SchemaTooNew
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.redis import jobs as engine_module
-from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.redis import connections as redis_connections
+from holdfast.queues.engines.redis import jobs, state
+from holdfast.queues.engines.redis.connections import Script
+from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.values import (
     Ack,
     DeadReason,
+    Drop,
     JobFilter,
     JobLease,
     JobState,
     LeaseState,
     Nack,
     Progress,
+    Put,
     Release,
     Settlement,
+    Spend,
 )
 
 from ..conformance.labs import new_prefix, redis_lab
@@ -52,7 +59,7 @@ def server(one_server: RedisServer) -> RedisServer:
 
 
 @pytest.fixture
-def engine(server: RedisServer) -> Generator[RedisBackend]:
+def engine(server: RedisServer) -> Generator[RedisEngine]:
     with opened(server.url) as engine:
         yield engine
 
@@ -71,11 +78,11 @@ def _started(make: Callable[[], RedisServer]) -> RedisServer:
     return server
 
 
-def taken(engine: RedisBackend, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
+def taken(engine: RedisEngine, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
     return engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
 
 
-def live(engine: RedisBackend) -> None:
+def live(engine: RedisEngine) -> None:
     """Whatever can happen to jobs, once."""
     engine.accept([job(id) for id in ("done", "failed", "dead", "held")])
     done, failed, dead, _ = taken(engine)
@@ -86,7 +93,8 @@ def live(engine: RedisBackend) -> None:
     engine.accept([job("late", delay=60), job("gone", delay=60)])
     engine.cancel("gone")
     engine.pause("slow", "for a while")
-    engine.add_facts("keys", ["one"])
+    engine.state.write([Put(kind="fact", key="one"), Put(kind="mark", key="one", ttl=60)])
+    engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1, burst=1)])
     assert engine.purge([JobState.CANCELLED]) == 1
     engine.reap_expired()
     engine.prune()
@@ -95,7 +103,7 @@ def live(engine: RedisBackend) -> None:
 # What is on the server.
 
 
-def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisServer, engine: RedisBackend) -> None:
+def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisServer, engine: RedisEngine) -> None:
     live(engine)
     with server.client() as client:
         keys = list(client.scan_iter())
@@ -105,7 +113,7 @@ def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisSe
         check_indexes(client)
 
 
-def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a", size=2000)])
     [lease] = taken(engine)
     with server.client() as client:
@@ -116,7 +124,7 @@ def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServe
         assert client.object("encoding", f"{BASE}job:a") in (b"listpack", b"ziplist")
 
 
-def test_two_installations_share_a_server(server: RedisServer, engine: RedisBackend) -> None:
+def test_two_installations_share_a_server(server: RedisServer, engine: RedisEngine) -> None:
     with opened(server.url, prefix="other_") as other:
         engine.accept([job("a")])
         other.accept([job("a", queue="mail"), job("b", queue="mail")])
@@ -142,21 +150,21 @@ def test_a_newer_layout_is_refused(server: RedisServer) -> None:
         assert client.keys() == [f"{BASE}schema".encode()]
 
 
-def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisEngine) -> None:
     """More than Lua's stack holds, in each verb that passes a batch on to one command."""
-    jobs = [job() for _ in range(12_000)]
-    assert all(answer.created for answer in engine.accept(jobs))
-    leases = taken(engine, len(jobs))
-    assert [lease.id for lease in leases] == [one.id for one in jobs]
+    batch = [job() for _ in range(12_000)]
+    assert all(answer.created for answer in engine.accept(batch))
+    leases = taken(engine, len(batch))
+    assert [lease.id for lease in leases] == [one.id for one in batch]
     assert all(engine.settle([Ack(lease=lease) for lease in leases]))
-    assert engine.purge([JobState.COMPLETED]) == len(jobs)
+    assert engine.purge([JobState.COMPLETED]) == len(batch)
     with server.client() as client:
         check_indexes(client)
 
 
-@pytest.mark.parametrize(("number", "size"), [(engine_module.MOST_JOBS + 1, 0), (140, 1_000_000)])
+@pytest.mark.parametrize(("number", "size"), [(jobs.MOST_JOBS + 1, 0), (140, 1_000_000)])
 def test_a_batch_for_which_the_server_would_stand_still_is_refused(
-    server: RedisServer, engine: RedisBackend, number: int, size: int
+    server: RedisServer, engine: RedisEngine, number: int, size: int
 ) -> None:
     engine.check()
     with pytest.raises(NotSupported, match=r"nothing was enqueued: enqueue at most 20,000 jobs or 128 MiB at a time"):
@@ -165,7 +173,7 @@ def test_a_batch_for_which_the_server_would_stand_still_is_refused(
         assert client.keys() == [f"{BASE}schema".encode()]
 
 
-def test_one_job_of_a_claim_tells_nothing_of_the_next(server: RedisServer, engine: RedisBackend) -> None:
+def test_one_job_of_a_claim_tells_nothing_of_the_next(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job(id) for id in ("held", "released", "taken", "late")])
     held, released, taken_, late = taken(engine)
     assert engine.settle([Release(lease=released, delay=60), Release(lease=taken_)]) == [True, True]
@@ -189,7 +197,7 @@ def test_a_claim_whose_leases_have_ended_gives_nothing_and_loses_nothing() -> No
         assert lab.engine.counts() == {"default": {JobState.PENDING: 2}}
 
 
-def test_a_lease_of_another_queue_is_refused_and_changes_no_index(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_lease_of_another_queue_is_refused_and_changes_no_index(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a")])
     [lease] = taken(engine)
     assert not engine.ack(replace(lease, queue="mail"))
@@ -198,7 +206,7 @@ def test_a_lease_of_another_queue_is_refused_and_changes_no_index(server: RedisS
         check_indexes(client)
 
 
-def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisBackend) -> None:
+def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:
     """Successes of one claim are told together, whatever stands between them."""
     engine.accept([job(str(number)) for number in range(8)])
     first, second = taken(engine, 4), taken(engine, 4)
@@ -216,8 +224,141 @@ def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engin
         check_indexes(client)
 
 
+def test_a_job_is_stored_though_its_record_is_deleted_while_it_is_compared(
+    server: RedisServer, engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.accept([job("a")])
+    assert engine.ack(taken(engine)[0])
+    run, sent = engine.connections.run, list[Script]()
+
+    def delete_meanwhile(script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+        answer = run(script, *arguments, repeats=repeats)
+        sent.append(script)
+        if sent == [jobs.ACCEPT]:
+            assert engine.purge([JobState.COMPLETED]) == 1
+            with server.client() as client:  # an hour later
+                client.delete(f"{BASE}job:a")
+                client.zrem(f"{BASE}stones", "a")
+        return answer
+
+    monkeypatch.setattr(engine.connections, "run", delete_meanwhile)
+    engine.accept([job("a")])
+    assert sent.count(jobs.ACCEPT) == 2
+    assert engine.counts() == {"default": {JobState.PENDING: 1}}
+
+
+# What settlements carry, and shared state.
+
+
+@pytest.fixture
+def calls(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
+    """The scripts that the engine runs from now on."""
+    executed: list[Script] = []
+    run = engine.connections.run
+
+    def noted(script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+        executed.append(script)
+        return run(script, *arguments, repeats=repeats)
+
+    monkeypatch.setattr(engine.connections, "run", noted)
+    return executed
+
+
+def test_what_is_carried_along_costs_nothing_where_there_is_nothing(engine: RedisEngine, calls: list[Script]) -> None:
+    engine.accept([job(id) for id in "abcd"])
+    a, b, c, d = taken(engine)
+    calls.clear()
+    mark = Put(kind="mark", key="done")
+    engine.settle([Ack(lease=a)])
+    engine.exchange([Ack(lease=b)], "default", 1, owner_token=new_owner_token(new_session()))
+    engine.settle([Ack(lease=c, writes=(mark,), enqueues=(job("e"),))])
+    engine.exchange([Ack(lease=d, writes=(mark,))], "default", 1, owner_token=new_owner_token(new_session()))
+    assert calls == [jobs.SETTLE, jobs.EXCHANGE, jobs.CARRY_AND_SETTLE, jobs.CARRY_AND_EXCHANGE]
+
+
+def test_every_verb_of_shared_state_is_one_call(engine: RedisEngine, calls: list[Script]) -> None:
+    engine.state.write([Put(kind="mark", key=key) for key in "abc"])
+    assert len(engine.state.read("mark")) == len(engine.state.read("mark", ["a", "b", "c"])) == 3
+    engine.state.spend([Spend(bucket=name, tokens=1, per_s=1, burst=1) for name in "abc"])
+    assert engine.state.sweep() == 0
+    assert calls == [state.WRITE, state.READ, state.READ, state.SPEND, state.SWEEP]
+
+
+def test_a_page_goes_on_behind_cells_that_have_expired(server: RedisServer, engine: RedisEngine) -> None:
+    engine.state.write([Put(kind="mark", key=f"a{number:02}", ttl=0.001) for number in range(30)])
+    engine.state.write([Put(kind="mark", key=key) for key in ("b", "c", "d")])
+    until(lambda: len(engine.state.read("mark")) == 3, "the others to expire")
+    assert [cell.key for cell in engine.state.read("mark", limit=2)] == ["b", "c"]
+    assert [cell.key for cell in engine.state.read("mark", after="b", limit=2)] == ["c", "d"]
+    assert engine.state.sweep() == 30
+    with server.client() as client:
+        check_indexes(client)
+
+
+def test_settlements_that_enqueue_two_contents_under_one_id_are_refused_together(engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b")])
+    a, b = taken(engine)
+    mark = (Put(kind="mark", key="done"),)
+    first = Ack(lease=a, writes=mark, enqueues=(job("next", size=1),))
+    second = Ack(lease=b, writes=mark, enqueues=(job("next", size=2),))
+    with pytest.raises(IdConflict, match="next"):
+        engine.settle([first, second])
+    assert engine.counts() == {"default": {JobState.PROCESSING: 2}}
+    assert engine.state.read("mark") == []
+    stale = replace(first, lease=replace(a, owner_token=new_owner_token(new_session())))
+    assert engine.settle([stale, second]) == [False, True]
+    assert [lease.wire for lease in taken(engine)] == [second.enqueues[0].wire]
+
+
+def test_settlements_may_enqueue_the_same_job_in_other_words(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b"), job("c")])
+    a, b, c = taken(engine)
+    once, again, still = (job("next") for _ in range(3))
+    assert len({once.wire, again.wire, still.wire}) == 3
+    assert engine.settle([Ack(lease=a, enqueues=(once,)), Ack(lease=b, enqueues=(again, once))]) == [True, True]
+    [lease] = taken(engine)
+    assert engine.ack(lease)
+    assert engine.settle([Ack(lease=c, enqueues=(still,))]) == [True]
+    assert engine.counts() == {"default": {JobState.COMPLETED: 4}}, "a known job was enqueued again"
+    with server.client() as client:
+        check_indexes(client)
+
+
+def test_of_two_settlements_of_a_job_the_first_alone_carries(engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b")])
+    a, b = taken(engine)
+
+    def write(value: bytes) -> tuple[Put]:
+        return (Put(kind="mark", key="one", value=value),)
+
+    settlements: list[Settlement] = [
+        Ack(lease=b, writes=write(b"first")),
+        Nack(lease=a, delay=60, writes=write(b"second")),
+        Ack(lease=a, writes=write(b"third"), enqueues=(job("c"),)),
+        Nack(lease=a, delay=60, writes=write(b"fourth")),
+    ]
+    assert engine.settle(settlements) == [True, True, False, True]
+    assert [cell.value for cell in engine.state.read("mark")] == [b"second"]
+    assert engine.get("c") is None
+
+
+def test_a_batch_of_settlements_may_carry_as_much_as_it_settles(server: RedisServer, engine: RedisEngine) -> None:
+    """More than Lua's stack holds."""
+    engine.accept([job() for _ in range(10_000)])
+    leases = taken(engine, 10_000)
+    settlements = [
+        Ack(lease=one, writes=(Put(kind="mark", key=one.id),), enqueues=(job(f"after-{one.id}"),)) for one in leases
+    ]
+    assert all(engine.settle(settlements))
+    assert engine.counts() == {"default": {JobState.COMPLETED: 10_000, JobState.PENDING: 10_000}}
+    assert len(list(engine.state.read_all("mark"))) == 10_000
+    assert all(engine.settle(settlements))
+    with server.client() as client:
+        check_indexes(client)
+
+
 def test_jobs_that_completed_together_are_forgotten_a_few_at_a_time(
-    server: RedisServer, engine: RedisBackend, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.queues.engines.redis.records.SIFT_BYTES", 3000)
     engine.accept([job() for _ in range(130)])
@@ -227,7 +368,7 @@ def test_jobs_that_completed_together_are_forgotten_a_few_at_a_time(
         check_indexes(client)
 
 
-def test_a_search_looks_further_than_one_call_does(engine: RedisBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_looks_further_than_one_call_does(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.queues.engines.redis.records.LOOK_AT", 7)
     engine.accept([job(f"job{number:02}", queue="rare" if number % 20 == 3 else "default") for number in range(60)])
     first = engine.find(JobFilter(queue="rare"), limit=2)
@@ -237,7 +378,7 @@ def test_a_search_looks_further_than_one_call_does(engine: RedisBackend, monkeyp
     assert second.next is None
 
 
-def test_of_many_jobs_finished_in_one_moment_each_is_shown_once(engine: RedisBackend) -> None:
+def test_of_many_jobs_finished_in_one_moment_each_is_shown_once(engine: RedisEngine) -> None:
     ids = {f"job{number:03}" for number in range(500)}
     engine.accept([job(id) for id in sorted(ids)])
     engine.settle([Ack(lease=lease) for lease in taken(engine, 500)])
@@ -279,7 +420,7 @@ def test_a_server_without_a_file_is_used_with_a_warning(
     assert "appendonly no" in caplog.text
 
 
-def test_a_server_with_a_file_is_used_without_a_warning(engine: RedisBackend, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_with_a_file_is_used_without_a_warning(engine: RedisEngine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "holdfast.redis"):
         engine.accept([job("a")])
     assert caplog.text == ""
@@ -306,10 +447,30 @@ def test_a_full_server_takes_no_jobs_and_lets_the_old_ones_finish(own_server: Re
         check_indexes(client)
 
 
+def test_a_full_server_takes_no_new_cells_and_lets_the_old_ones_change(own_server: RedisServer) -> None:
+    with opened(own_server.url) as engine, own_server.client() as client:
+        engine.accept([job("a")])
+        [lease] = taken(engine)
+        old, new = Put(kind="worker", key="old"), Put(kind="worker", key="new")
+        engine.state.write([old])
+        client.config_set("maxmemory", "1")
+        with pytest.raises(BackendUnavailable, match="memory"):
+            engine.state.write([old, new])
+        with pytest.raises(BackendUnavailable, match="memory"):
+            engine.accept([job("b")], writes=[old])
+        assert engine.state.write([old])
+        assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1, burst=1)])[0].tokens == 1
+        assert engine.settle([Ack(lease=lease, writes=(new,), enqueues=(job("b"),))]) == [True]
+        assert engine.state.write([Drop(kind="worker", key="old"), Drop(kind="order", key="old")])
+        assert [cell.key for cell in engine.state.read("worker")] == ["new"]
+        client.config_set("maxmemory", "0")
+        check_indexes(client)
+
+
 # A server that goes away, comes back, or is another one now.
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engine: RedisBackend) -> None:
+def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a"), job("b")])
     with server.client() as client:
         client.script_flush()
@@ -337,13 +498,40 @@ def test_a_killed_server_comes_back_with_everything_that_was_answered(own_server
             check_indexes(client)
 
 
-def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: RedisServer, engine: RedisBackend) -> None:
+def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a")])
     with server.client() as client:
         for other in client.client_list(_type="normal"):
             if int(other["id"]) != client.client_id():
                 client.client_kill_filter(_id=other["id"])
     assert [lease.id for lease in taken(engine)] == ["a"]
+
+
+def test_what_may_have_been_done_is_not_done_again_if_that_would_matter(
+    engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spend = Spend(bucket="b", tokens=-1, per_s=0.001, burst=5)
+    engine.state.spend([Spend(bucket="b", tokens=5, per_s=0.001, burst=5)])
+    answer = redis_connections.__dict__["_answer"]
+    sent: list[object] = []
+
+    def lost(client: object, words: Sequence[object], source: bytes | None) -> object:
+        sent.append(answer(client, words, source))
+        raise redis.ConnectionError("the answer was lost")
+
+    monkeypatch.setattr(redis_connections, "_answer", lost)
+    for call in (
+        lambda: engine.state.spend([spend]),
+        lambda: engine.state.write([Put(kind="lock", key="a", if_version=0)]),
+        lambda: engine.accept([job("a")], writes=[Put(kind="lock", key="b", if_version=0)]),
+    ):
+        sent.clear()
+        with pytest.raises(BackendUnavailable):
+            call()
+        assert len(sent) == 1
+    monkeypatch.undo()
+    assert [cell.key for cell in engine.state.read("lock")] == ["a", "b"]
+    assert engine.state.spend([Spend(bucket="b", tokens=5, per_s=0.001, burst=5)])[0].tokens == 1
 
 
 def test_nobody_listening_is_unavailable() -> None:
@@ -398,10 +586,10 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is woken, or sleeps on: it does not look by itself."""
-    monkeypatch.setattr(engine_module, "LOOK_EVERY_S", 10 * PATIENCE_S)
+    monkeypatch.setattr(jobs, "LOOK_EVERY_S", 10 * PATIENCE_S)
 
 
-def waiting(engine: RedisBackend, queues: list[str], wake: int | None = None) -> threading.Thread:
+def waiting(engine: RedisEngine, queues: list[str], wake: int | None = None) -> threading.Thread:
     """A thread that waits for work."""
     thread = threading.Thread(
         target=engine.wait_for_work, args=(queues, 10 * PATIENCE_S), kwargs={"wake": wake}, daemon=True
@@ -416,7 +604,7 @@ def blocked(server: RedisServer) -> int:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_hint_wakes_who_waits_and_the_job_is_still_to_be_had(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_hint_wakes_who_waits_and_the_job_is_still_to_be_had(server: RedisServer, engine: RedisEngine) -> None:
     thread = waiting(engine, ["mail", "default"])
     until(lambda: blocked(server) == 1, "somebody waits")
     with opened(server.url) as other:
@@ -427,7 +615,7 @@ def test_a_hint_wakes_who_waits_and_the_job_is_still_to_be_had(server: RedisServ
 
 
 @pytest.mark.usefixtures("patient")
-def test_one_batch_wakes_one_worker_after_the_other(server: RedisServer, engine: RedisBackend) -> None:
+def test_one_batch_wakes_one_worker_after_the_other(server: RedisServer, engine: RedisEngine) -> None:
     got: list[str] = []
 
     def work() -> None:
@@ -447,7 +635,20 @@ def test_one_batch_wakes_one_worker_after_the_other(server: RedisServer, engine:
 
 
 @pytest.mark.usefixtures("patient")
-def test_who_is_called_away_waits_no_more_on_the_server(server: RedisServer, engine: RedisBackend) -> None:
+def test_what_a_settlement_enqueues_wakes_who_waits_for_it(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a")])
+    [lease] = taken(engine)
+    thread = waiting(engine, ["mail"])
+    until(lambda: blocked(server) == 1, "somebody waits")
+    with opened(server.url) as other:
+        assert other.settle([Ack(lease=lease, enqueues=(job("b", queue="mail"),))]) == [True]
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        assert [lease.id for lease in taken(other, queue="mail")] == ["b"]
+
+
+@pytest.mark.usefixtures("patient")
+def test_who_is_called_away_waits_no_more_on_the_server(server: RedisServer, engine: RedisEngine) -> None:
     read, write = os.pipe()
     thread = waiting(engine, ["default"], read)
     until(lambda: blocked(server) == 1, "somebody waits")
@@ -460,7 +661,7 @@ def test_who_is_called_away_waits_no_more_on_the_server(server: RedisServer, eng
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_resumed_queue_wakes_who_waits_for_it(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_resumed_queue_wakes_who_waits_for_it(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a")])
     engine.pause("default")
     thread = waiting(engine, ["default"])
@@ -470,7 +671,7 @@ def test_a_resumed_queue_wakes_who_waits_for_it(server: RedisServer, engine: Red
     assert not thread.is_alive()
 
 
-def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer, engine: RedisBackend) -> None:
+def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a"), job("b")])
     with server.client() as client:
         taken(engine, 1)
@@ -484,7 +685,7 @@ def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer,
 # Processes.
 
 
-def test_a_forked_child_has_connections_of_its_own(engine: RedisBackend) -> None:
+def test_a_forked_child_has_connections_of_its_own(engine: RedisEngine) -> None:
     mine = engine.connections.call("CLIENT", "ID")
     read, write = os.pipe()
     child = os.fork()
@@ -504,7 +705,7 @@ def test_a_forked_child_has_connections_of_its_own(engine: RedisBackend) -> None
     assert [lease.id for lease in taken(engine)] == ["by-the-child"]
 
 
-def test_a_forked_child_may_begin_with_a_look_at_the_server(engine: RedisBackend) -> None:
+def test_a_forked_child_may_begin_with_a_look_at_the_server(engine: RedisEngine) -> None:
     mine = engine.connections.call("CLIENT", "ID")
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
@@ -516,7 +717,7 @@ def test_a_forked_child_may_begin_with_a_look_at_the_server(engine: RedisBackend
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_what_is_closed_opens_again_when_it_is_used(engine: RedisBackend) -> None:
+def test_what_is_closed_opens_again_when_it_is_used(engine: RedisEngine) -> None:
     engine.accept([job("a")])
     engine.close()
     assert [lease.id for lease in taken(engine)] == ["a"]

@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.clock import SYSTEM_CLOCK, from_us
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.redis import connections as redis_connections
 from holdfast.queues.engines.redis import jobs as redis
 from holdfast.queues.engines.redis import records as redis_inspector
-from holdfast.queues.engines.redis import workers as redis_workers
+from holdfast.queues.engines.redis import state as redis_state
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.values import (
     Ack,
     CancelAnswer,
@@ -27,9 +26,9 @@ from holdfast.values import (
     LiveOutput,
     Nack,
     Progress,
+    Put,
     ReplayAnswer,
-    StopOrder,
-    WorkerReport,
+    Spend,
 )
 
 from ..faults.processes import until
@@ -41,7 +40,7 @@ SLOTS = 16384
 BASE = f"{{{PREFIX}}}:"
 SCRIPTS = {
     one
-    for module in (redis, redis_inspector, redis_workers, redis_connections)
+    for module in (redis, redis_inspector, redis_state, redis_connections)
     for one in vars(module).values()
     if isinstance(one, Script)
 }
@@ -118,7 +117,7 @@ def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
     server.close()
 
 
-def taken(engine: RedisBackend, limit: int = 10) -> list[JobLease]:
+def taken(engine: RedisEngine, limit: int = 10) -> list[JobLease]:
     return engine.claim("default", limit, owner_token=new_owner_token(new_session()))
 
 
@@ -127,13 +126,13 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
     executed: set[Script] = set()
     run = RedisConnections.run
 
-    def noted(self: RedisConnections, script: Script, *arguments: bytes | str | int) -> Any:
+    def noted(self: RedisConnections, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
         executed.add(script)
-        return run(self, script, *arguments)
+        return run(self, script, *arguments, repeats=repeats)
 
     monkeypatch.setattr(RedisConnections, "run", noted)
     policy = LeasePolicy(lease_s=3.0, retain_completed_s=0.0, crash_limit=5)
-    with RedisBackend(cluster.ours.url, opened(cluster.ours.url).envelopes, policy=policy) as engine:
+    with RedisEngine(cluster.ours.url, opened(cluster.ours.url).envelopes, policy=policy) as engine:
         _live(engine)
     assert SCRIPTS - executed == {redis_connections.PREPARE}  # which opening executes
     with cluster.ours.client() as ours, cluster.others.client() as others:
@@ -141,7 +140,7 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
         check_indexes(ours)
 
 
-def _live(engine: RedisBackend) -> None:
+def _live(engine: RedisEngine) -> None:
     """Whatever can happen to jobs and workers, once."""
     engine.accept([job(id) for id in ("done", "failed", "dead", "cancelled", "held")])
     done, failed, dead, cancelled, held = taken(engine)
@@ -163,35 +162,28 @@ def _live(engine: RedisBackend) -> None:
     assert [one.queue for one in engine.pauses()] == ["default"]
     assert engine.resume("default")
     engine.wait_for_work(["default", "mail"], 60)
-    engine.add_facts("keys", ["one"])
-    assert engine.facts("keys") == {"one"}
     assert engine.find(JobFilter(queue="default"), limit=2).next
     assert engine.find(JobFilter(states=(JobState.COMPLETED,), ids=("done",))).jobs
     assert engine.get("done")
     assert engine.counts()["default"][JobState.COMPLETED] == 1
     assert engine.purge([JobState.CANCELLED], older_than=timedelta(0)) == 1
     assert engine.prune() == 1
-    _work(engine)
+    _share(engine)
 
 
-def _work(engine: RedisBackend) -> None:
-    report = WorkerReport(
-        id="one",
-        host="here",
-        pid=1,
-        version="0",
-        started_at=from_us(SYSTEM_CLOCK.now_us()),
-        queues=("default",),
-        handlers=(),
-        processes=1,
-        slots=1,
-        beat_every_s=60.0,
-    )
-    assert engine.beat(report) is None
-    assert engine.order_stop("one", StopOrder.NOW)
-    assert engine.order_of("one") is StopOrder.NOW
-    assert [worker.report.id for worker in engine.workers()] == ["one"]
-    engine.leave("one")
+def _share(engine: RedisEngine) -> None:
+    put = Put(kind="mark", key="one", ttl=0.001)
+    assert engine.state.write([put])
+    until(lambda: engine.state.read("mark") == [], "the cell to expire")
+    assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1000, burst=1)])[0].tokens == 1
+    until(lambda: engine.state.sweep() == 0, "everything to be swept")
+    engine.accept([job(id, queue="mail") for id in ("first", "second")], writes=[put])
+    first, second = engine.claim("mail", 2, owner_token=new_owner_token(new_session()))
+    chained = Ack(lease=first, writes=(put,), enqueues=(job("third", queue="mail"),))
+    assert engine.settle([chained]) == [True]
+    chained = Ack(lease=second, writes=(put,), enqueues=(job("fourth", queue="mail"),))
+    answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token(new_session()))
+    assert (answers, [lease.id for lease in leases]) == ([True], ["third", "fourth"])
 
 
 def test_who_asks_another_node_is_led_to_the_one_that_has_the_keys(cluster: Cluster) -> None:
@@ -227,7 +219,7 @@ def test_after_a_failover_the_node_of_the_url_is_asked_who_has_the_keys_now(is_s
         assert others.exists(f"{BASE}job:b")
 
 
-def _accepts(engine: RedisBackend) -> bool:
+def _accepts(engine: RedisEngine) -> bool:
     try:
         return bool(engine.accept([job("b")]))
     except BackendUnavailable:
@@ -293,7 +285,7 @@ def test_a_server_that_still_loads_its_file_is_unavailable(own_server: RedisServ
         assert engine.counts() == {"default": {JobState.PENDING: 500}}
 
 
-def _refusal(engine: RedisBackend) -> str:
+def _refusal(engine: RedisEngine) -> str:
     with pytest.raises(BackendUnavailable) as refusal:
         engine.counts()
     return str(refusal.value)

@@ -15,7 +15,7 @@ from holdfast.queues.contract import TOMBSTONE_S, new_owner_token, new_session
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.engines.sqlite import jobs as sqlite
 from holdfast.queues.engines.sqlite import records as inspector
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.tables.rows import PRUNE_BATCH
 from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
 
@@ -209,7 +209,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
     return steps
 
 
-def fill(backend: SqliteBackend, path: Path, number: int) -> None:
+def fill(backend: SqliteEngine, path: Path, number: int) -> None:
     """That many jobs due, scheduled, completed and forgotten, written past the engine."""
     now = backend.clock.now_us()
     backend.create_schema()
@@ -243,7 +243,7 @@ def fill(backend: SqliteBackend, path: Path, number: int) -> None:
         connection.execute("COMMIT")
 
 
-def steps_of(backend: SqliteBackend, verb: Callable[[], object]) -> int:
+def steps_of(backend: SqliteEngine, verb: Callable[[], object]) -> int:
     steps = 0
 
     def step() -> int:
@@ -261,22 +261,22 @@ def steps_of(backend: SqliteBackend, verb: Callable[[], object]) -> int:
 # Who waits for whom.
 
 
-def leave_empty(backend: SqliteBackend) -> None:
+def leave_empty(backend: SqliteEngine) -> None:
     backend.create_schema()
 
 
-def schedule(backend: SqliteBackend) -> None:
+def schedule(backend: SqliteEngine) -> None:
     backend.accept([job(delay=3600)])
 
 
-def pause(backend: SqliteBackend) -> None:
+def pause(backend: SqliteEngine) -> None:
     backend.accept([job()])
     backend.pause("default")
 
 
 @pytest.mark.parametrize("prepare", [leave_empty, schedule, pause])
 def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
-    path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[SqliteBackend], None]
+    path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[SqliteEngine], None]
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)
     monkeypatch.setattr(sqlite_file, "BUSY_LIMIT_S", 0.1)

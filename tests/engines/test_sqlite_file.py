@@ -22,7 +22,9 @@ from holdfast.execution.timeout import JobInterrupted, Timeout
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.engines.sqlite.connections import WAL_LIMIT_BYTES
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
+from holdfast.state.facts import Facts
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import AttemptRecord, JobState, Outcome, Progress
 
 from ..faults.processes import Programs, until
@@ -89,7 +91,7 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
     for opener in openers:
         opener.succeeded()
     assert ids_in(path) == {f"job-{n}" for n in range(8)}
-    assert versions_of(path) == [1, 2, 3, 4]
+    assert versions_of(path) == [1, 2, 3, 4, 5]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
@@ -97,21 +99,25 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
         old.accept([job("waiting"), job("running")])
         (lease,) = old.claim("default", 1, owner_token=new_owner_token(new_session()))
     assert versions_of(path) == [1]
-    assert names_in(path) == {f"holdfast_{name}" for name in TABLES - {"progress", "workers", "live_output"}}
+    later = {"progress", "live_output", "cells", "buckets"}
+    assert names_in(path) == {f"holdfast_{name}" for name in (TABLES - later) | {"facts"}}
+    with stranger(path) as connection:
+        connection.execute("INSERT INTO holdfast_facts (kind, fact) VALUES ('signing-key', 'ours')")
     with opened(path) as backend:
         assert backend.report_progress([(lease, Progress(done=1))]) == [True]
         assert backend.ack(lease)
         (other,) = backend.claim("default", 5, owner_token=new_owner_token(new_session()))
         assert {lease.id, other.id} == {"waiting", "running"}
-        assert list(backend.workers()) == []
-    assert versions_of(path) == [1, 2, 3, 4]
+        assert WorkerRegistry(backend.state).all() == []
+        assert Facts(backend.state).of("signing-key") == {"ours"}
+    assert versions_of(path) == [1, 2, 3, 4, 5]
     assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
-        ("DELETE FROM holdfast_schema WHERE version = 4", "holdfast migrate"),
+        ("DELETE FROM holdfast_schema WHERE version = 5", "holdfast migrate"),
         ("INSERT INTO holdfast_schema VALUES (99, 0)", "upgrade Holdfast"),
     ],
 )
@@ -568,7 +574,7 @@ def test_claiming_and_settling_do_not_write_the_payload_again(path: Path) -> Non
 
 
 @contextmanager
-def _lock_of_another(backend: SqliteBackend, path: Path) -> Generator[sqlite3.Connection]:
+def _lock_of_another(backend: SqliteEngine, path: Path) -> Generator[sqlite3.Connection]:
     backend.accept([job("before")])
     with stranger(path) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -592,7 +598,7 @@ def _is_closed(connection: sqlite3.Connection) -> bool:
     return False
 
 
-def _write(backend: SqliteBackend, path: Path, *, until_wal_is: int) -> None:
+def _write(backend: SqliteEngine, path: Path, *, until_wal_is: int) -> None:
     for _ in range(2 * until_wal_is // 50_000):
         if wal_bytes(path) >= until_wal_is:
             return

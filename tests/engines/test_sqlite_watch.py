@@ -14,7 +14,7 @@ from holdfast.clock import ManualClock
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite import jobs as sqlite
 from holdfast.queues.engines.sqlite import watch as sqlite_watch
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.watch import PAUSE_S, CommitWatch, Inotify
 
 from ..faults.processes import Programs, until
@@ -52,7 +52,7 @@ def wake() -> Iterator[tuple[int, int]]:
 class Waiter:
     """A thread that waits for work, up to an hour."""
 
-    def __init__(self, backend: SqliteBackend, clock: CountingClock, *, wake: int | None = None) -> None:
+    def __init__(self, backend: SqliteEngine, clock: CountingClock, *, wake: int | None = None) -> None:
         before = clock.waits
         self._thread = threading.Thread(
             target=partial(backend.wait_for_work, ["default"], 3600, wake=wake), daemon=True

@@ -12,9 +12,9 @@ import pytest
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable, ConfigError
 from holdfast.queues.contract import Engine, new_owner_token, new_session
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.connections import ANSWER_TIMEOUT_S, PostgresConnections
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
@@ -115,7 +115,7 @@ def test_a_handler_may_wait_for_its_own_statements_as_long_as_it_likes(backend: 
     [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
     transaction = backend.transaction(lease.id, lease.delivery)
     connection: Any = getattr(transaction, "connection")  # noqa: B009 - each engine has its driver's
-    asleep = "pg_sleep" if isinstance(backend, PostgresBackend) else "SLEEP"
+    asleep = "pg_sleep" if isinstance(backend, PostgresEngine) else "SLEEP"
     connection.cursor().execute(f"SELECT {asleep}({LONGER_S})")
     transaction.complete(succeeded())
     assert backend.counts() == {"default": {JobState.COMPLETED: 1}}
@@ -139,7 +139,7 @@ def test_a_handlers_transaction_ends_though_the_server_stands_still(
 
 
 @pytest.mark.parametrize("backend", ["mysql"], indirect=True)
-def test_a_handler_may_wait_between_its_statements_as_long_as_the_server_lets_anybody(backend: MysqlBackend) -> None:
+def test_a_handler_may_wait_between_its_statements_as_long_as_the_server_lets_anybody(backend: MysqlEngine) -> None:
     accept(backend)
     [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
     transaction: Any = backend.transaction(lease.id, lease.delivery)
@@ -173,7 +173,7 @@ def test_a_migration_may_take_as_long_as_it_needs(servers: Servers) -> None:
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 def test_the_end_of_a_block_on_a_lost_connection_is_not_told_twice(
-    backend: PostgresBackend, server: Server, caplog: pytest.LogCaptureFixture
+    backend: PostgresEngine, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept(backend)
     verdicts = [Ack(lease=lease) for lease in backend.claim("default", 1, owner_token=new_owner_token(new_session()))]

@@ -4,6 +4,7 @@ import json
 import socket
 from datetime import UTC, datetime
 
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, Outcome, WorkerReport
 
 from ..servers.places import every_engine
@@ -15,7 +16,7 @@ def at_work(yard: Yard) -> tuple[Program, Entry]:
     (id,) = yard.put("gated")
     worker = yard.worker()
     start = yard.wait_for_entry("start", id, by=worker)
-    until(yard.hf.backend().workers, "the worker to be known")
+    until(yard.workers, "the worker to be known")
     return worker, start
 
 
@@ -23,12 +24,15 @@ def at_work(yard: Yard) -> tuple[Program, Entry]:
 def test_a_stopped_worker_finishes_its_job_and_whoever_waits_hears_when_it_has_left(yard: Yard) -> None:
     worker, start = at_work(yard)
     operator = yard.programs.holdfast("worker", "stop", "--wait")
-    until(lambda: [view.report.draining for view in yard.hf.backend().workers()] == [True], "the worker to drain")
+    until(
+        lambda: [view.report.draining for view in yard.workers()] == [True],
+        "the worker to drain",
+    )
     assert operator.runs
     (idle,) = yard.put("quick")
     yard.open_gate(start)
     operator.succeeded()
-    assert not yard.hf.backend().workers()
+    assert not yard.workers()
     assert worker.ended() == 0
     assert (yard.state(start.id), yard.outcomes(start.id)) == (JobState.COMPLETED, [Outcome.SUCCEEDED])
     assert yard.state(idle) is JobState.PENDING
@@ -46,7 +50,10 @@ def test_a_worker_stopped_now_hands_its_job_back(yard: Yard) -> None:
 def test_a_worker_that_drains_can_still_be_told_to_leave_now(yard: Yard) -> None:
     worker, start = at_work(yard)
     yard.programs.holdfast("worker", "stop").succeeded()
-    until(lambda: [view.report.draining for view in yard.hf.backend().workers()] == [True], "the worker to drain")
+    until(
+        lambda: [view.report.draining for view in yard.workers()] == [True],
+        "the worker to drain",
+    )
     yard.programs.holdfast("worker", "stop", "--now", "--wait").succeeded()
     assert worker.ended() == 0
     assert yard.outcomes(start.id) == [Outcome.INTERRUPTED]
@@ -54,7 +61,7 @@ def test_a_worker_that_drains_can_still_be_told_to_leave_now(yard: Yard) -> None
 
 def test_one_of_two_workers_is_stopped_by_its_id(yard: Yard) -> None:
     workers = {worker.pid: worker for worker in (yard.worker(), yard.worker())}
-    until(lambda: len(yard.hf.backend().workers()) == 2, "both workers to be known")
+    until(lambda: len(yard.workers()) == 2, "both workers to be known")
     documents = json.loads(yard.programs.holdfast("worker", "list", "--json").succeeded())
     assert {document["pid"] for document in documents} == set(workers)
     leaver = documents[0]
@@ -78,6 +85,6 @@ def test_a_worker_that_is_no_more_is_not_looked_for_by_its_number(yard: Yard) ->
         slots=1,
         beat_every_s=5.0,
     )
-    yard.hf.backend().beat(report)
+    WorkerRegistry(yard.hf.backend().state).beat(report)
     yard.programs.holdfast("worker", "stop", "--now", report.id).succeeded()
     assert bystander.runs

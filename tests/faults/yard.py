@@ -7,7 +7,8 @@ from holdfast.app import Holdfast
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.values import JobHistory, JobState, Outcome
+from holdfast.state.workers import WorkerRegistry
+from holdfast.values import JobHistory, JobState, Outcome, WorkerView
 
 from ..servers.places import Place
 from .ledgers import GrowingFile
@@ -53,6 +54,10 @@ class Yard:
     def is_on_file(self) -> bool:
         """Whether it can afford what takes long: on a server, fewer repetitions show the same of the engine."""
         return self.place.server is None
+
+    def workers(self) -> list[WorkerView]:
+        """The workers that are known here."""
+        return WorkerRegistry(self.hf.backend().state).all()
 
     def put(self, job: str, number: int = 1, *, queue: str = "default", fence: bool = False) -> list[str]:
         """Enqueue that many of this job."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import AttemptRecord, ErrorInfo, JobLease, Outcome, WorkerReport, WorkerState
 
 from ..faults.processes import DEADLINE_S
@@ -42,10 +43,10 @@ def report(worker_id: str, **changes: Any) -> WorkerReport:
     return msgspec.structs.replace(usual, **changes)
 
 
-def lose(engine: Engine, worker_id: str, **changes: Any) -> None:
-    """A worker that is heard once, and then no more."""
-    engine.beat(report(worker_id, beat_every_s=0.001, **changes))
-    until(lambda: [view for view in engine.workers() if view.report.id == worker_id and view.state is WorkerState.LOST])
+def lose(registry: WorkerRegistry, worker_id: str, **changes: Any) -> None:
+    """A worker that is seen once, and then no more."""
+    registry.beat(report(worker_id, beat_every_s=0.001, **changes))
+    until(lambda: [view for view in registry.all() if view.report.id == worker_id and view.state is WorkerState.LOST])
 
 
 def claim(engine: Engine, queue: str = "default") -> JobLease:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 
 from .terminal import Terminal
 
@@ -55,7 +55,7 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
         "engine     sqlite",
         f"server     {SQLITE}",
         "names      holdfast_…",
-        "schema     4, current",
+        "schema     5, current",
         "settings   journal_mode wal",
         "survives   the end of any process, and of the machine: each commit is synced",
         "",
@@ -65,19 +65,20 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
 
 def test_as_json_every_capability_is_there(terminal: Terminal) -> None:
     document = terminal("backend", "info", "--json").json
-    assert document["capabilities"] == msgspec.structs.asdict(SqliteBackend.capabilities)
-    assert document["database_schema"] == {"version": 0, "known": 4, "state": "missing"}
+    assert document["capabilities"] == msgspec.structs.asdict(SqliteEngine.capabilities)
+    assert document["database_schema"] == {"version": 0, "known": 5, "state": "missing"}
 
 
 def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
     terminal("migrate")
     with closing(sqlite3.connect(terminal.database, isolation_level=None)) as database:
         database.execute("DELETE FROM holdfast_schema WHERE version > 1")
-        tables = [f"TABLE holdfast_{name}" for name in ("progress", "workers", "live_output")]
+        tables = [f"TABLE holdfast_{name}" for name in ("progress", "live_output", "cells", "buckets")]
         for thing in (*tables, "INDEX holdfast_jobs_tally"):
             database.execute(f"DROP {thing}")
-    assert "schema     1, older than this program's 4: run  holdfast migrate\n" in terminal("backend", "info").out
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 4\n"
+        database.execute("CREATE TABLE holdfast_facts (kind TEXT, fact TEXT)")
+    assert "schema     1, older than this program's 5: run  holdfast migrate\n" in terminal("backend", "info").out
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 5\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])
@@ -130,7 +131,7 @@ def test_the_sql_as_json_is_the_sql_in_steps(terminal: Terminal) -> None:
     printed = terminal("migrate", "--sql").out
     assert document["location"] == str(terminal.database)
     steps = [(step["number"], step["name"]) for step in document["migrations"]]
-    assert steps == [(1, "jobs"), (2, "workers"), (3, "tally"), (4, "live_output")]
+    assert steps == [(1, "jobs"), (2, "workers"), (3, "tally"), (4, "live_output"), (5, "state")]
     at = -1
     for step in document["migrations"]:
         found = printed.find(step["sql"])
@@ -139,7 +140,7 @@ def test_the_sql_as_json_is_the_sql_in_steps(terminal: Terminal) -> None:
     # It can be fed to a tool as it is, remarks included.
     with closing(sqlite3.connect(":memory:")) as database:
         database.executescript(printed)
-        assert database.execute("SELECT version FROM holdfast_schema").fetchall() == [(1,), (2,), (3,), (4,)]
+        assert database.execute("SELECT version FROM holdfast_schema").fetchall() == [(1,), (2,), (3,), (4,), (5,)]
 
 
 def test_the_configured_prefix_is_in_the_sql(terminal: Terminal) -> None:
@@ -154,7 +155,7 @@ def test_the_configured_prefix_is_in_the_sql(terminal: Terminal) -> None:
 def test_no_driver_is_needed_to_print_its_sql(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for driver in ("psycopg", "pymysql"):
         monkeypatch.setitem(sys.modules, driver, None)
-    for name in [name for name in sys.modules if re.search(r"backends\.(postgres|mysql)", name)]:
+    for name in [name for name in sys.modules if re.search(r"engines\.(postgres|mysql)", name)]:
         monkeypatch.delitem(sys.modules, name)
     for url in ("postgresql://db/shop", "mysql://db/shop"):
         assert "CREATE TABLE" in terminal("migrate", "--sql", "--url", url).out

@@ -22,6 +22,7 @@ from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.sqlite.glance import NAMES, glance
 from holdfast.search import parse
 from holdfast.search.parsing import ALIASES, FIELDS
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import DeadReason, JobState
 
 from .registry import report
@@ -61,7 +62,7 @@ def offered_as_one_word(terminal: Terminal, *words: str) -> list[str]:
 def shop(terminal: Terminal) -> Terminal:
     terminal("enqueue", '[{"id": "job1", "job": "add"}, {"id": "job2", "job": "send", "queue": "mail"}]')
     with Holdfast(directory=terminal.project) as hf:
-        hf.backend().beat(report("a" * 32))
+        WorkerRegistry(hf.backend().state).beat(report("a" * 32))
     return terminal
 
 

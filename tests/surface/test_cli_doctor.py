@@ -20,6 +20,7 @@ from holdfast.config import Settings
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.signing import SigningKey
+from holdfast.state.workers import WorkerRegistry
 
 from ..servers.places import SERVERS, Place
 from .registry import lose, report, until
@@ -61,7 +62,7 @@ def worked(terminal: Terminal) -> Terminal:
     """A project with a job, and a worker that knows how to run it."""
     terminal("enqueue", '{"id": "job1", "job": "add"}')
     with Holdfast(directory=terminal.project) as hf:
-        hf.backend().beat(report("a" * 32, handlers=("add",)))
+        WorkerRegistry(hf.backend().state).beat(report("a" * 32, handlers=("add",)))
     return terminal
 
 
@@ -195,7 +196,7 @@ def test_a_real_file_system_in_memory_is_found(terminal: Terminal) -> None:
 
 def test_a_worker_of_another_version_is_found(worked: Terminal) -> None:
     with Holdfast(directory=worked.project) as hf:
-        hf.backend().beat(report("b" * 32, version="0.0.1"))
+        WorkerRegistry(hf.backend().state).beat(report("b" * 32, version="0.0.1"))
     level, sentence = planted(worked, "workers")
     assert level == "warning"
     assert "run Holdfast 0.0.1" in sentence
@@ -259,7 +260,7 @@ def test_a_server_tells_its_clock(place: Place, terminal: Terminal, monkeypatch:
 
 def test_a_clock_that_was_set_back_is_found(worked: Terminal) -> None:
     with Holdfast(directory=worked.project) as hf:
-        views = hf.backend().workers()
+        views = WorkerRegistry(hf.backend().state).all()
     an_hour_ago = time.time_ns() // 1000 - 3_600_000_000
     [found] = heard_findings(views, now_us=an_hour_ago, lease_s=60)
     assert found.level is Level.ERROR
@@ -297,7 +298,7 @@ def test_a_worker_on_another_file_is_found(worked: Terminal) -> None:
     worked("migrate", "--url", f"sqlite:///{other}")
     process = worked.start("worker", "start", "--url", f"sqlite:///{other}", "--quiet")
     with Holdfast(f"sqlite:///{other}", directory=worked.project) as hf:
-        until(hf.backend().workers)
+        until(WorkerRegistry(hf.backend().state).all)
     level, sentence = planted(worked, "one place")
     assert level == "error"
     assert f"process {process.pid} is a worker of this project and works {other}" in sentence
@@ -416,7 +417,7 @@ def test_a_strict_doctor_fails_for_warnings(terminal: Terminal) -> None:
 
 def test_a_worker_that_is_lost_is_found(worked: Terminal) -> None:
     with Holdfast(directory=worked.project) as hf:
-        lose(hf.backend(), "b" * 32, running=3)
+        lose(WorkerRegistry(hf.backend().state), "b" * 32, running=3)
     level, sentence = planted(worked, "workers")
     assert level == "warning"
     assert "worker bbbbbbbb (pid 4121 on web-1) is lost" in sentence

@@ -14,6 +14,7 @@ from holdfast import Backoff, Holdfast
 from holdfast.cli import documents
 from holdfast.cli.enqueue.instants import parse_instant
 from holdfast.definition.backoff import parse_backoff
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import BackoffStrategy, Outcome
 
 from .registry import attempt, claim, lose, report
@@ -313,8 +314,8 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
     with Holdfast(directory=terminal.project) as hf:
         engine = hf.backend()
         assert terminal("enqueue", "--job", "send_mail").err == f"  kept in {terminal.database}\n"
-        lose(engine, "w0", queues=("slow",), handlers=("old",))
-        engine.beat(report("w1", queues=("mail:3", "default"), handlers=("send_mail", "command")))
+        lose(WorkerRegistry(engine.state), "w0", queues=("slow",), handlers=("old",))
+        WorkerRegistry(engine.state).beat(report("w1", queues=("mail:3", "default"), handlers=("send_mail", "command")))
         engine.pause("paused", "deploy")
 
         def remarks(*words: str) -> list[str]:

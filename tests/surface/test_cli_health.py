@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.state.workers import WorkerRegistry
 from holdfast.worker.probes import Check, Checks, ProbeServer
 
 from .registry import lose, report
@@ -19,7 +20,7 @@ def shop(terminal: Terminal) -> Terminal:
     """One due job, and a worker of its queue."""
     terminal("enqueue", '{"id": "job1", "job": "add"}')
     with Holdfast(directory=terminal.project) as hf:
-        hf.backend().beat(report("a" * 32))
+        WorkerRegistry(hf.backend().state).beat(report("a" * 32))
     return terminal
 
 
@@ -79,7 +80,7 @@ def test_a_queue_without_a_worker_is_not_ready(shop: Terminal) -> None:
 
 def test_a_lost_worker_is_unhealthy(shop: Terminal) -> None:
     with Holdfast(directory=shop.project) as hf:
-        lose(hf.backend(), "b" * 32)
+        lose(WorkerRegistry(hf.backend().state), "b" * 32)
     assert checks(shop, code=0)
     assert checks(shop, "--full", code=1)["lost"] == (False, "lost: bbbbbbbb")
 

@@ -19,7 +19,7 @@ RUNNING = {
 }
 # What opens a store.
 STORING = {"holdfast.app", "holdfast.queues.contract", "holdfast.queues.opening", "holdfast.handlers"}
-ENGINES = {"holdfast.queues.engines.memory.jobs", "holdfast.queues.engines.memory.sync", "psycopg", "pymysql", "redis"}
+ENGINES = {"holdfast.queues.engines.memory", "psycopg", "pymysql", "redis"}
 SLOW = {"dataclasses", "http.client", "logging", "ssl", "subprocess", "textual", "tomlkit"}
 # The words before the cursor, what is offered, and what has not to be loaded for that.
 COMPLETED = (

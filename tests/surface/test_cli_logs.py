@@ -12,6 +12,7 @@ from holdfast import Holdfast
 from holdfast.clock import MICROSECONDS
 from holdfast.execution.output import Output
 from holdfast.queues.contract import LIVE_OUTPUT_BYTES, Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import AttemptRecord, ErrorInfo, JobLease, Nack, Outcome
 
 from .registry import claim, report, until
@@ -23,7 +24,7 @@ JOB = '{"id": "job1", "job": "add"}'
 @pytest.fixture
 def engine(terminal: Terminal) -> Iterator[Engine]:
     with Holdfast(directory=terminal.project) as hf:
-        hf.backend().beat(report("worker"))
+        WorkerRegistry(hf.backend().state).beat(report("worker"))
         yield hf.backend()
 
 

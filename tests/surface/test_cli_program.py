@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.cli import COMMANDS
 from holdfast.errors import BackendError
-from holdfast.queues.engines.sqlite.records import SqliteInspector
+from holdfast.queues.engines.sqlite.records import SqliteRecords
 
 from .terminal import Answer, Terminal
 
@@ -326,7 +326,7 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
         assert "is a database of another program (it has the table 'orders')" in sentence
         assert "holdfast migrate" in sentence
     assert foreign.read_bytes() == before
-    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 4 was made\n"
+    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 5 was made\n"
     assert terminal("enqueue", *option, '{"id": "job1", "job": "x"}').code == 0
     database = sqlite3.connect(foreign)
     assert database.execute("SELECT id FROM orders").fetchall() == [(7,)]
@@ -511,38 +511,38 @@ def test_an_argument_that_is_no_text_is_refused_in_one_sentence(terminal: Termin
 
 
 def test_ctrl_c_ends_any_command_as_an_interrupt(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: SqliteInspector, queue: str | None = None) -> object:
+    def interrupted(self: SqliteRecords, queue: str | None = None) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SqliteInspector, "counts", interrupted)
+    monkeypatch.setattr(SqliteRecords, "counts", interrupted)
     answer = terminal("status")
     assert (answer.code, answer.err.strip()) == (130, "interrupted")
 
 
 def test_an_error_of_the_engine_is_a_sentence(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(self: SqliteInspector, queue: str | None = None) -> object:
+    def damaged(self: SqliteRecords, queue: str | None = None) -> object:
         raise BackendError("jobs.db is damaged: restore it from a backup")
 
-    monkeypatch.setattr(SqliteInspector, "counts", damaged)
+    monkeypatch.setattr(SqliteRecords, "counts", damaged)
     answer = terminal("status")
     assert (answer.code, answer.err) == (1, "holdfast: jobs.db is damaged: restore it from a backup\n")
 
 
 def test_an_error_of_the_system_is_a_sentence(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: SqliteInspector, queue: str | None = None) -> object:
+    def failing(self: SqliteRecords, queue: str | None = None) -> object:
         raise OSError(5, "Input/output error", "jobs.db")
 
-    monkeypatch.setattr(SqliteInspector, "counts", failing)
+    monkeypatch.setattr(SqliteRecords, "counts", failing)
     answer = terminal("status")
     hint = "  look for what is wrong:  holdfast doctor\n"
     assert (answer.code, answer.err) == (5, f"holdfast: jobs.db: Input/output error\n{hint}")
 
 
 def test_an_error_of_ours_is_not_hidden(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def buggy(self: SqliteInspector, queue: str | None = None) -> object:
+    def buggy(self: SqliteRecords, queue: str | None = None) -> object:
         raise AttributeError("a mistake of ours")
 
-    monkeypatch.setattr(SqliteInspector, "counts", buggy)
+    monkeypatch.setattr(SqliteRecords, "counts", buggy)
     with pytest.raises(AttributeError, match="a mistake of ours"):
         terminal("status")
 
@@ -563,12 +563,12 @@ def test_whoever_reads_only_the_beginning_ends_the_command_quietly(terminal: Ter
 
 
 def test_migrating_is_safe_to_repeat_and_keeps_the_jobs(terminal: Terminal) -> None:
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 4 was made\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 was made\n"
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     again = terminal("migrate", "--json").json
     assert again["location"] == str(terminal.database)
-    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 4, 4)
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 4 was there already\n"
+    assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 5, 5)
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 was there already\n"
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from holdfast import Holdfast
-from holdfast.queues.engines.sqlite.records import SqliteInspector
+from holdfast.queues.engines.sqlite.records import SqliteRecords
 from holdfast.values import DeadReason, JobFilter
 
 from .registry import claim
@@ -120,10 +120,10 @@ def test_what_is_no_cursor_is_refused(shop: Terminal, cursor: str) -> None:
 
 
 def test_a_mistake_of_ours_is_not_blamed_on_the_cursor(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    def buggy(self: SqliteInspector, where: JobFilter, *, limit: int, after: str | None) -> object:
+    def buggy(self: SqliteRecords, where: JobFilter, *, limit: int, after: str | None) -> object:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(SqliteInspector, "find", buggy)
+    monkeypatch.setattr(SqliteRecords, "find", buggy)
     with pytest.raises(ValueError, match="a mistake of ours"):
         shop("list")
 

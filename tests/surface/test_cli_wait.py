@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.queues.contract import Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import Cancel, DeadReason, JobLease, Nack, Outcome, Progress
 
 from .registry import attempt, claim, report
@@ -21,7 +22,7 @@ JOB = '{"id": "job1", "job": "add"}'
 def engine(terminal: Terminal) -> Iterator[Engine]:
     """With a worker that is known: without one, there is a remark."""
     with Holdfast(directory=terminal.project) as hf:
-        hf.backend().beat(report("worker"))
+        WorkerRegistry(hf.backend().state).beat(report("worker"))
         yield hf.backend()
 
 

@@ -13,6 +13,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.cli import wants_color
 from holdfast.cli.top import Board
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import DeadReason, Outcome, RunningJob
 
 from .registry import attempt, claim, lose, report
@@ -29,8 +30,10 @@ def shop(terminal: Terminal) -> Terminal:
         engine = hf.backend()
         engine.abandon(claim(engine), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
         running = RunningJob(id="job7", job="add", queue="mail", started_at=report("x").started_at)
-        engine.beat(report("a" * 32, queues=("mail:3", "default"), jobs=(running,), running=1, done=1234, failed=5))
-        lose(engine, "b" * 32)
+        WorkerRegistry(engine.state).beat(
+            report("a" * 32, queues=("mail:3", "default"), jobs=(running,), running=1, done=1234, failed=5)
+        )
+        lose(WorkerRegistry(engine.state), "b" * 32)
     return terminal
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli.worker.views import COLUMNS
-from holdfast.queues.contract import Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import RunningJob, StopOrder, WorkerReport
 
 from .registry import lose, report, until
@@ -20,9 +20,9 @@ EVIL = "\x1b[2J\r"
 
 
 @pytest.fixture
-def engine(terminal: Terminal) -> Iterator[Engine]:
+def registry(terminal: Terminal) -> Iterator[WorkerRegistry]:
     with Holdfast(directory=terminal.project) as hf:
-        yield hf.backend()
+        yield WorkerRegistry(hf.backend().state)
 
 
 def running(job_id: str) -> RunningJob:
@@ -38,8 +38,8 @@ def test_without_workers_it_says_how_to_start_one(terminal: Terminal) -> None:
     assert terminal("worker", "list", "--json").json == []
 
 
-def test_a_worker_is_one_line_of_what_it_says_of_itself(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(
+def test_a_worker_is_one_line_of_what_it_says_of_itself(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(
         report(
             ONE,
             queues=("mail:3", "default"),
@@ -60,12 +60,14 @@ def test_a_worker_is_one_line_of_what_it_says_of_itself(terminal: Terminal, engi
     assert line.endswith(" ago")
 
 
-def test_states_are_told_apart_and_lost_ones_come_last_with_what_that_means(terminal: Terminal, engine: Engine) -> None:
-    lose(engine, "aaaaaaaa-lost")
-    engine.beat(report("bbbbbbbb-draining", draining=True))
-    engine.beat(report("cccccccc-live"))
-    engine.beat(report("dddddddd-asked"))
-    engine.order_stop("dddddddd-asked", StopOrder.DRAIN)
+def test_states_are_told_apart_and_lost_ones_come_last_with_what_that_means(
+    terminal: Terminal, registry: WorkerRegistry
+) -> None:
+    lose(registry, "aaaaaaaa-lost")
+    registry.beat(report("bbbbbbbb-draining", draining=True))
+    registry.beat(report("cccccccc-live"))
+    registry.beat(report("dddddddd-asked"))
+    registry.order_stop("dddddddd-asked", StopOrder.DRAIN)
     answer = terminal("worker", "list")
     lines = [line.split("  ")[:2] for line in answer.out.splitlines()[1:]]
     assert lines == [
@@ -83,31 +85,31 @@ def test_states_are_told_apart_and_lost_ones_come_last_with_what_that_means(term
     ]
 
 
-def test_the_running_jobs_stand_below_their_worker(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, running=3, jobs=(running("job1"), running("job2"))))
+def test_the_running_jobs_stand_below_their_worker(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, running=3, jobs=(running("job1"), running("job2"))))
     assert "job1" not in terminal("worker", "list").out
     lines = terminal("worker", "list", "--jobs").out.splitlines()[2:]
     assert lines == ["  └ job1 add on mail for 5 m", "  └ job2 add on mail for 5 m", "  └ and 1 more"]
 
 
-def test_as_json_every_member_is_there(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, running=1, jobs=(running("job1"),)))
-    engine.order_stop(ONE, StopOrder.NOW)
+def test_as_json_every_member_is_there(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, running=1, jobs=(running("job1"),)))
+    registry.order_stop(ONE, StopOrder.NOW)
     [document] = terminal("worker", "list", "--json").json
     assert set(document) == {*WorkerReport.__struct_fields__, "schema", "state", "heard_at", "order"}
     assert (document["id"], document["state"], document["order"]) == (ONE, "live", "now")
     assert document["jobs"][0]["id"] == "job1"
 
 
-def test_ids_are_as_long_as_it_takes_to_tell_them_apart(terminal: Terminal, engine: Engine) -> None:
+def test_ids_are_as_long_as_it_takes_to_tell_them_apart(terminal: Terminal, registry: WorkerRegistry) -> None:
     for worker_id in ("0123456789-a", "0123456789-b", "9999999999"):
-        engine.beat(report(worker_id))
+        registry.beat(report(worker_id))
     shown = [line.split()[0] for line in terminal("worker", "list").out.splitlines()[1:]]
     assert shown == ["0123456789-a", "0123456789-b", "99999999"]
 
 
-def test_nothing_a_worker_says_reaches_the_terminal_as_a_command(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, host=EVIL, queues=(EVIL,), running=1, jobs=(running(EVIL),)))
+def test_nothing_a_worker_says_reaches_the_terminal_as_a_command(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, host=EVIL, queues=(EVIL,), running=1, jobs=(running(EVIL),)))
     answer = terminal("worker", "list", "--jobs")
     assert "\x1b" not in answer.out
     assert "\r" not in answer.out
@@ -116,121 +118,130 @@ def test_nothing_a_worker_says_reaches_the_terminal_as_a_command(terminal: Termi
 # stop
 
 
-def test_the_only_worker_needs_no_name(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, running=1))
-    lose(engine, TWO)
+def test_the_only_worker_needs_no_name(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, running=1))
+    lose(registry, TWO)
     answer = terminal("worker", "stop")
     assert (answer.code, answer.out) == (0, "✓ 5f3a0000 asked to stop; running jobs finish first\n")
-    assert engine.order_of(ONE) is StopOrder.DRAIN
+    assert registry.order_of(ONE) is StopOrder.DRAIN
 
 
-def test_several_workers_are_listed_and_none_is_stopped(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
-    engine.beat(report(TWO, pid=99))
+def test_several_workers_are_listed_and_none_is_stopped(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
+    registry.beat(report(TWO, pid=99))
     answer = terminal("worker", "stop")
     assert (answer.code, answer.out) == (4, "")
     assert "--all" in answer.err
     assert "5f3a0000  live, pid 4121 on web-1" in answer.err
     assert "5f3b0000  live, pid 99 on web-1" in answer.err
-    assert engine.order_of(ONE) is None
+    assert registry.order_of(ONE) is None
 
 
-def test_all_are_stopped_but_the_lost(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
-    engine.beat(report(TWO, running=2))
-    lose(engine, "cccccccc")
+def test_all_are_stopped_but_the_lost(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
+    registry.beat(report(TWO, running=2))
+    lose(registry, "cccccccc")
     answer = terminal("worker", "stop", "--all", "--now")
     assert answer.out.splitlines() == [
         "✓ 5f3a0000 asked to stop now; running jobs are handed back",
         "✓ 5f3b0000 asked to stop now; running jobs are handed back",
     ]
-    assert (engine.order_of(ONE), engine.order_of(TWO)) == (StopOrder.NOW, StopOrder.NOW)
-    assert engine.order_of("cccccccc") is None
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (
+        StopOrder.NOW,
+        StopOrder.NOW,
+    )
+    assert registry.order_of("cccccccc") is None
 
 
-def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
-    engine.beat(report(TWO))
+def test_the_beginning_of_an_id_is_enough_if_it_is_the_only_one(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
+    registry.beat(report(TWO))
     assert terminal("worker", "stop", "5f3b").code == 0
-    assert (engine.order_of(ONE), engine.order_of(TWO)) == (None, StopOrder.DRAIN)
+    assert (registry.order_of(ONE), registry.order_of(TWO)) == (
+        None,
+        StopOrder.DRAIN,
+    )
     answer = terminal("worker", "stop", "5f3")
     assert (answer.code, answer.out) == (4, "")
     assert "5f3a0000" in answer.err
     assert "5f3b0000" in answer.err
-    assert engine.order_of(ONE) is None
+    assert registry.order_of(ONE) is None
 
 
-def test_a_whole_id_that_begins_another_is_the_one(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report("5f3a"))
-    engine.beat(report("5f3a99"))
+def test_a_whole_id_that_begins_another_is_the_one(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report("5f3a"))
+    registry.beat(report("5f3a99"))
     assert terminal("worker", "stop", "5f3a").code == 0
-    assert (engine.order_of("5f3a"), engine.order_of("5f3a99")) == (StopOrder.DRAIN, None)
+    assert (registry.order_of("5f3a"), registry.order_of("5f3a99")) == (
+        StopOrder.DRAIN,
+        None,
+    )
 
 
 @pytest.mark.parametrize("unknown", ["77", ""])
-def test_if_one_is_unknown_none_is_stopped(terminal: Terminal, engine: Engine, unknown: str) -> None:
-    engine.beat(report(ONE))
+def test_if_one_is_unknown_none_is_stopped(terminal: Terminal, registry: WorkerRegistry, unknown: str) -> None:
+    registry.beat(report(ONE))
     answer = terminal("worker", "stop", ONE, unknown, "--json")
     assert answer.code == 3
     assert answer.error["code"] == "NoSuchWorker"
-    assert engine.order_of(ONE) is None
+    assert registry.order_of(ONE) is None
 
 
-def test_nobody_to_stop(terminal: Terminal, engine: Engine) -> None:
+def test_nobody_to_stop(terminal: Terminal, registry: WorkerRegistry) -> None:
     assert terminal("worker", "stop").code == 3
     assert terminal("worker", "stop", "--all").code == 0
     assert terminal("worker", "stop", "--all", "--json").json == []
-    lose(engine, ONE)
+    lose(registry, ONE)
     answer = terminal("worker", "stop")
     assert (answer.code, "nothing to stop" in answer.err) == (3, True)
 
 
-def test_names_and_all_contradict_each_other(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
+def test_names_and_all_contradict_each_other(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
     assert terminal("worker", "stop", ONE, "--all").code == 2
-    assert engine.order_of(ONE) is None
+    assert registry.order_of(ONE) is None
 
 
 def test_a_lost_worker_has_nothing_to_stop_but_finds_the_order_if_it_comes_back(
-    terminal: Terminal, engine: Engine
+    terminal: Terminal, registry: WorkerRegistry
 ) -> None:
-    lose(engine, ONE)
+    lose(registry, ONE)
     answer = terminal("worker", "stop", ONE, "--wait")
     assert (answer.code, answer.out) == (0, "")
     assert "there is nothing to stop" in answer.err
     assert answer.err.count("come back by themselves") == 1
-    assert engine.beat(report(ONE)) is StopOrder.DRAIN
+    assert registry.beat(report(ONE)) is StopOrder.DRAIN
 
 
-def test_an_order_to_leave_now_is_not_softened(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
+def test_an_order_to_leave_now_is_not_softened(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
     terminal("worker", "stop", "--now")
     terminal("worker", "stop")
-    assert engine.order_of(ONE) is StopOrder.NOW
+    assert registry.order_of(ONE) is StopOrder.NOW
 
 
-def test_waiting_ends_when_the_worker_has_left(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
+def test_waiting_ends_when_the_worker_has_left(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
     process = terminal.start("worker", "stop", "--wait", ONE)
-    until(lambda: engine.order_of(ONE))
-    engine.leave(ONE)
+    until(lambda: registry.order_of(ONE))
+    registry.leave(ONE)
     answer = ended(process)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines() == ["✓ 5f3a0000 asked to stop; running jobs finish first", "✓ 5f3a0000 has stopped"]
 
 
-def test_waiting_ends_when_the_worker_is_lost(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE))
+def test_waiting_ends_when_the_worker_is_lost(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE))
     process = terminal.start("worker", "stop", "--json", "--wait", "0")
-    until(lambda: engine.order_of(ONE))
-    lose(engine, ONE)
+    until(lambda: registry.order_of(ONE))
+    lose(registry, ONE)
     answer = ended(process)
     [document] = answer.json
     assert (answer.code, document["id"], document["order"], document["state"]) == (0, ONE, "drain", "lost")
 
 
-def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, draining=True, running=1, jobs=(running("job1"),)))
+def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, draining=True, running=1, jobs=(running("job1"),)))
     answer = terminal("worker", "stop", "--wait", "10ms")
     assert answer.code == 6
     first, job = answer.err.splitlines()
@@ -242,11 +253,11 @@ def test_when_the_time_is_up_it_says_what_still_runs(terminal: Terminal, engine:
     assert (answer.code, document["id"], document["order"], document["state"]) == (6, ONE, "drain", "draining")
 
 
-def test_on_a_terminal_waiting_can_be_seen(terminal: Terminal, engine: Engine) -> None:
-    engine.beat(report(ONE, running=2))
+def test_on_a_terminal_waiting_can_be_seen(terminal: Terminal, registry: WorkerRegistry) -> None:
+    registry.beat(report(ONE, running=2))
     screen = terminal.on_screen("worker", "stop", "--wait")
     screen.wait_for("waiting for 1 worker to stop…")
-    engine.leave(ONE)
+    registry.leave(ONE)
     assert screen.ended() == 0
     assert screen.rows[-2:] == ["✓ 5f3a0000 has stopped", ""]
     assert not [row for row in screen.rows if "waiting for" in row]

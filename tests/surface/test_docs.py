@@ -25,7 +25,7 @@ from holdfast.config import KEYS, Settings
 from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.queues.contract import effect_of
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.tables.rows import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
@@ -258,7 +258,7 @@ def test_the_configuration_page_has_every_variable_of_a_secret() -> None:
 @pytest.fixture
 def schema(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     envelopes = EnvelopeFactory(Keyring.parse("k" * 32))
-    with SqliteBackend(tmp_path / "jobs.db", envelopes) as engine:
+    with SqliteEngine(tmp_path / "jobs.db", envelopes) as engine:
         engine.create_schema()
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
         yield connection

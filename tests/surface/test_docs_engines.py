@@ -6,30 +6,30 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.queues.addresses import ALIASES, SCHEMES
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities
-from holdfast.queues.engines.memory import jobs as memory
-from holdfast.queues.engines.memory.jobs import MemoryBackend
-from holdfast.queues.engines.memory.sync import SyncBackend
+from holdfast.queues.engines.kinds import ALIASES, KINDS
+from holdfast.queues.engines.memory import engine as memory
+from holdfast.queues.engines.memory.engine import MemoryEngine
+from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.engines.mysql import address as mysql_address
 from holdfast.queues.engines.mysql import connections as mysql_connections
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
+from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres import connections as postgres_connections
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
+from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis import connections as redis_connections
-from holdfast.queues.engines.redis.jobs import RedisBackend
+from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite import connections as sqlite_file
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
 ENGINES = {
-    "sqlite": SqliteBackend.capabilities,
-    "postgresql": PostgresBackend.capabilities,
-    "mysql": MysqlBackend.capabilities,
-    "redis": RedisBackend.capabilities,
-    "memory": MemoryBackend.capabilities,
-    "sync": SyncBackend.capabilities,
+    "sqlite": SqliteEngine.capabilities,
+    "postgresql": PostgresEngine.capabilities,
+    "mysql": MysqlEngine.capabilities,
+    "redis": RedisEngine.capabilities,
+    "memory": MemoryEngine.capabilities,
+    "sync": SyncEngine.capabilities,
 }
 DURABILITY = {
     "`sqlite`": sqlite_file.DURABILITY,
@@ -73,14 +73,14 @@ def test_a_table_of_the_page_is_what_the_code_says(name: str, table: str) -> Non
 
 
 def test_every_engine_and_every_capability_is_told() -> None:
-    assert tuple(ENGINES) == SCHEMES
+    assert tuple(ENGINES) == tuple(KINDS)
     assert tuple(MEANINGS) == Capabilities.__struct_fields__
     for capabilities in ENGINES.values():
         assert tuple(answers(capabilities)) == Capabilities.__struct_fields__
 
 
 def test_every_way_to_begin_a_url_is_told() -> None:
-    for name in (*SCHEMES, *ALIASES):
+    for name in (*KINDS, *ALIASES):
         assert re.search(rf"`{name}:", PAGE), name
 
 

@@ -24,6 +24,7 @@ from jsonschema import Draft202012Validator
 from holdfast import Holdfast
 from holdfast.cli.output import is_plain_locale
 from holdfast.cli.schemas import DOCUMENTS, document
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import DeadReason, Outcome, RunningJob
 
 from .registry import attempt, claim, lose, report
@@ -162,8 +163,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hf.define("add").id("job1").queue("mail").dispatch()
         hf.define("command", {"argv": ["true"]}).id("cmd1").dispatch()
         running = RunningJob(id="job7", job="add", queue="mail", started_at=report("x").started_at)
-        engine.beat(report("a" * 32, queues=("mail:3",), jobs=(running,), running=1, done=1234))
-        lose(engine, "b" * 32)
+        WorkerRegistry(engine.state).beat(report("a" * 32, queues=("mail:3",), jobs=(running,), running=1, done=1234))
+        lose(WorkerRegistry(engine.state), "b" * 32)
         engine.pause("slow", "vendor is down")
     return place
 

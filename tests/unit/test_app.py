@@ -38,6 +38,7 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import Cancel
 from holdfast.queues.keyfiles import KEY_FACTS
 from holdfast.queues.signing import SigningKey
+from holdfast.state.facts import Facts
 from holdfast.values import ErrorInfo, WorkerStatus
 
 ONE, TWO = "one:" + "1" * 32, "two:" + "2" * 32
@@ -695,7 +696,7 @@ def test_a_new_key_before_the_old_one_takes_over(tmp_path: Path) -> None:
         new = hf.define("send").dispatch()
         assert work(hf) is WorkerStatus.ACKED
         assert hf.handle(old).status() is JobState.COMPLETED
-        assert hf.backend().facts(KEY_FACTS) == {SigningKey.parse(key).fingerprint for key in (ONE, TWO)}
+        assert Facts(hf.backend().state).of(KEY_FACTS) == {SigningKey.parse(key).fingerprint for key in (ONE, TWO)}
     with shop(tmp_path, TWO) as hf:
         hf.job(send)
         assert work(hf) is WorkerStatus.ACKED
@@ -741,7 +742,7 @@ def test_a_job_of_another_installation_with_the_same_key_is_never_run(tmp_path: 
 
 def test_only_the_key_that_signs_is_remembered(tmp_path: Path) -> None:
     with shop(tmp_path, f"{ONE},{TWO}") as hf:
-        assert hf.backend().facts(KEY_FACTS) == {SigningKey.parse(ONE).fingerprint}
+        assert Facts(hf.backend().state).of(KEY_FACTS) == {SigningKey.parse(ONE).fingerprint}
 
 
 def test_the_key_made_beside_the_file_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -760,7 +761,7 @@ def test_a_key_file_of_the_settings_is_used(tmp_path: Path, monkeypatch: pytest.
     key_file.write_text(TWO)
     key_file.chmod(0o600)
     with shop(tmp_path, settings=Settings(signing_key_file=str(key_file))) as hf:
-        assert hf.backend().facts(KEY_FACTS) == {SigningKey.parse(TWO).fingerprint}
+        assert Facts(hf.backend().state).of(KEY_FACTS) == {SigningKey.parse(TWO).fingerprint}
     assert not (tmp_path / "signing.key").exists()
 
 

@@ -11,6 +11,7 @@ from holdfast.config import Settings
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError, UnknownJob
 from holdfast.middleware import Middleware
+from holdfast.state.facts import Facts
 from holdfast.testing import JobKit
 
 
@@ -86,7 +87,7 @@ def test_what_a_hook_makes_of_the_queue_decides(tmp_path: Path) -> None:
 
 def test_commands_are_allowed_by_the_workers_of_their_own_backend(hf: Holdfast) -> None:
     with hf:
-        hf.backend("reports").add_facts("allowed-command", ["sleep"])
+        Facts(hf.backend("reports").state).add("allowed-command", ["sleep"])
         sleeping = hf.define("command", {"argv": ["sleep", "1"]})
         assert sleeping.queue("nightly").dispatch()
         with pytest.raises(DefinitionError, match="sleep"):

@@ -10,13 +10,13 @@ from holdfast.config import Settings, find_project, read_settings
 from holdfast.config.checking import check_settings
 from holdfast.errors import ConfigError
 from holdfast.loading import load_app
-from holdfast.queues.addresses import engine_of
+from holdfast.queues.addresses import kind_of
 from holdfast.queues.opening import BackendFactory, register_engine
 from holdfast.queues.signing import Keyring, SigningKey
 
 THEIRS = """
 from holdfast import Handler, Holdfast
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 
 opened = []
 
@@ -49,7 +49,7 @@ class Needy:
 
 def carrier(url, envelopes, *, policy, clock, prefix):
     opened.append((url, prefix))
-    return MemoryBackend(envelopes, policy=policy, clock=clock)
+    return MemoryEngine(envelopes, policy=policy, clock=clock)
 
 
 class Failing:
@@ -194,7 +194,7 @@ def test_a_url_of_others_opens_their_engine(project: Path) -> None:
     for url, scheme in ((None, "carrier"), ("parcel://depot?a=b", "parcel")):
         with Holdfast(url, directory=project, signing_key="ab" * 32) as hf:
             assert hf.define("work").dispatch()
-            assert engine_of(hf.url) == scheme
+            assert kind_of(hf.url).scheme == scheme
     assert sys.modules["theirs"].opened == [("carrier://depot", "shop_"), ("parcel://depot?a=b", "shop_")]
 
 

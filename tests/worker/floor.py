@@ -19,17 +19,18 @@ from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
 from holdfast.job import JobOptions, definition_of
 from holdfast.metrics import InMemoryMetrics
-from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.mysql.jobs import MysqlBackend
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
-from holdfast.queues.engines.redis.jobs import RedisBackend
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.contract import Engine, LeasePolicy, SharedState
+from holdfast.queues.engines.mysql.engine import MysqlEngine
+from holdfast.queues.engines.postgres.engine import PostgresEngine
+from holdfast.queues.engines.redis.engine import RedisEngine
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
     AttemptRecord,
     Backoff,
     BackoffStrategy,
+    Cell,
     JobHistory,
     JobLease,
     JobState,
@@ -37,9 +38,11 @@ from holdfast.values import (
     LeaseState,
     Outcome,
     Settlement,
+    Spend,
+    Spent,
     StopOrder,
-    WorkerReport,
     WorkerStatus,
+    Write,
 )
 from holdfast.worker.admission import Admission
 from holdfast.worker.executors.process import Program, python_program
@@ -70,6 +73,26 @@ def runs(pid: int) -> bool:
         return False
 
 
+class ShakyState(SharedState):
+    """The state of an engine that fails with it: `state` is one more of its verbs."""
+
+    def __init__(self, sound: SharedState, engine: "ShakyEngine") -> None:
+        self._sound = sound
+        self._engine = engine
+
+    def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Cell]:
+        return self._engine.shaky("state", lambda: self._sound.read(kind, keys, after=after, limit=limit))
+
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        return self._engine.shaky("state", lambda: self._sound.write(writes))
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        return self._engine.shaky("state", lambda: self._sound.spend(spends))
+
+    def sweep(self, limit: int = 1000) -> int:
+        return self._engine.shaky("state", lambda: self._sound.sweep(limit))
+
+
 class ShakyEngine(Engine):
     """Fails where a test wants it to: a verb while it is `down`, or once after it was done, its answer lost.
 
@@ -79,6 +102,7 @@ class ShakyEngine(Engine):
     def __init__(self, address: Path | str, **options: Any) -> None:
         self.ring = Keyring.parse(KEY)
         self._sound.__init__(address, EnvelopeFactory(self.ring, clock=SYSTEM_CLOCK), **options)
+        self.state = ShakyState(self.state, self)
         self.down: set[str] = set()
         self.lost_answers: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
@@ -89,29 +113,21 @@ class ShakyEngine(Engine):
         return super()
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        return self._shaky("claim", lambda: self._sound.claim(queue, limit, owner_token=owner_token))
+        return self.shaky("claim", lambda: self._sound.claim(queue, limit, owner_token=owner_token))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self._shaky("settle", lambda: self._sound.settle(settlements))
+        return self.shaky("settle", lambda: self._sound.settle(settlements))
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         call: Callable[..., tuple[list[bool], list[JobLease]]] = self._sound.exchange
-        return self._shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
+        return self.shaky("exchange", lambda: call(settlements, queue, limit, owner_token=owner_token))
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self._shaky("renew_many", lambda: self._sound.renew_many(leases))
+        return self.shaky("renew_many", lambda: self._sound.renew_many(leases))
 
-    def beat(self, report: WorkerReport) -> StopOrder | None:
-        call: Callable[[WorkerReport], StopOrder | None] = self._sound.beat
-        return self._shaky("beat", lambda: call(report))
-
-    def order_of(self, worker_id: str) -> StopOrder | None:
-        call: Callable[[str], StopOrder | None] = self._sound.order_of
-        return self._shaky("order_of", lambda: call(worker_id))
-
-    def _shaky(self, verb: str, call: Callable[[], T]) -> T:
+    def shaky(self, verb: str, call: Callable[[], T]) -> T:
         self.calls[verb] += 1
         if verb in self.down:
             raise BackendUnavailable(f"{verb}: nobody is there")
@@ -122,19 +138,19 @@ class ShakyEngine(Engine):
         return answer
 
 
-class ShakySqlite(ShakyEngine, SqliteBackend):
+class ShakySqlite(ShakyEngine, SqliteEngine):
     pass
 
 
-class ShakyPostgres(ShakyEngine, PostgresBackend):
+class ShakyPostgres(ShakyEngine, PostgresEngine):
     pass
 
 
-class ShakyMysql(ShakyEngine, MysqlBackend):
+class ShakyMysql(ShakyEngine, MysqlEngine):
     pass
 
 
-class ShakyRedis(ShakyEngine, RedisBackend):
+class ShakyRedis(ShakyEngine, RedisEngine):
     pass
 
 

@@ -9,7 +9,7 @@ from holdfast.clock import ManualClock
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import DEFAULT_POLICY
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import JobState
@@ -21,7 +21,7 @@ from .bench import KEY
 NONE = dict.fromkeys(JobState, 0)
 
 
-class CountedEngine(MemoryBackend):
+class CountedEngine(MemoryEngine):
     """Remembers which counts it was asked for, and does something before it answers."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -14,7 +14,7 @@ from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import HandlerRegistry, JobContext
 from holdfast.metrics import InMemoryMetrics
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus
@@ -27,7 +27,7 @@ from .bench import KEY, Bench
 LEASE_S = 3.0
 
 
-class WatchedEngine(MemoryBackend):
+class WatchedEngine(MemoryEngine):
     """Remembers how much of the lease was left at each renewal; can fail before it renews."""
 
     def __init__(self) -> None:

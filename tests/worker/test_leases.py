@@ -81,7 +81,7 @@ def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Fl
 
 def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(floor: Floor) -> None:
     id = floor.put("brief")
-    floor.engine.down |= {"claim", "beat", "order_of"}
+    floor.engine.down |= {"claim", "state"}
     supervisor = floor.supervisor(give_up_after_s=0.3)
     with pytest.raises(BackendUnavailable, match="has not answered"):
         supervisor.run()
@@ -213,7 +213,7 @@ def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
     worker = floor.start(processes=2)
     for id in ids:
         floor.noted("start", id)
-    floor.engine.down = {"exchange", "settle", "claim", "beat", "order_of"}
+    floor.engine.down = {"exchange", "settle", "claim", "state"}
     floor.open_gate("end")
     for id in ids:
         floor.noted("end", id)

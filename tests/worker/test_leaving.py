@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, Outcome, StopOrder, WorkerStatus
 
 from ..faults.processes import until
@@ -69,10 +70,10 @@ def test_a_second_order_hands_back_at_once_what_a_drain_would_wait_for(floor: Fl
 
 def test_an_operator_can_tell_a_worker_to_leave_through_the_engine(floor: Floor) -> None:
     worker = floor.start()
-    until(floor.engine.workers, "the worker to be known")
-    assert floor.engine.order_stop(worker.supervisor.id, StopOrder.DRAIN)
+    until(WorkerRegistry(floor.engine.state).all, "the worker to be known")
+    assert WorkerRegistry(floor.engine.state).order_stop(worker.supervisor.id, StopOrder.DRAIN)
     worker.ended()
-    assert floor.engine.workers() == []
+    assert WorkerRegistry(floor.engine.state).all() == []
 
 
 def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor) -> None:

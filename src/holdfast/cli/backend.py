@@ -27,7 +27,7 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
     """
     from holdfast.app import Holdfast
     from holdfast.cli.backend_info import print_document, print_lines
-    from holdfast.queues.addresses import engine_of
+    from holdfast.queues.addresses import kind_of
 
     if place is not None and url is not None and place != url:
         raise click.UsageError("name the URL once: as an argument, or with --url")
@@ -39,6 +39,6 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
         except BackendError as why:
             said, problem = None, why
     show = print_document if as_json else print_lines
-    show(hf.location, engine_of(hf.url), said, engine.capabilities)
+    show(hf.location, kind_of(hf.url).scheme, said, engine.capabilities)
     if problem is not None:
         raise problem

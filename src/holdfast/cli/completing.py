@@ -161,15 +161,16 @@ def _store() -> "Callable[[str], Iterable[str]]":
     """Whom to ask for the names of a kind: the configured store, without the application."""
     # Loaded before the time runs: it is the store that may keep us waiting.
     from holdfast.config import find_project, load_settings
-    from holdfast.queues.addresses import engine_of, sqlite_path, sqlite_prefix
+    from holdfast.queues.addresses import embedded_file, sqlite_prefix
 
     with suppress(Exception):
         project = find_project()
         settings = load_settings(project)
         url = settings.url or project.default_url
-        if engine_of(url) != "sqlite":
+        path = embedded_file(url)
+        if path is None:
             return _server(url, settings.table_prefix)
-        path, asked = sqlite_path(url), sqlite_prefix(url)
+        asked = sqlite_prefix(url)
         if path.exists():
             from holdfast.queues.engines.sqlite.glance import glance
 
@@ -212,7 +213,9 @@ def _dead(engine: "Engine") -> Iterable[str]:
 
 
 def _workers(engine: "Engine") -> Iterable[str]:
-    return [view.report.id for view in engine.workers()]
+    from holdfast.state.workers import WorkerRegistry
+
+    return [view.report.id for view in WorkerRegistry(engine.state).all()]
 
 
 BY_ENGINE: "Final[dict[str, Callable[[Engine], Iterable[str]]]]" = {

@@ -17,6 +17,8 @@ from holdfast.cli.options import Span, json_option, onlooker, settings_at, url_o
 from holdfast.cli.output import glyph, plain, print_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
+from holdfast.state.facts import Facts
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import WorkerState
 
 if TYPE_CHECKING:
@@ -184,8 +186,8 @@ def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator
     )
     from holdfast.queues.keyfiles import KEY_FACTS
 
-    counts, workers = engine.counts(), engine.workers()
-    yield from key_findings(hf, engine.facts(KEY_FACTS), has_jobs=bool(counts))
+    counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
+    yield from key_findings(hf, Facts(engine.state).of(KEY_FACTS), has_jobs=bool(counts))
     yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=hf.settings.lease)
     yield from worker_findings(workers, app)
     yield from queue_findings(counts, workers, engine.pauses(), app)

@@ -16,6 +16,7 @@ from holdfast.cli.job_output import JobOutput
 from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -159,7 +160,7 @@ def say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None 
     from holdfast.handlers import COMMAND_KEY
 
     waiting = _find(engine, job_ids[:AT_ONCE], UNFINISHED)
-    if waiting and all(view.state is WorkerState.LOST for view in engine.workers()):
+    if waiting and all(view.state is WorkerState.LOST for view in WorkerRegistry(engine.state).all()):
         first = next((job for job in waiting if job.job != COMMAND_KEY), waiting[0])
         say(f"  no worker is running here; start one:  {starting(first.queue, app=app, job=first.job)}")
 

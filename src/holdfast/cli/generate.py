@@ -31,7 +31,6 @@ FAREWELL_S: Final = 20.0
 PROBE_PORT: Final = 7001
 CONTAINER_UID: Final = 10001
 CONTAINER_DATA: Final = "/var/lib/holdfast"
-EXTRAS: Final = {"postgresql": "postgres", "mysql": "mysql", "redis": "redis"}
 WHEEL: Final = f"holdfast-{__version__}-py3-none-any.whl"
 _user_pattern: Final = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _name_pattern: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -249,9 +248,9 @@ def _written_places(hf: Holdfast) -> list[Path]:
     """What a worker writes to: the directory of each embedded database, or, where that is still to be made, the one
     above it.
     """
-    from holdfast.queues.addresses import engine_of, sqlite_path
+    from holdfast.queues.addresses import embedded_file
 
-    files = [sqlite_path(url) for url in hf.backends.urls.values() if engine_of(url) == "sqlite"]
+    files = [file for url in hf.backends.urls.values() if (file := embedded_file(url)) is not None]
     return list(dict.fromkeys(next(place for place in file.parents if place.is_dir()) for file in files))
 
 
@@ -286,11 +285,11 @@ def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
 def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
     import json
 
-    from holdfast.queues.addresses import engine_of
+    from holdfast.queues.addresses import embedded_file, kind_of
 
     user = wanted.user or "holdfast"
-    engine = engine_of(hf.url)
-    extra = f"[{EXTRAS[engine]}]" if engine in EXTRAS else ""
+    kind = kind_of(hf.url)
+    extra = f"[{kind.extra}]" if kind.extra else ""
     start = ["holdfast", *wanted.start_words(), "--probe-port", str(PROBE_PORT)]
     check = ["holdfast", "health", "--live", "--url", f"http://127.0.0.1:{PROBE_PORT}"]
     lines = [
@@ -302,7 +301,7 @@ def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
         "#   pip wheel --no-deps --wheel-dir . path/to/checkout",
         f'# and write "./{WHEEL}{extra}" for "holdfast{extra}" in the next line.',
         f'RUN pip install --no-cache-dir "holdfast{extra}"{_dependencies(hf.project.directory)}',
-        *([f"ENV HOLDFAST_URL=sqlite:///{CONTAINER_DATA}/jobs.db"] if engine == "sqlite" else []),
+        *([f"ENV HOLDFAST_URL=sqlite:///{CONTAINER_DATA}/jobs.db"] if embedded_file(hf.url) else []),
         f"VOLUME {CONTAINER_DATA}",
         f"USER {CONTAINER_UID}",
         "STOPSIGNAL SIGTERM",
@@ -350,16 +349,15 @@ def _build(wanted: Wanted, hf: Holdfast) -> list[str]:
 def _compose(wanted: Wanted, hf: Holdfast) -> str:
     import json
 
-    from holdfast.queues.addresses import engine_of
+    from holdfast.queues.addresses import embedded_file, kind_of
 
-    engine = engine_of(hf.url)
     stop = wanted.stop_within_s
     # A server and its key are named by whoever starts it: neither belongs into a file that is kept with the project.
     environment = (
         {"HOLDFAST_URL": f"sqlite:///{CONTAINER_DATA}/jobs.db"}
-        if engine == "sqlite"
+        if embedded_file(hf.url)
         else {
-            "HOLDFAST_URL": f"${{HOLDFAST_URL:?where the jobs are, {engine}://…}}",
+            "HOLDFAST_URL": f"${{HOLDFAST_URL:?where the jobs are, {kind_of(hf.url).scheme}://…}}",
             "HOLDFAST_SIGNING_KEY": "${HOLDFAST_SIGNING_KEY:?the same key for all who use these jobs}",
         }
     )

@@ -18,6 +18,7 @@ from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.errors import HoldfastError
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -210,16 +211,14 @@ def _store(hf: Holdfast, info: EngineInfo, took: str, question: str) -> Check:
 
 def _is_foreign_file(hf: Holdfast) -> bool:
     """Whether a file without a schema has something else in it; an empty one is only waiting for its first job."""
-    from holdfast.queues.addresses import engine_of, sqlite_path
+    from holdfast.queues.addresses import embedded_file
 
-    if engine_of(hf.url) != "sqlite":
-        return False
-    path = sqlite_path(hf.url)
-    return path.exists() and path.stat().st_size > 0
+    file = embedded_file(hf.url)
+    return file is not None and file.exists() and file.stat().st_size > 0
 
 
 def _work(engine: Engine, info: EngineInfo, question: str, max_wait_s: float) -> Checks:
-    counts, workers = engine.counts(), engine.workers()
+    counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
     paused = {pause.queue for pause in engine.pauses()}
     waiting = [
         queue

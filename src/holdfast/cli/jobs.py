@@ -36,6 +36,7 @@ from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_ta
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
 from holdfast.errors import ConfigError, UnknownJob
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
 
 if TYPE_CHECKING:
@@ -359,7 +360,7 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
         raise UnknownJob(job_id)
     if only_dead and history.job.state is not JobState.DEAD:
         raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
-    reasons = why(history, engine.pauses(), engine.workers(), datetime.now(UTC))
+    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), datetime.now(UTC))
     if as_json:
         tag = ShownDocument.__struct_config__.tag
         print_json({**history_document(history), "schema": tag, "why": reasons})

@@ -127,14 +127,14 @@ def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
 
 
 def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
-    from holdfast.queues.addresses import engine_of
+    from holdfast.queues.addresses import kind_of
 
     migrations = onlooker(hf).migrations(hf.url)
     if as_json:
         print_json(SqlDocument(location=hf.location, migrations=tuple(migrations)))
         return
-    engine = engine_of(hf.url)
-    how = "to be run until it succeeds" if engine == "mysql" else "to be run once, in one transaction"
+    kind = kind_of(hf.url)
+    how = "to be run once, in one transaction" if kind.migrates_at_once else "to be run until it succeeds"
     for migration in migrations:
-        click.echo(f"-- Holdfast's schema, {engine}/{migration.number:04}_{migration.name}: {how}.\n")
+        click.echo(f"-- Holdfast's schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.\n")
         click.echo(migration.sql)

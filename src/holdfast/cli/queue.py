@@ -55,6 +55,7 @@ from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, paint
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.worker.options import work_options
 from holdfast.clock import to_us
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -147,7 +148,11 @@ def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
 
 
 def _documents(engine: Engine) -> list[QueueDocument]:
-    counts, pauses, workers = engine.counts(), {pause.queue: pause for pause in engine.pauses()}, engine.workers()
+    counts, pauses, workers = (
+        engine.counts(),
+        {pause.queue: pause for pause in engine.pauses()},
+        WorkerRegistry(engine.state).all(),
+    )
     folded: dict[str, dict[JobState, int]] = {}
     for name, numbers in counts.items():
         states = folded.setdefault(SHOWN if is_private(name) else name, {})
@@ -186,7 +191,7 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         say_where(hf.location)
         engine = hf.backend()
         known = {document.queue: document for document in _documents(engine)}
-        workers = {view.report.id: view for view in engine.workers()}
+        workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
     if name not in known:
         hint = did_you_mean(name, known)
         names = f"known are {', '.join(known)}" if known else "none is known yet, they come with their first job"

@@ -20,6 +20,7 @@ from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
 from holdfast.plaintext import abridged
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def say_if_unknown(engine: Engine, *queues: str | None) -> None:
 def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
     """Those of the queues of which there is no job, no pause and no worker, each with what could have been meant."""
     known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
-    known |= {name.partition(":")[0] for view in engine.workers() for name in view.report.queues}
+    known |= {name.partition(":")[0] for view in WorkerRegistry(engine.state).all() for name in view.report.queues}
     return {
         queue: did_you_mean(queue, (name for name in known if not is_private(name)))
         for queue in queues

@@ -16,6 +16,7 @@ from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, Fit, Table, columns, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, WorkerState
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def worker_line(workers: Workers) -> str:
 
 
 def _workers(hf: Holdfast) -> Workers:
-    views = hf.backend().workers()
+    views = WorkerRegistry(hf.backend().state).all()
     states = Counter(view.state for view in views)
     there = [view.report for view in views if view.state is not WorkerState.LOST]
     return Workers(

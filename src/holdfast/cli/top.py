@@ -14,6 +14,7 @@ from holdfast.cli.output import age, print_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, look
 from holdfast.errors import ConfigError
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class Board:
                 page = engine.find(JobFilter(states=states), limit=MOST_JOBS)
                 jobs += [job for job in page.jobs if is_shown(job, needle)]
         return Picture(
-            needle=needle, status=look(self._hf), jobs=tuple(jobs[:MOST_JOBS]), workers=tuple(engine.workers())
+            needle=needle,
+            status=look(self._hf),
+            jobs=tuple(jobs[:MOST_JOBS]),
+            workers=tuple(WorkerRegistry(engine.state).all()),
         )
 
     def retry(self, job_id: str) -> str:

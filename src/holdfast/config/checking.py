@@ -15,7 +15,8 @@ from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import engine_of, missing_above, sqlite_path
+from holdfast.queues.addresses import embedded_file, kind_of, missing_above
+from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import BackendFactory, check_driver, missing_key
 from holdfast.queues.signing import Unsigned
@@ -93,9 +94,9 @@ def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
 
 def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Problem]:
     """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
-    engine = engine_of(place)
-    if engine == "sqlite":
-        key_file = key_path(sqlite_path(place))
+    file = embedded_file(place)
+    if file is not None:
+        key_file = key_path(file)
         origin = Origin(place=Place.FILE, name=str(key_file))
         try:
             if key_file.exists():
@@ -109,16 +110,16 @@ def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Probl
                 key="signing-key",
                 origin=origin,
             )
-    elif engine not in ("memory", "sync"):
+    elif kind_of(place).needs_key:
         yield Problem(message=missing_key(place), key="signing-key", origin=url.origin)
 
 
 def _paths(reading: Reading) -> Iterator[Problem]:
     """A file can be where the jobs are to be. Whether this user may write it is for whoever works there to know."""
     for name, found, place in _places(reading):
-        if engine_of(place) != "sqlite":
+        file, key = embedded_file(place), name.partition(".")[0]
+        if file is None:
             continue
-        file, key = sqlite_path(place), name.partition(".")[0]
         above = standing_above(file)
         if os.access(file, os.F_OK) and file.is_dir():
             message = f"{name} {found.origin.where}: {file} is a directory"
@@ -160,14 +161,12 @@ def _engine(reading: Reading) -> Iterator[Problem]:
 def _try_engine(url: str, prefix: str) -> None:
     """Whatever can be known of an engine without asking it."""
     factory = BackendFactory(Unsigned(), table_prefix=prefix)
-    match engine_of(url):
-        case "memory" | "sync":
-            pass
-        case "sqlite" | "postgresql" | "mysql":
-            check_driver(url)
-            factory.migrations(url)
-        case _:
-            factory.open(url)[0].close()  # it connects when it is first asked something
+    kind = kind_of(url)
+    if kind.migrations:
+        check_driver(url)
+        factory.migrations(url)
+    elif kind.home is Home.SERVER:
+        factory.open(url)[0].close()  # it connects when it is first asked something
 
 
 def _named(reading: Reading) -> Iterator[Problem]:

@@ -6,22 +6,20 @@ Apart from `opening.py`, which needs the engines' contract: the settings, `--hel
 import re
 import shlex
 from pathlib import Path
-from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast import plugins
 from holdfast.errors import ConfigError
+from holdfast.queues.engines.kinds import ALIASES, KINDS, EngineKind, Home
 
-SCHEMES: Final = ("sqlite", "postgresql", "mysql", "redis", "memory", "sync")
-ALIASES: Final = {"postgres": "postgresql", "mariadb": "mysql", "rediss": "redis", "unix": "redis"}
 _others: set[str] = set()
 _scheme = re.compile(r"[a-z][a-z0-9+.-]*")
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
 _secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
 
 
-def engine_of(url: str) -> str:
-    """Which engine a URL means, by the first of its names."""
+def kind_of(url: str) -> EngineKind:
+    """The engine that a URL names."""
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
@@ -31,17 +29,19 @@ def engine_of(url: str) -> str:
             "an IPv6 address"
         ) from None
     name = ALIASES.get(scheme, scheme)
-    if name not in SCHEMES and name not in _others and plugins.published(plugins.ENGINES, name) is None:
+    if name in KINDS:
+        return KINDS[name]
+    if name not in _others and plugins.published(plugins.ENGINES, name) is None:
         raise ConfigError(
             f"{redacted(url)!r} names no engine: a URL begins with one of "
-            f"{', '.join(f'{name}:' for name in (*SCHEMES, *ALIASES))} such as sqlite:///jobs.db"
+            f"{', '.join(f'{name}:' for name in (*KINDS, *ALIASES))} such as sqlite:///jobs.db"
         )
-    return name
+    return EngineKind(scheme=name, title=name, home=Home.SERVER)
 
 
 def add_scheme(scheme: str) -> None:
-    """Let URLs that begin with this mean an engine of somebody else's."""
-    if scheme in SCHEMES or scheme in ALIASES:
+    """Let URLs that begin with this mean a third-party engine."""
+    if scheme in KINDS or scheme in ALIASES:
         raise ConfigError(f"{scheme}: is an engine of Holdfast's own: choose another scheme")
     if not _scheme.fullmatch(scheme):
         raise ConfigError(f"{scheme!r} cannot begin a URL: write lower-case letters and digits, then + . or -")
@@ -50,9 +50,13 @@ def add_scheme(scheme: str) -> None:
 
 def check_url(url: str) -> None:
     """Refuse a URL that cannot be one of an engine's. Nothing is opened, and no driver is asked."""
-    if engine_of(url) == "sqlite":
-        sqlite_path(url)
+    if embedded_file(url) is not None:
         sqlite_prefix(url)
+
+
+def embedded_file(url: str) -> Path | None:
+    """The file of a URL whose engine is embedded; None for all others."""
+    return sqlite_path(url) if kind_of(url).home is Home.FILE else None
 
 
 def sqlite_path(url: str) -> Path:

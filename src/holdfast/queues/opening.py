@@ -1,30 +1,23 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import unquote
 
 from holdfast import plugins
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import add_scheme, engine_of, redacted, sqlite_path, sqlite_prefix
+from holdfast.queues.addresses import add_scheme, kind_of, redacted, sqlite_path, sqlite_prefix
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
+from holdfast.queues.engines.kinds import KINDS, EngineKind, Home
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
 from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 from holdfast.values import DEFAULT_INSTALLATION
 
 if TYPE_CHECKING:
-    from holdfast.queues.engines.memory.sync import SyncBackend
     from holdfast.queues.engines.tables.migrations import Migration
-
-_DRIVERS: Final = {
-    "postgresql": ("PostgreSQL", "psycopg[binary,pool]>=3.2.11"),
-    "mysql": ("MySQL", "PyMySQL"),
-    "redis": ("Redis", "redis[hiredis]"),
-}
 
 
 class BackendFactory:
@@ -60,52 +53,40 @@ class BackendFactory:
         `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in, and to
         sign nothing, so that no key of a server's has to be known.
         """
-        match engine_of(url):
-            case "sqlite":
-                return self._open_sqlite(url, may_share=may_share)
-            case "memory":
-                from holdfast.queues.engines.memory.jobs import MemoryBackend
-
+        kind = kind_of(url)
+        match kind.home:
+            case Home.FILE:
+                return self._open_file(url, kind, may_share=may_share)
+            case Home.PROCESS:
                 signer = self._signer or Keyring([SigningKey.generate()])
-                return MemoryBackend(self._envelopes(signer), policy=self._policy, clock=self._clock), signer
-            case "sync":
-                signer = self._signer or Keyring([SigningKey.generate()])
-                return self._open_sync(signer), signer
-            case engine:
-                return self._open_server(engine, url, signs=not may_share)
+                return self._open_in_process(kind, signer), signer
+            case Home.SERVER:
+                return self._open_server(kind, url, signs=not may_share)
 
     def migrations(self, url: str) -> "Sequence[Migration]":
         """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
-        match engine_of(url):
-            case "sqlite":
-                from holdfast.queues.engines.sqlite.connections import migrations
+        kind = kind_of(url)
+        if not kind.migrations:
+            known = [f"{one.scheme}:" for one in KINDS.values() if one.migrations]
+            raise ConfigError(
+                f"{kind.scheme} has no tables, so there is no SQL to print; name a URL that begins with "
+                f"{', '.join(known[:-1])} or {known[-1]}"
+            )
+        if kind.home is Home.FILE:
+            sqlite_path(url)
+            asked = sqlite_prefix(url)
+        else:
+            _, asked = _without_prefix(url)
+        steps: Sequence[Migration] = kind.load(kind.migrations)(self._prefix if asked is None else asked)
+        return steps
 
-                sqlite_path(url)
-                asked = sqlite_prefix(url)
-            case "postgresql":
-                from holdfast.queues.engines.postgres.migrations import migrations
-
-                _, asked = _without_prefix(url)
-            case "mysql":
-                from holdfast.queues.engines.mysql.migrations import migrations
-
-                _, asked = _without_prefix(url)
-            case engine:
-                raise ConfigError(
-                    f"{engine} has no tables, so there is no SQL to print; name a URL that begins with sqlite:, "
-                    "postgresql: or mysql:"
-                )
-        return migrations(self._prefix if asked is None else asked)
-
-    def _open_sqlite(self, url: str, *, may_share: bool) -> tuple[Engine, Signer]:
-        # Imported here, like every driver: only whoever uses the engine pays for it.
-        from holdfast.queues.engines.sqlite.jobs import SqliteBackend
-
+    def _open_file(self, url: str, kind: EngineKind, *, may_share: bool) -> tuple[Engine, Signer]:
         path, asked = sqlite_path(url), sqlite_prefix(url)
         prefix = self._prefix if asked is None else asked
+        make = kind.load(kind.engine)
 
-        def opened(signer: Signer) -> SqliteBackend:
-            return SqliteBackend(
+        def opened(signer: Signer) -> Engine:
+            engine: Engine = make(
                 path,
                 self._envelopes(signer),
                 policy=self._policy,
@@ -113,6 +94,7 @@ class BackendFactory:
                 prefix=prefix,
                 only_looks=self._only_looks,
             )
+            return engine
 
         if self._signer is None and not may_share and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:
@@ -120,8 +102,8 @@ class BackendFactory:
         signer = self._signer or keyring_beside(path, installation=self._installation)
         return opened(signer), signer
 
-    def _open_server(self, engine: str, url: str, *, signs: bool) -> tuple[Engine, Signer]:
-        make = _server_engine(engine)
+    def _open_server(self, kind: EngineKind, url: str, *, signs: bool) -> tuple[Engine, Signer]:
+        make = _server_engine(kind)
         signer = self._shared_signer(url) if signs else self._signer or Unsigned()
         bare, asked = _without_prefix(url)
         prefix = self._prefix if asked is None else asked
@@ -133,10 +115,14 @@ class BackendFactory:
             raise ConfigError(missing_key(url))
         return self._signer
 
-    def _open_sync(self, signer: Signer) -> "SyncBackend":
-        from holdfast.queues.engines.memory.sync import SyncBackend
-
-        return SyncBackend(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
+    def _open_in_process(self, kind: EngineKind, signer: Signer) -> Engine:
+        make = kind.load(kind.engine)
+        engine: Engine = (
+            make(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
+            if kind.runs_inline
+            else make(self._envelopes(signer), policy=self._policy, clock=self._clock)
+        )
+        return engine
 
     def _envelopes(self, signer: Signer) -> EnvelopeFactory:
         return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
@@ -174,39 +160,19 @@ def _engine_of_others(scheme: str) -> EngineMaker:
     return cast("EngineMaker", found)
 
 
-def _server_engine(engine: str) -> EngineMaker:
-    if engine not in _DRIVERS:
-        return _engine_of_others(engine)
-    with _driver(engine):
-        match engine:
-            case "postgresql":
-                from holdfast.queues.engines.postgres.jobs import PostgresBackend
-
-                return PostgresBackend
-            case "mysql":
-                from holdfast.queues.engines.mysql.jobs import MysqlBackend
-
-                return MysqlBackend
-            case _:
-                from holdfast.queues.engines.redis.jobs import RedisBackend
-
-                return RedisBackend
+def _server_engine(kind: EngineKind) -> EngineMaker:
+    if not kind.is_ours:
+        return _engine_of_others(kind.scheme)
+    try:
+        return cast("EngineMaker", kind.load(kind.engine))
+    except ModuleNotFoundError as problem:
+        raise ConfigError(f"{kind.title} needs the package {problem.name}: pip install '{kind.package}'") from problem
 
 
 def check_driver(url: str) -> None:
     """Refuse a URL whose engine needs a driver that is not installed; nothing is opened."""
-    if (engine := engine_of(url)) in _DRIVERS:
-        _server_engine(engine)
-
-
-@contextmanager
-def _driver(engine: str) -> Generator[None]:
-    """Around the import of an engine's files: a driver that is missing is named with what installs it."""
-    try:
-        yield
-    except ModuleNotFoundError as problem:
-        name, package = _DRIVERS[engine]
-        raise ConfigError(f"{name} needs the package {problem.name}: pip install '{package}'") from problem
+    if (kind := kind_of(url)).package:
+        _server_engine(kind)
 
 
 def missing_key(url: str) -> str:
@@ -220,7 +186,7 @@ def missing_key(url: str) -> str:
 
 def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
     """A new key beside jobs signed with a lost one would make every one of them a forgery."""
-    if engine.facts(KEY_FACTS):
+    if engine.state.read(KEY_FACTS, limit=1):
         raise ConfigError(
             f"{key_path(database)} is missing, and the jobs in {database} were signed with it: restore it, or give the "
             f"key in {KEY_VARIABLE} or {KEY_FILE_VARIABLE}; if it is lost for good, move the database away and start "

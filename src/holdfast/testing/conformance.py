@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from holdfast.testing.lab import Lab
 from holdfast.testing.laws.accepting import AcceptingLaws
+from holdfast.testing.laws.carrying import CarryingLaws
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
 from holdfast.testing.laws.live_output import LiveOutputLaws
@@ -15,6 +16,7 @@ from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
+from holdfast.testing.laws.shared_state import StateLaws
 from holdfast.testing.laws.transacting import TransactingLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.testing.laws.workers import RegistryLaws
@@ -39,6 +41,8 @@ class EngineConformance(
     ReadingLaws,
     RegistryLaws,
     RacingLaws,
+    StateLaws,
+    CarryingLaws,
 ):
     """Every clause. Subclass it under a name pytest collects, beside a fixture `lab` that yields a fresh `Lab`."""
 

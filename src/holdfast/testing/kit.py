@@ -18,14 +18,15 @@ from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSuppor
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.job import Job
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
-from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
+from holdfast.queues.engines.memory.connections import MemoryStore
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, Signer, SigningKey
 from holdfast.testing.clock import TravellingClock
 from holdfast.testing.drained import UNKNOWN, Drained, end_of
 from holdfast.testing.enqueued import Enqueued, Expectation, Expected, counted, enqueued
 from holdfast.testing.turns import Turn, Turns, is_running
-from holdfast.values import Accepted, JobEnvelope, Settlement
+from holdfast.values import Accepted, JobEnvelope, Settlement, Write
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,13 +35,13 @@ LIMIT: Final = 10_000
 _SHOWN: Final = 5
 
 
-class KitEngine(MemoryBackend):
+class KitEngine(MemoryEngine):
     """`memory` that tells the kit what it accepts. No lease ends: what is claimed here is run to its end, and settled.
 
     A transaction that a job is enqueued in is taken, and nothing is done with it: nobody here sees it committed.
     """
 
-    capabilities = msgspec.structs.replace(MemoryBackend.capabilities, transactional_enqueue=True)
+    capabilities = msgspec.structs.replace(MemoryEngine.capabilities, transactional_enqueue=True)
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class KitEngine(MemoryBackend):
         self._on_accepted = on_accepted
         self._queues: set[str] = set()
 
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        accepted = super().accept(envelopes)
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        accepted = super().accept(envelopes, writes=writes)
         self._travelling.woken()
         created = [envelope for envelope, one in zip(envelopes, accepted, strict=True) if one.created]
         self._queues.update(envelope.queue for envelope in created)

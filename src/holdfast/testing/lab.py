@@ -21,10 +21,12 @@ from holdfast.clock import Clock, ManualClock, from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token, new_session
-from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.memory.connections import MemoryStore
+from holdfast.queues.engines.memory.engine import MemoryEngine
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import (
     DEFAULT_PRIORITY,
     DEFAULT_QUEUE,
@@ -102,6 +104,11 @@ class Lab:
     def engine(self) -> Engine:
         """The handle most clauses use."""
         return self.open()
+
+    @property
+    def workers(self) -> WorkerRegistry:
+        """The registry of workers, through the handle most clauses use."""
+        return WorkerRegistry(self.engine.state)
 
     def now(self) -> datetime:
         """The engine's time."""
@@ -204,7 +211,7 @@ class Lab:
     def everything(self) -> tuple[list[JobHistory], list[QueuePause], list[WorkerView]]:
         """All that can be seen of the store."""
         jobs = [self.history(id) for id in sorted(self.ids())]
-        return jobs, list(self.engine.pauses()), list(self.engine.workers())
+        return jobs, list(self.engine.pauses()), self.workers.all()
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
@@ -219,7 +226,7 @@ def memory_lab() -> Lab:
     store = MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return MemoryBackend(envelopes, policy=policy, clock=clock, store=store)
+        return MemoryEngine(envelopes, policy=policy, clock=clock, store=store)
 
     return Lab(connect)
 
@@ -228,6 +235,6 @@ def sqlite_lab(path: Path) -> Lab:
     """A lab for the SQLite engine; the file must not exist."""
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return SqliteBackend(path, envelopes, policy=policy, clock=clock)
+        return SqliteEngine(path, envelopes, policy=policy, clock=clock)
 
     return Lab(connect)

@@ -8,6 +8,7 @@ from typing import Final
 
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobLease, Progress, StopOrder, WorkerReport
 from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.maintenance import Maintenance, Timer
@@ -35,6 +36,7 @@ class Caretaker:
         on_order: Callable[[StopOrder], None],
     ) -> None:
         self._engine = engine
+        self._registry = WorkerRegistry(engine.state)
         self._maintenance = maintenance
         self._outputs = outputs
         self._worker_id = worker_id
@@ -80,7 +82,7 @@ class Caretaker:
             self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
             self._wake.clear()
         self._try(self._pass_progress_on)
-        self._try(lambda: self._engine.leave(self._worker_id))
+        self._try(lambda: self._registry.leave(self._worker_id))
 
     def _try(self, action: Callable[[], object]) -> None:
         try:
@@ -106,8 +108,8 @@ class Caretaker:
     def _ask_for_orders(self) -> StopOrder | None:
         if self._beat.is_due() or self._beats_now:
             self._beats_now = False
-            return self._engine.beat(self._report())
-        return self._engine.order_of(self._worker_id)
+            return self._registry.beat(self._report())
+        return self._registry.order_of(self._worker_id)
 
     def _pass_progress_on(self) -> None:
         reports = [self._progress.pop(key) for key in list(self._progress)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from holdfast.errors import BackendError, BackendUnavailable
-from holdfast.queues.contract import QueueBackend, new_owner_token
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import JobLease, Settlement
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
@@ -50,7 +50,7 @@ class Exchanger:
 
     def __init__(
         self,
-        backend: QueueBackend,
+        backend: Engine,
         turns: Turns,
         *,
         session: bytes,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from holdfast.errors import BackendError
-from holdfast.queues.contract import QueueBackend
+from holdfast.queues.contract import Engine
 from holdfast.values import JobLease, LeaseState
 
 log = logging.getLogger("holdfast.keeper")
@@ -33,7 +33,7 @@ class Keeper:
     In between, it looks each second at those that were held at the last look already.
     """
 
-    def __init__(self, backend: QueueBackend) -> None:
+    def __init__(self, backend: Engine) -> None:
         self._backend = backend
         self._lock = threading.Lock()
         # By the lease's identity: of one job, several may be in our hands, if the first was lost.

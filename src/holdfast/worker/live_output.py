@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.queues.contract import LIVE_OUTPUT_BYTES, QueueBackend
+from holdfast.queues.contract import LIVE_OUTPUT_BYTES, Engine
 from holdfast.values import JobLease, LiveOutput
 from holdfast.worker.executors.process import Flight
 
@@ -15,7 +15,7 @@ SHOWN_AFTER_S: Final = 1.0
 class LiveOutputs:
     """Looks at what is running now and then, so that short jobs have nothing to do with it."""
 
-    def __init__(self, backend: QueueBackend, running: Callable[[], Sequence[Flight]]) -> None:
+    def __init__(self, backend: Engine, running: Callable[[], Sequence[Flight]]) -> None:
         self._backend = backend
         self._running = running
         self._passed_on: dict[int, int] = {}

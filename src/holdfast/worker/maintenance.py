@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from holdfast.clock import Clock, from_us
-from holdfast.queues.contract import QueueBackend, QueueInspector
+from holdfast.queues.contract import Engine
 from holdfast.values import DeadReason, JobFilter, JobState
 
 log = logging.getLogger("holdfast.loop")
@@ -37,7 +37,7 @@ class Timer:
 class Maintenance:
     """Done when due; `on_reaped` hears how many jobs were taken back."""
 
-    def __init__(self, backend: QueueBackend, *, reap_interval_s: float, on_reaped: Callable[[int], None]) -> None:
+    def __init__(self, backend: Engine, *, reap_interval_s: float, on_reaped: Callable[[int], None]) -> None:
         self._backend = backend
         self._on_reaped = on_reaped
         self._reap = Timer(backend.clock, reap_interval_s)
@@ -61,8 +61,7 @@ class Maintenance:
 
     def _announce_crash_loops(self, since: datetime) -> None:
         """A job that ended its worker once too often died while nobody was looking: say so as for any other."""
-        if isinstance(self._backend, QueueInspector):
-            where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
-            for job in self._backend.find(where).jobs:
-                if job.finished_at is not None and job.finished_at >= since:
-                    log.critical("job %s (%s) is dead: it ended its worker %d times", job.id, job.job, job.crashes)
+        where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
+        for job in self._backend.find(where).jobs:
+            if job.finished_at is not None and job.finished_at >= since:
+                log.critical("job %s (%s) is dead: it ended its worker %d times", job.id, job.job, job.crashes)

@@ -11,7 +11,7 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
-from holdfast.queues.contract import QueueBackend, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
 from holdfast.values import ExecutionResult, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
@@ -28,7 +28,7 @@ class QueueWorker:
 
     def __init__(
         self,
-        backend: QueueBackend,
+        backend: Engine,
         runtime: JobRuntime,
         signer: Signer,
         *,

@@ -12,16 +12,23 @@ from msgspec.structs import replace
 
 from holdfast.clock import Clock
 from holdfast.codec import describe
+from holdfast.errors import StateConflict
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.memory.jobs import MemoryBackend, MemoryStore
+from holdfast.queues.engines.memory.connections import MemoryStore
+from holdfast.queues.engines.memory.engine import MemoryEngine
+from holdfast.queues.engines.memory.jobs import MemoryJobs
+from holdfast.queues.engines.memory.state import MemoryState
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
+from holdfast.testing.laws.shared_state import RACERS
 from holdfast.values import (
     Abandon,
     Accepted,
     Ack,
     AttemptView,
     CancelAnswer,
+    Cell,
+    Drop,
     JobEnvelope,
     JobFilter,
     JobHistory,
@@ -35,16 +42,15 @@ from holdfast.values import (
     Release,
     ReplayAnswer,
     Settlement,
-    StopOrder,
-    WorkerReport,
-    WorkerState,
-    WorkerView,
+    Spend,
+    Spent,
+    Write,
 )
 
 from .planting import Plant
 
 
-class AckWithoutTokenCheck(MemoryBackend):
+class AckWithoutTokenCheck(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return super().settle([self._believe(one) for one in settlements])
 
@@ -55,7 +61,7 @@ class AckWithoutTokenCheck(MemoryBackend):
         return replace(settlement, lease=replace(settlement.lease, owner_token=record.owner_token or ""))
 
 
-class VerdictAcceptedAfterTheLeaseEnded(MemoryBackend):
+class VerdictAcceptedAfterTheLeaseEnded(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         for settlement in settlements:
             record = self.store.records.get(settlement.lease.id)
@@ -64,7 +70,7 @@ class VerdictAcceptedAfterTheLeaseEnded(MemoryBackend):
         return super().settle(settlements)
 
 
-class RefusedAttemptRecorded(MemoryBackend):
+class RefusedAttemptRecorded(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         answers = super().settle(settlements)
         for settlement, answer in zip(settlements, answers, strict=True):
@@ -74,7 +80,7 @@ class RefusedAttemptRecorded(MemoryBackend):
         return answers
 
 
-class RepeatedAttemptRecordedTwice(MemoryBackend):
+class RepeatedAttemptRecordedTwice(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         held = [settlement.lease.id in self.store.leased for settlement in settlements]
         answers = super().settle(settlements)
@@ -85,7 +91,7 @@ class RepeatedAttemptRecordedTwice(MemoryBackend):
         return answers
 
 
-class OneBadSettlementSpoilsTheBatch(MemoryBackend):
+class OneBadSettlementSpoilsTheBatch(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         now = self.clock.now_us()
         records = [self.store.records.get(settlement.lease.id) for settlement in settlements]
@@ -97,7 +103,7 @@ class OneBadSettlementSpoilsTheBatch(MemoryBackend):
         return [False] * len(settlements) if len(settlements) > 1 else super().settle(settlements)
 
 
-class AttemptLostOnNack(MemoryBackend):
+class AttemptLostOnNack(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         before = {one.lease.id: one.lease.attempts for one in settlements if isinstance(one, Nack)}
         answers = super().settle(settlements)
@@ -107,7 +113,7 @@ class AttemptLostOnNack(MemoryBackend):
         return answers
 
 
-class AttemptCountedOnRelease(MemoryBackend):
+class AttemptCountedOnRelease(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         answers = super().settle(settlements)
         for settlement, answer in zip(settlements, answers, strict=True):
@@ -116,7 +122,7 @@ class AttemptCountedOnRelease(MemoryBackend):
         return answers
 
 
-class AttemptCountedOnEveryAbandon(MemoryBackend):
+class AttemptCountedOnEveryAbandon(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         answers = super().settle(settlements)
         for settlement, answer in zip(settlements, answers, strict=True):
@@ -125,12 +131,12 @@ class AttemptCountedOnEveryAbandon(MemoryBackend):
         return answers
 
 
-class DelayForgottenOnNack(MemoryBackend):
+class DelayForgottenOnNack(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return super().settle([replace(one, delay=0.0) if isinstance(one, Nack) else one for one in settlements])
 
 
-class DeadLetterDropped(MemoryBackend):
+class DeadLetterDropped(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         answers = super().settle(settlements)
         for settlement, answer in zip(settlements, answers, strict=True):
@@ -139,7 +145,7 @@ class DeadLetterDropped(MemoryBackend):
         return answers
 
 
-class CancelRequestLostOnRetry(MemoryBackend):
+class CancelRequestLostOnRetry(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         for settlement in settlements:
             if isinstance(settlement, Nack) and settlement.lease.id in self.store.records:
@@ -147,7 +153,7 @@ class CancelRequestLostOnRetry(MemoryBackend):
         return super().settle(settlements)
 
 
-class CancelRequestLost(MemoryBackend):
+class CancelRequestLost(MemoryEngine):
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         answer = super().cancel(job_id, reason)
         if answer is CancelAnswer.REQUESTED:
@@ -155,7 +161,7 @@ class CancelRequestLost(MemoryBackend):
         return answer
 
 
-class RunningJobCancelledUnderItsWorker(MemoryBackend):
+class RunningJobCancelledUnderItsWorker(MemoryEngine):
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         record = self.store.leased.pop(job_id, None)
         if record is not None:
@@ -164,24 +170,24 @@ class RunningJobCancelledUnderItsWorker(MemoryBackend):
         return super().cancel(job_id, reason)
 
 
-class ReaperTakesLivingLeases(MemoryBackend):
+class ReaperTakesLivingLeases(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         for record in self.store.leased.values():
             record.lease_until_us = self.clock.now_us()
         return super().reap_expired(queue)
 
 
-class ReaperReapsEveryQueue(MemoryBackend):
+class ReaperReapsEveryQueue(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         return super().reap_expired(None)
 
 
-class ReaperNeverReaps(MemoryBackend):
+class ReaperNeverReaps(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         return 0
 
 
-class ReaperLeavesNoHistory(MemoryBackend):
+class ReaperLeavesNoHistory(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         histories = {id: list(record.history) for id, record in self.store.leased.items()}
         reaped = super().reap_expired(queue)
@@ -190,7 +196,7 @@ class ReaperLeavesNoHistory(MemoryBackend):
         return reaped
 
 
-class CrashNotCounted(MemoryBackend):
+class CrashNotCounted(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         before = {id: record.crashes for id, record in self.store.leased.items()}
         reaped = super().reap_expired(queue)
@@ -199,7 +205,7 @@ class CrashNotCounted(MemoryBackend):
         return reaped
 
 
-class ReaperSelectsThenUpdates(MemoryBackend):
+class ReaperSelectsThenUpdates(MemoryEngine):
     """Two reapers that read the same ended leases both count them."""
 
     _both_have_read = threading.Barrier(2)
@@ -215,12 +221,12 @@ class ReaperSelectsThenUpdates(MemoryBackend):
         return reaped or len(ended)
 
 
-class ClaimIgnoresItsLimit(MemoryBackend):
+class ClaimIgnoresItsLimit(MemoryEngine):
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         return super().claim(queue, limit + 1, owner_token=owner_token, wait=wait)
 
 
-class ClaimRewritesTheMessage(MemoryBackend):
+class ClaimRewritesTheMessage(MemoryEngine):
     """What every engine does that keeps columns instead of the bytes."""
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
@@ -231,38 +237,50 @@ class ClaimRewritesTheMessage(MemoryBackend):
         ]
 
 
-class PriorityInverted(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class PriorityInverted(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         return super().accept([replace(one, priority=9 - one.priority) for one in envelopes], tx)
 
 
-class BatchOrderLost(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class BatchOrderLost(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         return super().accept(list(reversed(envelopes)), tx)[::-1]
 
 
-class HalfABatchKept(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class HalfABatchKept(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         return [answer for one in envelopes for answer in super(HalfABatchKept, self).accept([one], tx)]
 
 
-class SameIdOverwrites(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class SameIdOverwrites(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         for envelope in envelopes:
             self.store.records.pop(envelope.id, None)
         return super().accept(envelopes, tx)
 
 
-class OtherContentAcceptedSilently(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class OtherContentAcceptedSilently(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         known = set(self.store.records)
         fresh = super().accept([one for one in envelopes if one.id not in known], tx)
         created = {answer.id: answer.created for answer in fresh}
         return [Accepted(id=one.id, created=created.get(one.id, False)) for one in envelopes]
 
 
-class RepeatedEnqueueMovesTheDueTime(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class RepeatedEnqueueMovesTheDueTime(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         answers = super().accept(envelopes, tx)
         for envelope, answer in zip(envelopes, answers, strict=True):
             if not answer.created and envelope.id in self.store.records:
@@ -272,18 +290,22 @@ class RepeatedEnqueueMovesTheDueTime(MemoryBackend):
         return answers
 
 
-class TransactionIgnored(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class TransactionIgnored(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         return super().accept(envelopes)
 
 
-class TombstoneForgotten(MemoryBackend):
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+class TombstoneForgotten(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         self.store.tombstones.clear()
         return super().accept(envelopes, tx)
 
 
-class RenewalRevivesAnEndedLease(MemoryBackend):
+class RenewalRevivesAnEndedLease(MemoryEngine):
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         for lease in leases:
             record = self.store.records.get(lease.id)
@@ -292,7 +314,7 @@ class RenewalRevivesAnEndedLease(MemoryBackend):
         return super().renew_many(leases)
 
 
-class RenewalMovesNothing(MemoryBackend):
+class RenewalMovesNothing(MemoryEngine):
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         before = {id: record.lease_until_us for id, record in self.store.leased.items()}
         answers = super().renew_many(leases)
@@ -301,13 +323,13 @@ class RenewalMovesNothing(MemoryBackend):
         return answers
 
 
-class RenewalOfOneLosesAll(MemoryBackend):
+class RenewalOfOneLosesAll(MemoryEngine):
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         answers = super().renew_many(leases)
         return [LeaseState.LOST] * len(leases) if LeaseState.LOST in answers else answers
 
 
-class ReplayForgetsHistory(MemoryBackend):
+class ReplayForgetsHistory(MemoryEngine):
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         answer = super().replay(job_id, ignore_expiry=ignore_expiry)
         if answer is ReplayAnswer.REPLAYED:
@@ -315,7 +337,7 @@ class ReplayForgetsHistory(MemoryBackend):
         return answer
 
 
-class ReplayKeepsAttempts(MemoryBackend):
+class ReplayKeepsAttempts(MemoryEngine):
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         attempts = self.store.records[job_id].attempts if job_id in self.store.records else 0
         answer = super().replay(job_id, ignore_expiry=ignore_expiry)
@@ -324,7 +346,7 @@ class ReplayKeepsAttempts(MemoryBackend):
         return answer
 
 
-class ReplayIsANewJob(MemoryBackend):
+class ReplayIsANewJob(MemoryEngine):
     """Delete and insert instead of one change: the deliveries of the former life are gone."""
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
@@ -334,12 +356,12 @@ class ReplayIsANewJob(MemoryBackend):
         return answer
 
 
-class ReplayIgnoresExpiryUnasked(MemoryBackend):
+class ReplayIgnoresExpiryUnasked(MemoryEngine):
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         return super().replay(job_id, ignore_expiry=True)
 
 
-class PurgeTakesWaitingJobs(MemoryBackend):
+class PurgeTakesWaitingJobs(MemoryEngine):
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
@@ -349,29 +371,29 @@ class PurgeTakesWaitingJobs(MemoryBackend):
         return purged
 
 
-class PurgeIgnoresAge(MemoryBackend):
+class PurgeIgnoresAge(MemoryEngine):
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
         return super().purge(states, queue=queue)
 
 
-class DeadLettersPruned(MemoryBackend):
+class DeadLettersPruned(MemoryEngine):
     def prune(self) -> int:
         return super().prune() + self.purge([JobState.DEAD], older_than=timedelta(days=1))
 
 
-class DiscardTakesAnyJob(MemoryBackend):
+class DiscardTakesAnyJob(MemoryEngine):
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         return super().discard(job_id, states=states) or self.store.records.pop(job_id, None) is not None
 
 
-class DiscardIsForDeadLettersOnly(MemoryBackend):
+class DiscardIsForDeadLettersOnly(MemoryEngine):
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         return super().discard(job_id)
 
 
-class PageLosesTheLastJob(MemoryBackend):
+class PageLosesTheLastJob(MemoryEngine):
     """`limit` is applied before the cursor's own row is left out."""
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
@@ -379,13 +401,13 @@ class PageLosesTheLastJob(MemoryBackend):
         return page if after is None else Page(jobs=page.jobs[1:], next=page.next)
 
 
-class CursorsOfNeighbours(MemoryBackend):
+class CursorsOfNeighbours(MemoryEngine):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         page = super().find(where, limit=limit, after=after)
         return replace(page, cursors=page.cursors[1:] + page.cursors[:1])
 
 
-class SearchesByTimeIncludeTheirEnd(MemoryBackend):
+class SearchesByTimeIncludeTheirEnd(MemoryEngine):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         instant = timedelta(microseconds=1)
         accepted, finished = where.accepted_before, where.finished_before
@@ -397,52 +419,52 @@ class SearchesByTimeIncludeTheirEnd(MemoryBackend):
         return super().find(where, limit=limit, after=after)
 
 
-class SearchesForgetWhereTheyBegin(MemoryBackend):
+class SearchesForgetWhereTheyBegin(MemoryEngine):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         return super().find(replace(where, finished_from=None), limit=limit, after=after)
 
 
-class HistoryBackwards(MemoryBackend):
+class HistoryBackwards(MemoryEngine):
     def get(self, job_id: str) -> JobHistory | None:
         history = super().get(job_id)
         return None if history is None else replace(history, attempts=history.attempts[::-1])
 
 
-class WaitNeverEndsEarly(MemoryBackend):
+class WaitNeverEndsEarly(MemoryJobs):
     """A job that is due, or falls due meanwhile, goes unnoticed."""
 
     def _is_due(self, queues: Sequence[str]) -> bool:
         return False
 
 
-class WaitLooksAtOneQueue(MemoryBackend):
+class WaitLooksAtOneQueue(MemoryJobs):
     def _is_due(self, queues: Sequence[str]) -> bool:
         return super()._is_due(queues[:1])
 
 
-class WaitSpinsWhilePaused(MemoryBackend):
+class WaitSpinsWhilePaused(MemoryJobs):
     def _is_due(self, queues: Sequence[str]) -> bool:
-        return super()._is_due(queues) or any(queue in self.store.pauses for queue in queues)
+        return super()._is_due(queues) or any(queue in self._store.pauses for queue in queues)
 
 
-class WaitNeverWaits(MemoryBackend):
+class WaitNeverWaits(MemoryEngine):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         pass
 
 
-class WaitIsDeaf(MemoryBackend):
+class WaitIsDeaf(MemoryEngine):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         super().wait_for_work(queues, timeout)
 
 
-class WaitSwallowsWhatWokeIt(MemoryBackend):
+class WaitSwallowsWhatWokeIt(MemoryEngine):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         super().wait_for_work(queues, timeout, wake=wake)
         if wake is not None and self.clock.wait(0, [wake]):
             os.read(wake, 10)
 
 
-class ProgressOfAnybody(MemoryBackend):
+class ProgressOfAnybody(MemoryEngine):
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         records = [self.store.records.get(lease.id) for lease, _ in reports]
         for record, (_, progress) in zip(records, reports, strict=True):
@@ -451,23 +473,23 @@ class ProgressOfAnybody(MemoryBackend):
         return super().report_progress(reports)
 
 
-class ProgressOfTheDeliveryBefore(MemoryBackend):
-    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
-        leases = super()._claim_now(queue, limit, owner_token)
+class ProgressOfTheDeliveryBefore(MemoryJobs):
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        leases = super().claim_now(queue, limit, owner_token)
         for lease in leases:
-            record = self.store.records[lease.id]
+            record = self._store.records[lease.id]
             if record.progress is not None:
                 record.progress = record.deliveries, record.progress[1]
         return leases
 
 
-class ProgressRenewsTheLease(MemoryBackend):
+class ProgressRenewsTheLease(MemoryEngine):
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         self.renew_many([lease for lease, _ in reports])
         return super().report_progress(reports)
 
 
-class ProgressLostWithTheVerdict(MemoryBackend):
+class ProgressLostWithTheVerdict(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         for one in settlements:
             if record := self.store.records.get(one.lease.id):
@@ -475,7 +497,7 @@ class ProgressLostWithTheVerdict(MemoryBackend):
         return super().settle(settlements)
 
 
-class OutputOfAnybody(MemoryBackend):
+class OutputOfAnybody(MemoryEngine):
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         for lease, output in reports:
             if record := self.store.records.get(lease.id):
@@ -483,20 +505,20 @@ class OutputOfAnybody(MemoryBackend):
         return super().report_output(reports)
 
 
-class OutputRenewsTheLease(MemoryBackend):
+class OutputRenewsTheLease(MemoryEngine):
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         self.renew_many([lease for lease, _ in reports])
         return super().report_output(reports)
 
 
-class OutputLostInTheCrash(MemoryBackend):
+class OutputLostInTheCrash(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         for record in self.store.leased.values():
             record.outputs.clear()
         return super().reap_expired(queue)
 
 
-class OutputOfTheDeliveryBefore(MemoryBackend):
+class OutputOfTheDeliveryBefore(MemoryEngine):
     def get(self, job_id: str) -> JobHistory | None:
         history = super().get(job_id)
         record = self.store.records.get(job_id)
@@ -505,7 +527,7 @@ class OutputOfTheDeliveryBefore(MemoryBackend):
         return replace(history, live_output=list(record.outputs.values())[-1])
 
 
-class LongOutputKeptWhole(MemoryBackend):
+class LongOutputKeptWhole(MemoryEngine):
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         answers = super().report_output(reports)
         for lease, output in reports:
@@ -513,56 +535,134 @@ class LongOutputKeptWhole(MemoryBackend):
         return answers
 
 
-class LookRenewsTheLease(MemoryBackend):
+class LookRenewsTheLease(MemoryJobs):
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self.renew_many(leases)
 
 
-class BeatForgetsTheOrder(MemoryBackend):
-    def beat(self, report: WorkerReport) -> StopOrder | None:
-        order = super().beat(report)
-        self.store.workers[report.id].order = None
-        return order
+class WritesUpToTheFailedCondition(MemoryState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        versions: list[int] = []
+        for write in writes:
+            written = super().write([write])
+            if written is None:
+                return None
+            versions += written
+        return versions
 
 
-class OrderMadeLessUrgent(MemoryBackend):
-    def order_stop(self, worker_id: str, order: StopOrder) -> bool:
-        known = super().order_stop(worker_id, order)
-        if known:
-            self.store.workers[worker_id].order = order
-        return known
+class ConditionDropped(MemoryState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        return super().write([replace(write, if_version=None) for write in writes])
 
 
-class LeavingTakesNobodyOff(MemoryBackend):
-    def leave(self, worker_id: str) -> None:
-        pass
+class ConditionCheckedBeforeTheLock(MemoryState):
+    """All of them look, and then all of them write."""
+
+    _all_have_looked = threading.Barrier(RACERS)
+
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        if threading.current_thread() is threading.main_thread():
+            return super().write(writes)
+        holds = all(self._holds(write) for write in writes if write.if_version is not None)
+        self._all_have_looked.wait(timeout=30)
+        return super().write([replace(write, if_version=None) for write in writes]) if holds else None
+
+    def _holds(self, write: Write) -> bool:
+        cells = self.read(write.kind, [write.key])
+        return (cells[0].version if cells else 0) == write.if_version
 
 
-class SilentWorkerNeverLost(MemoryBackend):
-    def workers(self) -> Sequence[WorkerView]:
+class VersionsStartAgainAfterADrop(MemoryState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        versions = super().write(writes)
+        for write in writes:
+            if versions is not None and isinstance(write, Drop):
+                self._store.cells.pop((write.kind, write.key), None)
+        return versions
+
+
+class SweptWhileTheVersionIsAhead(MemoryState):
+    def sweep(self, limit: int = 1000) -> int:
+        now = self._clock.now_us()
+        for name in [name for name, stored in self._store.cells.items() if not stored.is_live(now)]:
+            del self._store.cells[name]
+        return super().sweep(limit)
+
+
+class ExpiredUntilItIsSwept(MemoryState):
+    def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = 1000) -> list[Cell]:
+        for name, stored in self._store.cells.items():
+            self._store.cells[name] = stored._replace(expires_us=None)
+        return super().read(kind, keys, after=after, limit=limit)
+
+
+class SweepTakesLiveCells(MemoryState):
+    def sweep(self, limit: int = 1000) -> int:
+        swept = super().sweep(limit)
+        self._store.cells.clear()
+        return swept
+
+
+class RefundWithoutLimit(MemoryState):
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         return [
-            replace(view, state=WorkerState.LIVE) if view.state is WorkerState.LOST else view
-            for view in super().workers()
+            Spent(tokens=one.tokens, wait_s=0.0) if one.tokens > one.burst else spent
+            for one, spent in zip(spends, super().spend(spends), strict=True)
         ]
 
 
-class LostWorkerForgottenAtOnce(MemoryBackend):
-    def prune(self) -> int:
-        for view in self.workers():
-            if view.state is WorkerState.LOST:
-                self.leave(view.report.id)
-        return super().prune()
+class SpendReadsThenWrites(MemoryState):
+    """All of them look at the same bucket, and then all of them take from it."""
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        before = dict(self._store.buckets)
+        answers = super().spend(spends)
+        self._store.buckets |= before
+        return answers
 
 
-class LostWorkerNeverForgotten(MemoryBackend):
-    def prune(self) -> int:
-        kept = dict(self.store.workers)
-        pruned = super().prune()
-        self.store.workers.update(kept)
-        return pruned
+class WritesOfTheWholeBatch(MemoryEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        self.state.write([write for one in settlements for write in one.writes])
+        return answers
 
 
-BUGS: dict[type[MemoryBackend], str] = {
+class WritesOfARepetition(MemoryEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        for one, answer in zip(settlements, answers, strict=True):
+            if answer:
+                self.state.write(one.writes)
+        return answers
+
+
+class EnqueuesOfARefusal(MemoryEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        for one, answer in zip(settlements, answers, strict=True):
+            if not answer:
+                self.accept(one.enqueues)
+        return answers
+
+
+class NeighboursOfABadOneSettled(MemoryEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return [answer for one in settlements for answer in super(NeighboursOfABadOneSettled, self).settle([one])]
+
+
+class JobsAcceptedWithoutTheirWrites(MemoryEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        accepted = super().accept(envelopes, tx)
+        if self.state.write(writes) is None:
+            raise StateConflict("too late")
+        return accepted
+
+
+BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
     AckWithoutTokenCheck: "test_a_stale_lease_cannot_settle_what_another_holds",
     VerdictAcceptedAfterTheLeaseEnded: "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
     RefusedAttemptRecorded: "test_a_forged_token_cannot_settle",
@@ -625,26 +725,42 @@ BUGS: dict[type[MemoryBackend], str] = {
     OutputOfTheDeliveryBefore: "test_a_new_delivery_under_the_same_token_has_printed_nothing_yet",
     LongOutputKeptWhole: "test_of_a_long_output_its_end_is_kept",
     LookRenewsTheLease: "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
-    BeatForgetsTheOrder: "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
-    OrderMadeLessUrgent: "test_of_two_orders_the_more_urgent_one_stands",
-    LeavingTakesNobodyOff: "test_a_worker_that_left_is_forgotten_with_its_order",
-    SilentWorkerNeverLost: "test_a_worker_is_lost_after_some_beats_of_silence_and_found_with_the_next",
-    LostWorkerForgottenAtOnce: "test_a_lost_worker_is_told_of_for_a_day",
-    LostWorkerNeverForgotten: "test_a_lost_worker_is_told_of_for_a_day",
+    WritesUpToTheFailedCondition: "test_a_failed_condition_refuses_all_writes",
+    ConditionDropped: "test_a_failed_condition_refuses_all_writes",
+    ConditionCheckedBeforeTheLock: "test_of_many_that_write_one_version_one_wins",
+    VersionsStartAgainAfterADrop: "test_versions_grow_across_drop_expiry_and_sweep",
+    SweptWhileTheVersionIsAhead: "test_versions_grow_across_drop_expiry_and_sweep",
+    ExpiredUntilItIsSwept: "test_an_expired_cell_is_absent_before_it_is_swept",
+    SweepTakesLiveCells: "test_sweeping_takes_what_has_expired_and_nothing_else",
+    RefundWithoutLimit: "test_a_refund_never_fills_a_bucket_above_its_burst",
+    SpendReadsThenWrites: "test_a_bucket_grants_its_burst_and_then_its_rate",
+    WritesOfTheWholeBatch: "test_a_refused_settlement_carries_nothing",
+    WritesOfARepetition: "test_a_repeated_settlement_carries_nothing_twice",
+    EnqueuesOfARefusal: "test_a_refused_settlement_carries_nothing",
+    NeighboursOfABadOneSettled: "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on",
+    JobsAcceptedWithoutTheirWrites: "test_jobs_are_accepted_with_writes_or_not_at_all",
 }
 """Each with the clause that breaks."""
 
 
 @contextmanager
-def lab_of(backend: type[MemoryBackend]) -> Generator[Lab]:
+def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryState]) -> Generator[Lab]:
+    """A lab for an engine that is wrong, or has one wrong part."""
     store = MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:
-        return backend(envelopes, policy=policy, clock=clock, store=store)
+        if issubclass(bug, MemoryEngine):
+            return bug(envelopes, policy=policy, clock=clock, store=store)
+        engine = MemoryEngine(envelopes, policy=policy, clock=clock, store=store)
+        if issubclass(bug, MemoryJobs):
+            engine.jobs = bug(store, policy, clock)
+        else:
+            engine.state = bug(store, clock)
+        return engine
 
     with Lab(connect) as lab:
         yield lab
 
 
-HEALTHY = partial(lab_of, MemoryBackend)
-PLANTS = {backend.__name__: Plant(breaks, partial(lab_of, backend)) for backend, breaks in BUGS.items()}
+HEALTHY = partial(lab_of, MemoryEngine)
+PLANTS = {bug.__name__: Plant(breaks, partial(lab_of, bug)) for bug, breaks in BUGS.items()}

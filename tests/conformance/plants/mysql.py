@@ -1,16 +1,19 @@
 """Bugs of the engine in MySQL: statements that forget a condition, a lock, a column, or where a job stands."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from msgspec.structs import replace
+
+from holdfast.clock import Clock
+from holdfast.errors import StateConflict
+from holdfast.queues.contract import EngineTransaction, LeasePolicy
 from holdfast.queues.engines.mysql import records as inspector
-from holdfast.queues.engines.mysql import workers as workers
-from holdfast.queues.engines.mysql.address import MysqlAddress
+from holdfast.queues.engines.mysql import state
 from holdfast.queues.engines.mysql.claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
-from holdfast.queues.engines.mysql.connections import CLOCK, PLACE
+from holdfast.queues.engines.mysql.connections import CLOCK
+from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.mysql.jobs import (
     ACK,
     CLAMP,
@@ -29,10 +32,12 @@ from holdfast.queues.engines.mysql.jobs import (
     REAP,
     RENEW,
     SETTLED_AS,
-    MysqlBackend,
 )
+from holdfast.queues.engines.mysql.lanes import PLACE
+from holdfast.queues.engines.mysql.state import MysqlState, write_cells
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
+from holdfast.values import Accepted, AttemptRecord, JobEnvelope, Settlement, Spend, Spent, Write
 
 from ..labs import mysql_lab
 from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
@@ -41,7 +46,9 @@ HOLDER = "owner_token = %(token)s AND "
 IN_TIME = f" AND lease_until > {CLOCK}"
 UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
 # A server that has to do something else in the middle of a claim: races that are rare become certain.
-SLOW = "seq + 0 * BENCHMARK(20000, SHA2('', 256))"
+DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
+SLOW = f"seq + {DELAY}"
+LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
 
 BUGS: dict[str, Bug] = {
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, HOLDER, "")),
@@ -312,54 +319,195 @@ BUGS: dict[str, Bug] = {
         "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
         (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
-    "heartbeat not counted": bug(
-        "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = VALUES(heard_at), ", "")
+    "expired cells read": bug("test_an_expired_cell_is_absent_before_it_is_swept", (state.READ_THESE, LIVE, "")),
+    "expired cells listed": bug("test_an_expired_cell_is_absent_before_it_is_swept", (state.READ, LIVE, "")),
+    "cells expire by the clock of the process": bug(
+        "test_expiry_is_judged_by_the_engines_clock", (state.READ, CLOCK, PROCESS_TIME)
     ),
-    "heartbeat takes the order back": bug(
-        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
-        (workers.BEAT, "UPDATE heard_at", "UPDATE stop_order = NULL, heard_at"),
+    "conditions by the clock of the process": bug(
+        "test_expiry_is_judged_by_the_engines_clock", (state.LOCKED_CELLS, CLOCK, PROCESS_TIME)
     ),
-    "order made less urgent": bug(
-        "test_of_two_orders_the_more_urgent_one_stands",
-        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE %s END", "%s"),
+    "cells of every kind": bug(
+        "test_what_is_written_is_read_by_every_handle", (state.READ, "kind = %(kind)s", "%(kind)s IS NOT NULL")
     ),
-    "every worker leaves": bug(
-        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = %s", "id = %s OR id <> ''")
+    "cells in the order of an alphabet": bug(
+        "test_cells_are_read_in_the_order_of_their_keys_a_page_at_a_time",
+        (state.READ, "ORDER BY name", "ORDER BY CONVERT(name USING utf8mb4) COLLATE utf8mb4_general_ci"),
     ),
-    "live workers forgotten": bug(
-        "test_a_lost_worker_is_told_of_for_a_day",
-        (workers.FORGOTTEN, f"{CLOCK} - %s", f"{CLOCK} + %s"),
-        (workers.FORGET_LOST, f"{CLOCK} - %s", f"{CLOCK} + %s"),
+    "versions start again": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep", (state.LOCKED_CELLS, "version, expires_at", "1, 1")
+    ),
+    "a put starts the versions again": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep", (state.PUT, f"GREATEST(version + 1, {CLOCK})", "1")
+    ),
+    "swept while the version is ahead": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep",
+        (state.EXPIRED_CELLS, " AND version < %(now)s", ""),
+        (state.DELETE_CELLS, " AND version < %(now)s", ""),
+    ),
+    "live cells swept": bug(
+        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        (state.EXPIRED_CELLS, "expires_at <= %(now)s AND ", ""),
+        (state.DELETE_CELLS, " AND expires_at <= %(now)s", ""),
+    ),
+    "busy buckets swept": bug(
+        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        (state.FULL_BUCKETS, "full_at <= %(now)s", "1"),
+        (state.DELETE_BUCKETS, " AND full_at <= %(now)s", ""),
+    ),
+    "spent tokens forgotten": bug(
+        "test_a_bucket_grants_its_burst_and_then_its_rate", (state.LOCKED_BUCKETS, "full_at,", "0,")
     ),
 }
 
 
-def planted(edits: Iterable[Edit]) -> type[MysqlBackend]:
-    """The engine with these edits."""
+class WritesUpToTheFailedCondition(MysqlState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        versions: list[int] = []
+        for one in writes:
+            applied = super().write([one])
+            if applied is None:
+                return None
+            versions += applied
+        return versions
+
+
+class ConditionDropped(MysqlState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        return super().write([replace(write, if_version=None) for write in writes])
+
+
+class WrittenOutsideOfATransaction(MysqlState):
+    """Each statement commits, and lets go of the lock."""
+
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        try:
+            return self._connections.run(lambda session: write_cells(session, self._connections.sql, writes))
+        except StateConflict:
+            return None
+
+
+class SpentOutsideOfATransaction(MysqlState):
+    """Each statement commits, and lets go of the lock."""
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        return self._connections.run(lambda session: self._spend(session, spends))
+
+
+class RefundWithoutLimit(MysqlState):
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        return [
+            Spent(tokens=one.tokens, wait_s=0.0) if one.tokens > one.burst else spent
+            for one, spent in zip(spends, super().spend(spends), strict=True)
+        ]
+
+
+class WritesOfTheWholeBatch(MysqlEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        self.state.write([write for one in settlements for write in one.writes])
+        return answers
+
+
+class WritesOfARepetition(MysqlEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        self.state.write(
+            [write for one, answer in zip(settlements, answers, strict=True) if answer for write in one.writes]
+        )
+        return answers
+
+
+class EnqueuesOfARefusal(MysqlEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+        for one, answer in zip(settlements, answers, strict=True):
+            if not answer:
+                self.accept(one.enqueues)
+        return answers
+
+
+class NeighboursOfABadOneSettled(MysqlEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return [answer for one in settlements for answer in super(NeighboursOfABadOneSettled, self).settle([one])]
+
+
+class JobsAcceptedWithoutTheirWrites(MysqlEngine):
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        accepted = super().accept(envelopes, tx)
+        if self.state.write(writes) is None:
+            raise StateConflict("too late")
+        return accepted
+
+
+class TransactionCompletedWithoutWrites(MysqlEngine):
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return Forgetful(super().transaction(job_id, delivery))
+
+
+class Forgetful(EngineTransaction):
+    """Completes a job, and drops what goes along."""
+
+    def __init__(self, whole: EngineTransaction) -> None:
+        self._whole = whole
+
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
+        self._whole.complete(record)
+
+    def roll_back(self) -> None:
+        self._whole.roll_back()
+
+
+BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
+    WritesUpToTheFailedCondition: bug("test_a_failed_condition_refuses_all_writes"),
+    ConditionDropped: bug("test_a_failed_condition_refuses_all_writes"),
+    WrittenOutsideOfATransaction: bug(
+        "test_of_many_that_write_one_version_one_wins", (state.LOCKED_CELLS, "version,", f"version + {DELAY},")
+    ),
+    SpentOutsideOfATransaction: bug(
+        "test_many_that_spend_at_once_get_the_burst_together",
+        (state.LOCKED_BUCKETS, "full_at,", f"full_at + {DELAY},"),
+    ),
+    RefundWithoutLimit: bug("test_a_refund_never_fills_a_bucket_above_its_burst"),
+    WritesOfTheWholeBatch: bug("test_a_refused_settlement_carries_nothing"),
+    WritesOfARepetition: bug("test_a_repeated_settlement_carries_nothing_twice"),
+    EnqueuesOfARefusal: bug("test_a_refused_settlement_carries_nothing"),
+    NeighboursOfABadOneSettled: bug(
+        "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on"
+    ),
+    JobsAcceptedWithoutTheirWrites: bug("test_jobs_are_accepted_with_writes_or_not_at_all"),
+    TransactionCompletedWithoutWrites: bug("test_a_transaction_carries_them_as_well"),
+}
+"""A wrong engine, or one with a wrong part; what else it says otherwise makes a race certain."""
+
+
+def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Callable[..., MysqlEngine]:
+    """What opens an engine with these edits."""
     planting = Planting(edits)
 
-    class Planted(MysqlBackend):
-        def __init__(
-            self,
-            address: str | MysqlAddress,
-            envelopes: EnvelopeFactory,
-            *,
-            policy: LeasePolicy = DEFAULT_POLICY,
-            clock: Clock = SYSTEM_CLOCK,
-            prefix: str = "holdfast_",
-        ) -> None:
-            super().__init__(address, envelopes, policy=policy, clock=clock, prefix=prefix)
-            said = self._sql
-            self._sql = lambda statement: said(planting.say(statement, clock))
+    def opened(url: str, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> MysqlEngine:
+        made = broken if issubclass(broken, MysqlEngine) else MysqlEngine
+        engine = made(url, envelopes, policy=policy, clock=clock)
+        said = engine.connections.sql
+        engine.connections.sql = lambda statement: said(planting.say(statement, clock))
+        if issubclass(broken, MysqlState):
+            engine.state = broken(engine.connections)
+        return engine
 
-    return Planted
+    return opened
 
 
 @contextmanager
-def lab_of(bug: Bug) -> Generator[Lab]:
-    with mysql_lab(planted(bug.edits), options=bug.options) as lab:
+def lab_of(bug: Bug, broken: type[MysqlEngine | MysqlState] = MysqlEngine) -> Generator[Lab]:
+    with mysql_lab(planted(bug.edits, broken), options=bug.options) as lab:
         yield lab
 
 
 HEALTHY = partial(lab_of, bug(""))
-PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}
+PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()} | {
+    broken.__name__: Plant(bug.breaks, partial(lab_of, bug, broken)) for broken, bug in BROKEN.items()
+}

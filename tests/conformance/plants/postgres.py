@@ -1,13 +1,17 @@
 """Bugs of the PostgreSQL engine: statements that forget a condition, a lock or a column."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
+
+from msgspec.structs import replace
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
 from holdfast.queues.engines.postgres import records as inspector
-from holdfast.queues.engines.postgres import workers as workers
+from holdfast.queues.engines.postgres import state
+from holdfast.queues.engines.postgres.connections import Connection
+from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.postgres.jobs import (
     ACK,
     CLAIM,
@@ -25,11 +29,13 @@ from holdfast.queues.engines.postgres.jobs import (
     REPORT_OUTPUT,
     REPORT_PROGRESS,
     SETTLED_AS,
-    PostgresBackend,
+    PostgresJobs,
 )
-from holdfast.queues.engines.postgres.records import NOW, NOW_IS
+from holdfast.queues.engines.postgres.state import PostgresState
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
+from holdfast.values import Settlement, Spend, Spent, Write
 
 from ..labs import postgres_lab
 from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
@@ -47,6 +53,17 @@ SLOW: Edit = (
     "SELECT seq, crashes, row_number() OVER () AS place FROM chosen",
     "SELECT seq, crashes, row_number() OVER () AS place FROM chosen"
     " WHERE (SELECT count(*) FROM generate_series(1, 50000 + 0 * crashes)) > 0",
+)
+# The same in the middle of a decision about shared state.
+SLOW_CELLS: Edit = (
+    state.STORED,
+    "c.key = given.key",
+    "c.key = given.key AND (SELECT count(*) FROM generate_series(1, 50000 + 0 * c.version)) > 0",
+)
+SLOW_BUCKETS: Edit = (
+    state.FULL_AT,
+    "WHERE name",
+    "WHERE (SELECT count(*) FROM generate_series(1, 50000 + 0 * full_at)) > 0 AND name",
 )
 
 BUGS: dict[str, Bug] = {
@@ -312,33 +329,111 @@ BUGS: dict[str, Bug] = {
         "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
         (LEASE_STATES, "cancel_request IS NOT NULL", "false"),
     ),
-    "heartbeat not counted": bug(
-        "test_the_latest_report_is_what_is_seen",
-        (workers.BEAT, "heard_at = excluded.heard_at", "heard_at = w.heard_at"),
+    "cells compared before they are locked": bug(
+        "test_of_many_that_write_one_version_one_wins",
+        (state.LOCK_CELLS, "DO UPDATE SET version = c.version WHERE false", "DO NOTHING"),
+        SLOW_CELLS,
     ),
-    "heartbeat takes the order back": bug(
-        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
-        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL"),
+    "versions begin at one": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep",
+        (state.PUT, f"THEN 0 ELSE {NOW} END", "THEN 0 ELSE 1 END"),
+        (state.PUT, f"greatest(c.version + 1, {NOW})", "c.version + 1"),
     ),
-    "order made less urgent": bug(
-        "test_of_two_orders_the_more_urgent_one_stands",
-        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order"),
+    "sweep forgets a version ahead of the clock": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep", (state.SWEEP, f" AND version < {NOW}", "")
     ),
-    "every worker leaves": bug(
-        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = :id", "id IS NOT NULL")
+    "expired cells shown until they are swept": bug(
+        "test_an_expired_cell_is_absent_before_it_is_swept",
+        (state.READ_THESE, f" AND (expires_at IS NULL OR expires_at > {NOW})", ""),
     ),
-    "live workers forgotten": bug(
-        "test_a_lost_worker_is_told_of_for_a_day",
-        (workers.FORGET_LOST, "lost_at <=", "heard_at <= lost_at OR lost_at <="),
+    "expiry by the clock of the process": bug(
+        "test_expiry_is_judged_by_the_engines_clock",
+        (NOW_IS, "(extract(epoch FROM clock_timestamp()) * 1000000)", PROCESS_TIME),
+    ),
+    "cells in another order than that of their keys": bug(
+        "test_cells_are_read_in_the_order_of_their_keys_a_page_at_a_time",
+        (state.READ, "ORDER BY key", "ORDER BY length(key), key"),
+    ),
+    "drop says that there was something": bug(
+        "test_a_dropped_cell_is_absent", (state.PUT, "CASE WHEN ttl = 0 THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE")
+    ),
+    "buckets read before they are locked": bug(
+        "test_many_that_spend_at_once_get_the_burst_together",
+        (state.LOCK_BUCKETS, "DO UPDATE SET full_at = b.full_at WHERE false", "DO NOTHING"),
+        SLOW_BUCKETS,
+    ),
+    "sweep takes buckets that are not full": bug(
+        "test_sweeping_takes_what_has_expired_and_nothing_else", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
     ),
 }
 
 
-def planted(edits: Iterable[Edit]) -> type[PostgresBackend]:
-    """The engine with these edits."""
-    planting = Planting(edits)
+class WritesOneByOne(PostgresState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        versions: list[int] = []
+        for one in writes:
+            answer = super().write([one])
+            if answer is None:
+                return None
+            versions += answer
+        return versions
 
-    class Planted(PostgresBackend):
+
+class ConditionsDropped(PostgresState):
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        return super().write([replace(one, if_version=None) for one in writes])
+
+
+class RefundsWithoutLimit(PostgresState):
+    refunded = 0
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        self.refunded -= sum(min(0, one.tokens) for one in spends)
+        return super().spend([replace(one, burst=one.burst + self.refunded) for one in spends])
+
+
+class CarriesForAll(PostgresJobs):
+    """Extras of a batch, whatever became of its settlements."""
+
+    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+        super()._carry(connection, settlements, [True] * len(applied))
+
+
+class CarriesForRepetitions(PostgresJobs):
+    """Extras of all settlements that answer True."""
+
+    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+        answers = [
+            is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, applied, strict=True)
+        ]
+        super()._carry(connection, settlements, answers)
+
+
+class TransactionsCarryNothing(PostgresJobs):
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+        return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
+
+
+# What is decided in Python, and so has to be spoiled there.
+STATES: dict[str, tuple[str, type[PostgresState]]] = {
+    "writes before a failed condition committed": ("test_a_failed_condition_refuses_all_writes", WritesOneByOne),
+    "conditions dropped": ("test_of_many_that_write_one_version_one_wins", ConditionsDropped),
+    "refund without limit": ("test_a_refund_never_fills_a_bucket_above_its_burst", RefundsWithoutLimit),
+}
+JOBS: dict[str, tuple[str, type[PostgresJobs]]] = {
+    "refused settlement carries": ("test_a_refused_settlement_carries_nothing", CarriesForAll),
+    "repeated settlement carries again": ("test_a_repeated_settlement_carries_nothing_twice", CarriesForRepetitions),
+    "transaction carries nothing": ("test_a_transaction_carries_them_as_well", TransactionsCarryNothing),
+}
+
+
+def planted(
+    bug: Bug, state: type[PostgresState] = PostgresState, jobs: type[PostgresJobs] = PostgresJobs
+) -> type[PostgresEngine]:
+    """The engine with these edits, made of these parts."""
+    planting = Planting(bug.edits)
+
+    class Planted(PostgresEngine):
         def __init__(
             self,
             conninfo: str,
@@ -349,17 +444,26 @@ def planted(edits: Iterable[Edit]) -> type[PostgresBackend]:
             prefix: str = "holdfast_",
         ) -> None:
             super().__init__(conninfo, envelopes, policy=policy, clock=clock, prefix=prefix)
-            said = self._sql
-            self._sql = lambda statement: said(planting.say(statement, clock))
+            said = self.connections.sql
+            self.connections.sql = lambda statement: said(planting.say(statement, clock))
+            self.state = state(self.connections)
+            self.jobs = jobs(self.connections, self._announcements, policy, clock)
 
     return Planted
 
 
 @contextmanager
-def lab_of(bug: Bug) -> Generator[Lab]:
-    with postgres_lab(planted(bug.edits)) as lab:
+def lab_of(
+    bug: Bug, state: type[PostgresState] = PostgresState, jobs: type[PostgresJobs] = PostgresJobs
+) -> Generator[Lab]:
+    with postgres_lab(planted(bug, state, jobs)) as lab:
         yield lab
 
 
-HEALTHY = partial(lab_of, bug(""))
-PLANTS = {name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()}
+SOUND = bug("")
+HEALTHY = partial(lab_of, SOUND)
+PLANTS = {
+    **{name: Plant(bug.breaks, partial(lab_of, bug)) for name, bug in BUGS.items()},
+    **{name: Plant(breaks, partial(lab_of, SOUND, state=part)) for name, (breaks, part) in STATES.items()},
+    **{name: Plant(breaks, partial(lab_of, SOUND, jobs=part)) for name, (breaks, part) in JOBS.items()},
+}

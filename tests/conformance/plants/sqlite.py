@@ -9,7 +9,8 @@ from tempfile import TemporaryDirectory
 from holdfast.clock import Clock
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.engines.sqlite import records as inspector
-from holdfast.queues.engines.sqlite import workers as workers
+from holdfast.queues.engines.sqlite import state
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.jobs import (
     ACK,
     CANDIDATES,
@@ -29,7 +30,6 @@ from holdfast.queues.engines.sqlite.jobs import (
     REPORT_PROGRESS,
     SETTLED_AS,
     STAMPED,
-    SqliteBackend,
 )
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
@@ -153,11 +153,11 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request lost on retry": bug(
         "test_a_job_asked_to_be_cancelled_is_not_retried",
-        (GIVE_BACK, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN"),
+        (GIVE_BACK, "CASE WHEN cancel_request IS NOT NULL THEN 6\n", "CASE\n"),
     ),
     "cancel request lost by the reaper": bug(
         "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost",
-        (REAP, "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN", "CASE WHEN"),
+        (REAP, "CASE WHEN cancel_request IS NOT NULL THEN 6\n", "CASE\n"),
     ),
     "cancel request seen once": bug(
         "test_a_running_job_is_asked_to_be_cancelled",
@@ -230,27 +230,34 @@ BUGS: dict[str, Bug] = {
         "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
         (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
-    "heartbeat not counted": bug(
-        "test_the_latest_report_is_what_is_seen", (workers.BEAT, "heard_at = excluded.heard_at", "heard_at = heard_at")
+    "expired cells read": bug(
+        "test_an_expired_cell_is_absent_before_it_is_swept",
+        (state.READ_THESE, "(expires_at IS NULL OR expires_at > :now)", "1"),
     ),
-    "heartbeat takes the order back": bug(
-        "test_an_order_reaches_the_worker_with_each_beat_until_it_leaves",
-        (workers.BEAT, "report = excluded.report", "report = excluded.report, stop_order = NULL"),
+    "expired cells listed": bug(
+        "test_an_expired_cell_is_absent_before_it_is_swept",
+        (state.READ, "(expires_at IS NULL OR expires_at > :now)", "1"),
     ),
-    "order made less urgent": bug(
-        "test_of_two_orders_the_more_urgent_one_stands",
-        (workers.ORDER_STOP, "CASE WHEN stop_order = 'now' THEN stop_order ELSE :order END", ":order"),
+    "cells of every kind": bug(
+        "test_what_is_written_is_read_by_every_handle", (state.READ, "kind = :kind", ":kind = :kind")
     ),
-    "order for every worker": bug(
-        "test_an_order_is_for_one_worker", (workers.ORDER_STOP, "WHERE id = :id", "WHERE :id = :id")
+    "versions start again": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep", (state.STORED, "value, version, expires_at", "value, 1, 1")
     ),
-    "every worker leaves": bug(
-        "test_a_worker_that_left_is_forgotten_with_its_order", (workers.LEAVE, "id = ?", "1 OR id = ?")
+    "swept while the version is ahead": bug(
+        "test_versions_grow_across_drop_expiry_and_sweep",
+        (state.IS_SWEPT, " AND version < :now", ""),
+        (state.SWEEP_CELLS, " AND version < :now", ""),
     ),
-    "live workers forgotten": bug(
-        "test_a_lost_worker_is_told_of_for_a_day",
-        (workers.IS_ONE_FORGOTTEN, "lost_at <= ?", "1 OR lost_at <= ?"),
-        (workers.FORGET_LOST, "lost_at <= ?", "1 OR lost_at <= ?"),
+    "live cells swept": bug(
+        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        (state.SWEEP_CELLS, "expires_at <= :now AND", ""),
+    ),
+    "busy buckets swept": bug(
+        "test_sweeping_takes_what_has_expired_and_nothing_else", (state.SWEEP_BUCKETS, "full_at <= :now", "1")
+    ),
+    "spent tokens forgotten": bug(
+        "test_a_bucket_grants_its_burst_and_then_its_rate", (state.FULL_AT, "SELECT full_at", "SELECT 0")
     ),
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_its_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
@@ -258,15 +265,15 @@ BUGS: dict[str, Bug] = {
 }
 
 
-def planted(edits: Iterable[Edit]) -> type[SqliteBackend]:
+def planted(edits: Iterable[Edit]) -> type[SqliteEngine]:
     """The engine with these edits."""
     planting = Planting(edits)
 
-    class Planted(SqliteBackend):
+    class Planted(SqliteEngine):
         def __init__(self, path: Path, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> None:
             super().__init__(path, envelopes, policy=policy, clock=clock)
-            said = self._sql
-            self._sql = lambda statement: said(planting.say(statement, clock))
+            said = self.file.sql
+            self.file.sql = lambda statement: said(planting.say(statement, clock))
 
     return Planted
 

@@ -1,6 +1,7 @@
 """What becomes of a transaction that a handler has asked for, by how its run ends."""
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ from holdfast.errors import BackendUnavailable, LeaseLost, NotSupported
 from holdfast.execution import JobRuntime
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
 from holdfast.queues.contract import EngineTransaction
-from holdfast.values import AttemptRecord, ExecutionResult, Outcome
+from holdfast.values import AttemptRecord, ExecutionResult, JobEnvelope, Outcome, Write
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -27,7 +28,9 @@ class Recorded(EngineTransaction):
         self._events = events
         self._problem = problem
 
-    def complete(self, record: AttemptRecord) -> None:
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
         self._events.append("complete")
         self.record = record
         if self._problem is not None:

@@ -18,7 +18,7 @@ from holdfast.queues.contract import (
     new_session,
     view_of,
 )
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.testing import Lab, memory_lab
 from holdfast.values import (
     Abandon,
@@ -215,7 +215,7 @@ def test_a_renewed_lease_is_fenced_from_before_the_request(lab: Lab, engine: Eng
 def test_leaving_the_engine_closes_it() -> None:
     closed: list[str] = []
 
-    class Closing(MemoryBackend):
+    class Closing(MemoryEngine):
         def close(self) -> None:
             closed.append("closed")
 

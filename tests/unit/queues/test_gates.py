@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.mysql import claims as mysql
+from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.postgres import jobs as postgres
 
-pytestmark = pytest.mark.parametrize("gate_of", [postgres.gate_of, mysql.gate_of])
+pytestmark = pytest.mark.parametrize("gate_of", [postgres.gate_of, mysql_claims.gate_of])
 
 
 def test_the_claims_of_one_worker_spread_over_the_gates(gate_of: Callable[[bytes], int]) -> None:

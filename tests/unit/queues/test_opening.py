@@ -10,11 +10,11 @@ from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted, sqlite_path
 from holdfast.queues.contract import LeasePolicy
-from holdfast.queues.engines.memory.jobs import MemoryBackend
-from holdfast.queues.engines.memory.sync import SyncBackend
-from holdfast.queues.engines.postgres.jobs import PostgresBackend
-from holdfast.queues.engines.redis.jobs import RedisBackend
-from holdfast.queues.engines.sqlite.jobs import SqliteBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
+from holdfast.queues.engines.memory.sync import SyncEngine
+from holdfast.queues.engines.postgres.engine import PostgresEngine
+from holdfast.queues.engines.redis.engine import RedisEngine
+from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
@@ -124,7 +124,7 @@ def test_an_error_about_a_url_does_not_show_its_password() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("url", "kind"), [("memory://", MemoryBackend), ("sync://", SyncBackend)])
+@pytest.mark.parametrize(("url", "kind"), [("memory://", MemoryEngine), ("sync://", SyncEngine)])
 def test_engines_of_one_process_get_a_key_of_their_own(url: str, kind: type) -> None:
     engine, signer = BackendFactory().open(url)
     _, other = BackendFactory().open(url)
@@ -136,7 +136,7 @@ def test_engines_of_one_process_get_a_key_of_their_own(url: str, kind: type) -> 
 def test_the_embedded_engine_gets_the_key_beside_its_file(tmp_path: Path) -> None:
     engine, signer = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
     with engine:
-        assert isinstance(engine, SqliteBackend)
+        assert isinstance(engine, SqliteEngine)
         assert isinstance(signer, Keyring)
         assert (tmp_path / "signing.key").exists()
     again, same = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
@@ -170,7 +170,7 @@ def test_the_prefix_of_a_url_wins_over_the_setting(tmp_path: Path) -> None:
     for given, expected in ((url, "shop_"), (f"{url}?prefix=mine_", "mine_")):
         engine, _ = BackendFactory(RING, table_prefix="shop_").open(given)
         with engine:
-            assert isinstance(engine, SqliteBackend)
+            assert isinstance(engine, SqliteEngine)
             assert engine.file.prefix == expected
 
 
@@ -189,8 +189,8 @@ def test_a_driver_is_given_the_rest_of_the_url_as_it_is(monkeypatch: pytest.Monk
     def remember(_self: object, address: str, *_: object, **__: object) -> None:
         given.append(address)
 
-    monkeypatch.setattr(PostgresBackend, "__init__", remember)
-    monkeypatch.setattr(RedisBackend, "__init__", remember)
+    monkeypatch.setattr(PostgresEngine, "__init__", remember)
+    monkeypatch.setattr(RedisEngine, "__init__", remember)
     BackendFactory(RING).open(url)
     assert given == [bare]
 

@@ -17,9 +17,10 @@ from holdfast.cli.options import onlooker
 from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.config.checking import standing_above
 from holdfast.errors import HoldfastError
-from holdfast.queues.addresses import engine_of, missing_above, redacted, sqlite_path
+from holdfast.queues.addresses import embedded_file, missing_above, redacted
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.keyfiles import key_path
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import WorkerState
 
 GONE_AT_REBOOT: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -30,7 +31,7 @@ PROCESSES: Final = Path("/proc")
 
 def database_of(hf: Holdfast) -> Path | None:
     """The file of the jobs, where they are in one."""
-    return sqlite_path(hf.url) if engine_of(hf.url) == "sqlite" else None
+    return embedded_file(hf.url)
 
 
 def version_findings() -> Findings:
@@ -210,7 +211,7 @@ def _contents(hf: Holdfast, path: Path) -> tuple[int, int]:
             if said.schema and said.schema == said.known_schema:
                 counts = engine.counts().values()
                 waiting = sum(number for states in counts for state, number in states.items() if not state.is_final)
-                live = sum(view.state is not WorkerState.LOST for view in engine.workers())
+                live = sum(view.state is not WorkerState.LOST for view in WorkerRegistry(engine.state).all())
                 return waiting, live
     return 0, 0
 

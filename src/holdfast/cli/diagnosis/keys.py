@@ -12,7 +12,7 @@ from holdfast.cli.diagnosis.host import key_file_beside
 from holdfast.cli.diagnosis.settings import given_key
 from holdfast.config import KEYS
 from holdfast.errors import HoldfastError
-from holdfast.queues.addresses import engine_of
+from holdfast.queues.addresses import kind_of
 from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, read_keyring
 from holdfast.queues.signing import Keyring
 
@@ -49,7 +49,7 @@ def key_findings(hf: Holdfast, known: frozenset[str], *, has_jobs: bool) -> Find
         )
     if ring is not None:
         yield from _ring(hf, ring, known, has_jobs=has_jobs, is_from_elsewhere=is_given or bool(named))
-    elif engine_of(hf.url) in ("sqlite", "memory", "sync"):
+    elif not kind_of(hf.url).needs_key:
         yield note("keys", "there is no signing key yet; one is made when it is first needed")
 
 

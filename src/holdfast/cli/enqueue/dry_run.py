@@ -16,7 +16,7 @@ from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
@@ -69,7 +69,7 @@ def _onlooking(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
         return engine, keyring
     engine.close()
     envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
-    return MemoryBackend(envelopes), keyring
+    return MemoryEngine(envelopes), keyring
 
 
 def _planned(hf: Holdfast, job: Asked) -> PlannedDocument:

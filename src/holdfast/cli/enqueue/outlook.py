@@ -9,13 +9,14 @@ from holdfast.cli.private_queue import is_private
 from holdfast.errors import BackendError
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import QueuePause, WorkerState, WorkerView
 
 
 def outlook(engine: Engine, jobs: Collection[tuple[str, str]], *, app: str | None = None) -> list[str]:
     """What keeps jobs of these queues and handlers waiting, as far as is known; never a reason to fail."""
     with suppress(BackendError):
-        return remarks(jobs, engine.pauses(), engine.workers(), app=app)
+        return remarks(jobs, engine.pauses(), WorkerRegistry(engine.state).all(), app=app)
     return []
 
 

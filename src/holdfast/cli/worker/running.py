@@ -22,6 +22,7 @@ from holdfast.handlers import COMMAND_KEY
 from holdfast.logs import log_to_stderr
 from holdfast.metrics import InMemoryMetrics
 from holdfast.metrics.levels import JobCounts, WorkerLevels
+from holdfast.state.facts import Facts
 from holdfast.values import StopOrder, WorkerResult, WorkerStatus
 from holdfast.worker.census import Census
 from holdfast.worker.executors.guarded import orphans_adopted
@@ -48,7 +49,7 @@ def run_worker(choices: StartChoices) -> int:
         setup = _placed(setup, hf, choices)
         if hf.commands.allowed:
             # Producers refuse commands that no worker would run; this tells them what this one runs.
-            hf.backend(setup.backend).add_facts(COMMAND_FACTS, hf.commands.allowed)
+            Facts(hf.backend(setup.backend).state).add(COMMAND_FACTS, hf.commands.allowed)
         if choices.probe_port is not None:
             _count_for_prometheus(hf)
         printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines

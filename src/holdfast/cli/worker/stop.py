@@ -17,6 +17,7 @@ from holdfast.cli.selecting import counted, dry_run_option
 from holdfast.cli.waiting import looks
 from holdfast.cli.worker.choosing import is_lost, named, short_id, unnamed
 from holdfast.cli.worker.views import job_line
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import StopOrder, WorkerView
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ def stop(
     with existing(url) as hf:
         say_where(hf.location)
         engine = hf.backend()
-        known = engine.workers()
+        known = WorkerRegistry(engine.state).all()
         chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
         ends = [_End(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]
         for end in ends if not dry_run else []:
-            end.is_known = engine.order_stop(end.view.report.id, order)
+            end.is_known = WorkerRegistry(engine.state).order_stop(end.view.report.id, order)
             if not as_json:
                 _say_order(end, order)
         asked = [end for end in ends if end.is_running]
@@ -111,7 +112,7 @@ def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
     line = StatusLine()
     try:
         for _ in looks(limit_s):
-            there = {view.report.id: view for view in engine.workers()}
+            there = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
             for end in ends:
                 end.is_known = end.view.report.id in there
                 end.view = there.get(end.view.report.id, end.view)

@@ -27,6 +27,7 @@ from holdfast.cli.selecting import counted
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.worker.choosing import is_lost, named, short_id
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def list_workers(
 
 
 def _known(engine: Engine) -> list[WorkerView]:
-    return sorted(engine.workers(), key=is_lost)
+    return sorted(WorkerRegistry(engine.state).all(), key=is_lost)
 
 
 def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) -> int:
@@ -110,7 +111,7 @@ def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
     """
     with existing(url) as hf:
         say_where(hf.location)
-        known = hf.backend().workers()
+        known = WorkerRegistry(hf.backend().state).all()
     view = named(worker_id, known)
     if as_json:
         print_json(_document(view))

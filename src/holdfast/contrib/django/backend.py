@@ -35,7 +35,7 @@ from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_queue
 from holdfast.errors import DefinitionError, HoldfastError, JobCancelled, JobFailed
 from holdfast.job import JobOptions, definition_of
-from holdfast.queues.engines.memory.sync import SyncBackend
+from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.envelope import JobIds
 
 APP: Final = "holdfast.contrib.django"
@@ -109,7 +109,7 @@ class HoldfastBackend(BaseTaskBackend):
         )
         app, place = self.app, self.place
         engine = app.backend()
-        if isinstance(engine, SyncBackend):
+        if isinstance(engine, SyncEngine):
             return self._run_here(app, result)
         object.__setattr__(result, "id", _new_id())
         connection = connections[place.database or DEFAULT_DB_ALIAS]

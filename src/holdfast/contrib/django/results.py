@@ -16,6 +16,7 @@ from holdfast import errors
 from holdfast.contrib.django.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from holdfast.handlers import JobContext
 from holdfast.queues.contract import Engine
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import AttemptRecord, JobHistory, JobState, JobView, Outcome, RunningJob
 
 META: Final = "django"
@@ -164,7 +165,7 @@ def _run(number: int) -> str:
 
 def _running(job_id: str, engine: Engine) -> tuple[str | None, RunningJob | None]:
     """The worker that says it runs the job, and since when; it may not have said so yet."""
-    for worker in engine.workers():
+    for worker in WorkerRegistry(engine.state).all():
         for job in worker.report.jobs:
             if job.id == job_id:
                 return worker.report.id, job

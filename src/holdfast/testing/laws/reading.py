@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from holdfast.state.facts import Facts
 from holdfast.testing.lab import Lab
 from holdfast.values import DEFAULT_QUEUE, DeadReason, JobFilter, JobState
 
@@ -169,13 +170,13 @@ class ReadingLaws:
             assert view == lab.view(view.id)
 
     def test_facts_are_remembered_by_kind(self, lab: Lab) -> None:
-        assert lab.engine.facts("keys") == frozenset()
-        lab.engine.add_facts("keys", ["one", "two"])
-        lab.engine.add_facts("keys", iter(["two", "drei-ß"]))
-        lab.engine.add_facts("hosts", ["elsewhere"])
-        lab.engine.add_facts("keys", [])
-        assert lab.open().facts("keys") == {"one", "two", "drei-ß"}
-        assert lab.engine.facts("hosts") == {"elsewhere"}
+        assert Facts(lab.engine.state).of("keys") == frozenset()
+        Facts(lab.engine.state).add("keys", ["one", "two"])
+        Facts(lab.engine.state).add("keys", iter(["two", "drei-ß"]))
+        Facts(lab.engine.state).add("hosts", ["elsewhere"])
+        Facts(lab.engine.state).add("keys", [])
+        assert Facts(lab.open().state).of("keys") == {"one", "two", "drei-ß"}
+        assert Facts(lab.engine.state).of("hosts") == {"elsewhere"}
 
     def _fill(self, lab: Lab) -> dict[str, JobState]:
         """A store with jobs in every state an engine can bring about."""

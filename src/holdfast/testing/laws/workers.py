@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from holdfast.queues.contract import FORGET_LOST_S, LOST_AFTER_BEATS
+from holdfast.state.workers import LOST_AFTER_BEATS, SHOW_LOST_S, WorkerRegistry
 from holdfast.testing.lab import Lab
 from holdfast.values import DEFAULT_QUEUE, RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
@@ -34,102 +34,102 @@ class RegistryLaws:
     """What the registry of workers promises."""
 
     def test_a_worker_is_seen_by_every_handle_as_it_reports_itself(self, lab: Lab) -> None:
-        assert list(lab.engine.workers()) == []
-        assert lab.engine.beat(report()) is None
-        [view] = lab.open().workers()
+        assert list(lab.workers.all()) == []
+        assert lab.workers.beat(report()) is None
+        [view] = WorkerRegistry(lab.open().state).all()
         assert (view.report, view.state, view.order) == (report(), WorkerState.LIVE, None)
         assert abs(view.heard_at - lab.now()) <= timedelta(seconds=lab.grain_s)
 
     def test_the_latest_report_is_what_is_seen(self, lab: Lab) -> None:
-        lab.engine.beat(report())
+        lab.workers.beat(report())
         lab.advance(BEAT_S)
-        lab.engine.beat(report(done=5))
+        lab.workers.beat(report(done=5))
         view = self._only(lab)
         assert view.report == report(done=5)
         assert abs(view.heard_at - lab.now()) <= timedelta(seconds=lab.grain_s)
 
     def test_the_oldest_worker_comes_first(self, lab: Lab) -> None:
         for id, minutes in (("b", 5), ("c", 9), ("a", 5), ("d", 1)):
-            lab.engine.beat(report(id, started_at=STARTED_AT + timedelta(minutes=minutes)))
-        assert [view.report.id for view in lab.engine.workers()] == ["d", "a", "b", "c"]
+            lab.workers.beat(report(id, started_at=STARTED_AT + timedelta(minutes=minutes)))
+        assert [view.report.id for view in lab.workers.all()] == ["d", "a", "b", "c"]
 
     def test_a_worker_is_draining_when_it_says_so(self, lab: Lab) -> None:
-        lab.engine.beat(report(draining=True))
+        lab.workers.beat(report(draining=True))
         assert self._only(lab).state is WorkerState.DRAINING
 
     def test_a_worker_is_lost_after_some_beats_of_silence_and_found_with_the_next(self, lab: Lab) -> None:
-        lab.engine.beat(report(draining=True))
+        lab.workers.beat(report(draining=True))
         lab.advance(LOST_AFTER_BEATS * BEAT_S - lab.grain_s)
         assert self._only(lab).state is WorkerState.DRAINING
         lab.advance(2 * lab.grain_s)
         assert self._only(lab).state is WorkerState.LOST
-        lab.engine.beat(report())
+        lab.workers.beat(report())
         assert self._only(lab).state is WorkerState.LIVE
 
     def test_an_order_reaches_the_worker_with_each_beat_until_it_leaves(self, lab: Lab) -> None:
-        lab.engine.beat(report())
-        assert lab.engine.order_of("w1") is None
-        assert lab.open().order_stop("w1", StopOrder.DRAIN) is True
-        assert lab.engine.order_of("w1") is StopOrder.DRAIN
-        assert lab.engine.beat(report()) is StopOrder.DRAIN
-        assert lab.engine.beat(report(draining=True)) is StopOrder.DRAIN
-        assert lab.engine.order_of("w1") is StopOrder.DRAIN
+        lab.workers.beat(report())
+        assert lab.workers.order_of("w1") is None
+        assert WorkerRegistry(lab.open().state).order_stop("w1", StopOrder.DRAIN) is True
+        assert lab.workers.order_of("w1") is StopOrder.DRAIN
+        assert lab.workers.beat(report()) is StopOrder.DRAIN
+        assert lab.workers.beat(report(draining=True)) is StopOrder.DRAIN
+        assert lab.workers.order_of("w1") is StopOrder.DRAIN
         assert self._only(lab).order is StopOrder.DRAIN
 
     def test_an_order_is_for_one_worker(self, lab: Lab) -> None:
         for id in ("w1", "w2"):
-            lab.engine.beat(report(id))
-        lab.engine.order_stop("w1", StopOrder.NOW)
-        assert lab.engine.order_of("w2") is None
-        assert lab.engine.beat(report("w2")) is None
-        assert [view.order for view in lab.engine.workers()] == [StopOrder.NOW, None]
+            lab.workers.beat(report(id))
+        lab.workers.order_stop("w1", StopOrder.NOW)
+        assert lab.workers.order_of("w2") is None
+        assert lab.workers.beat(report("w2")) is None
+        assert [view.order for view in lab.workers.all()] == [StopOrder.NOW, None]
 
     def test_of_two_orders_the_more_urgent_one_stands(self, lab: Lab) -> None:
-        lab.engine.beat(report())
+        lab.workers.beat(report())
         for given, stands in (
             (StopOrder.DRAIN, StopOrder.DRAIN),
             (StopOrder.NOW, StopOrder.NOW),
             (StopOrder.DRAIN, StopOrder.NOW),
         ):
-            assert lab.engine.order_stop("w1", given) is True
-            assert lab.engine.order_of("w1") is stands
-            assert lab.engine.beat(report()) is stands
+            assert lab.workers.order_stop("w1", given) is True
+            assert lab.workers.order_of("w1") is stands
+            assert lab.workers.beat(report()) is stands
 
     def test_an_unknown_worker_cannot_be_stopped(self, lab: Lab) -> None:
-        lab.engine.beat(report("other"))
+        lab.workers.beat(report("other"))
         with lab.unchanged():
-            assert lab.engine.order_stop("w1", StopOrder.NOW) is False
-            assert lab.engine.order_of("w1") is None
-        assert lab.engine.beat(report("w1")) is None
+            assert lab.workers.order_stop("w1", StopOrder.NOW) is False
+            assert lab.workers.order_of("w1") is None
+        assert lab.workers.beat(report("w1")) is None
 
     def test_a_worker_that_left_is_forgotten_with_its_order(self, lab: Lab) -> None:
         for id in ("w1", "w2"):
-            lab.engine.beat(report(id))
-        lab.engine.order_stop("w1", StopOrder.DRAIN)
-        lab.engine.leave("w1")
+            lab.workers.beat(report(id))
+        lab.workers.order_stop("w1", StopOrder.DRAIN)
+        lab.workers.leave("w1")
         assert self._only(lab).report.id == "w2"
         with lab.unchanged():
-            lab.engine.leave("w1")
-            assert lab.engine.order_stop("w1", StopOrder.NOW) is False
-        assert lab.engine.beat(report("w1")) is None
+            lab.workers.leave("w1")
+            assert lab.workers.order_stop("w1", StopOrder.NOW) is False
+        assert lab.workers.beat(report("w1")) is None
 
     def test_a_lost_worker_is_told_of_for_a_day(self, lab: Lab) -> None:
-        lab.engine.beat(report("lost"))
-        lab.advance(LOST_AFTER_BEATS * BEAT_S + FORGET_LOST_S - lab.grain_s)
-        lab.engine.beat(report("live"))
+        lab.workers.beat(report("lost"))
+        lab.advance(LOST_AFTER_BEATS * BEAT_S + SHOW_LOST_S - lab.grain_s)
+        lab.workers.beat(report("live"))
         assert lab.engine.prune() == 0
-        assert [view.state for view in lab.engine.workers()] == [WorkerState.LIVE, WorkerState.LOST]
+        assert [view.state for view in lab.workers.all()] == [WorkerState.LIVE, WorkerState.LOST]
         lab.advance(2 * lab.grain_s)
         assert lab.engine.prune() == 0, "what is counted are jobs"
         assert self._only(lab).report.id == "live"
 
     def test_workers_hold_nothing(self, lab: Lab) -> None:
         lab.put("a")
-        lab.engine.beat(report())
+        lab.workers.beat(report())
         lease = lab.take("a")
-        lab.engine.leave("w1")
+        lab.workers.leave("w1")
         assert lab.engine.ack(lease)
 
     def _only(self, lab: Lab) -> WorkerView:
-        [view] = lab.engine.workers()
+        [view] = lab.workers.all()
         return view

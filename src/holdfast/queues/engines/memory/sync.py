@@ -11,15 +11,15 @@ from typing import Final
 from holdfast.clock import ManualClock
 from holdfast.errors import BackendError, JobCancelled, JobFailed
 from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
-from holdfast.queues.engines.memory.jobs import MemoryBackend
+from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory, JobIds
 from holdfast.queues.signing import Signer
-from holdfast.values import Accepted, JobEnvelope, JobState, WorkerResult, WorkerStatus
+from holdfast.values import Accepted, JobEnvelope, JobState, WorkerResult, WorkerStatus, Write
 
 MAX_TURNS: Final = 10_000
 
 
-class SyncBackend(MemoryBackend):
+class SyncEngine(MemoryEngine):
     """Jobs that run where they are enqueued. `attach` says who runs them."""
 
     def __init__(
@@ -42,8 +42,10 @@ class SyncBackend(MemoryBackend):
         """Name the worker's turn that runs one job of a queue."""
         self._process_once = process_once
 
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        accepted = super().accept(envelopes, tx)
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        accepted = super().accept(envelopes, tx, writes=writes)
         # A handler that enqueues is already inside a drain: the loop outside will come to its jobs.
         if self._process_once is not None and not self._is_draining:
             self._is_draining = True

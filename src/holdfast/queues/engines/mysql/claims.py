@@ -1,13 +1,14 @@
 """Whose turn it is, in the engine in MySQL: looking, locking and stamping, the two steps of a claim."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.clock import MICROSECONDS, span_us
 from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
-from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, mark_of
-from holdfast.queues.engines.tables.rows import Row, alone_if_suspect
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
+from holdfast.queues.engines.mysql.lanes import LAST_WAITING, LEASED, mark_of
+from holdfast.queues.engines.tables.rows import FAILED, PROCESSING, Row, alone_if_suspect
 
 PAUSED, STAMPED, NOW = -1, -2, -3
 
@@ -17,16 +18,16 @@ PASS_GATE: Final = f"SELECT {CLOCK} FROM holdfast_gates WHERE gate = %s FOR UPDA
 # What else there is to know comes with it, under numbers that are no lanes.
 LOOK: Final = f"""
     SELECT lane, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane <= 9 AND mark = %(mark)s GROUP BY lane
+    WHERE lane <= {LAST_WAITING} AND mark = %(mark)s GROUP BY lane
     UNION ALL SELECT {PAUSED}, 1 FROM holdfast_pauses WHERE queue = %(queue)s
     UNION ALL SELECT {STAMPED}, COUNT(*) FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane = 10 AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK}
+    WHERE lane = {LEASED} AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK}
     UNION ALL SELECT {NOW}, {CLOCK}"""
 
 # The same of several queues, for one who waits; a pause is told by the queue's name, the time by none.
 NEXT_DUE: Final = f"""
     SELECT mark, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane <= 9 AND mark IN %(marks)s GROUP BY lane, mark
+    WHERE lane <= {LAST_WAITING} AND mark IN %(marks)s GROUP BY lane, mark
     UNION ALL SELECT queue, NULL FROM holdfast_pauses WHERE queue IN %(queues)s
     UNION ALL SELECT '', {CLOCK}"""
 
@@ -44,44 +45,47 @@ LOCK_DUE: Final = f"SELECT {_PACKED} {_TURN} FOR UPDATE SKIP LOCKED"
 DUE: Final = f"SELECT seq {_TURN}"
 LOCK_THESE: Final = f"""
     SELECT {_PACKED} FROM holdfast_jobs FORCE INDEX (PRIMARY)
-    WHERE seq IN %s AND state <= 1 AND due_at <= %s FOR UPDATE"""
+    WHERE seq IN %s AND state <= {FAILED} AND due_at <= %s FOR UPDATE"""
 
-CLAIM: Final = """
+CLAIM: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = 2, owner_token = %(token)s, deliveries = deliveries + 1,
+    SET state = {PROCESSING}, owner_token = %(token)s, deliveries = deliveries + 1,
         claimed_at = %(now)s, lease_us = %(lease)s, lease_until = %(now)s + %(lease)s,
-        lane = 10, mark = %(token)s, since = %(now)s
+        lane = {LEASED}, mark = %(token)s, since = %(now)s
     WHERE seq IN %(seqs)s"""
 
 LEASES: Final = f"""
     SELECT seq, id, wire, lease_us, claimed_at, deliveries, attempts, crashes, ignore_expiry,
            LEAST(lease_until - {CLOCK}, lease_us)
     FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane = 10 AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK} ORDER BY seq"""
+    WHERE lane = {LEASED} AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK} ORDER BY seq"""
 
 
 class MysqlClaims:
-    """The claiming side of `MysqlBackend`."""
+    """Claims jobs for `MysqlJobs`."""
 
-    connections: MysqlConnections
-    policy: LeasePolicy
-    _sql: Callable[[str], str]
+    def __init__(self, connections: MysqlConnections, policy: LeasePolicy) -> None:
+        self._connections = connections
+        self._policy = policy
 
-    def _look(self, session: Session, queue: str, token: bytes) -> "_Seen":
-        return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
+    def is_worthwhile(self, session: Session, queue: str, token: bytes) -> bool:
+        """Whether a claim would find something; a cheap read."""
+        return self._look(session, queue, token).is_worthwhile
 
-    def _pass_gate(self, session: Session, token: bytes) -> int:
+    def claim(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
+        """Stamp those whose turn it is, in the transaction that is open."""
+        self.pass_gate(session, token)
+        return self.stamp(session, queue, limit, token)
+
+    def pass_gate(self, session: Session, token: bytes) -> int:
+        """Lock the gate of this token, and return the server's time."""
         row = session.row(self._sql(PASS_GATE), (gate_of(token),))
         if row is None:
-            raise BackendError(f"{self.connections.address}: '{self.connections.prefix}gates' has lost its rows")
+            raise BackendError(f"{self._connections.address}: '{self._connections.prefix}gates' has lost its rows")
         now: int = row[0]
         return now
 
-    def _pass_gate_and_stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
-        self._pass_gate(session, token)
-        return self._stamp(session, queue, limit, token)
-
-    def _stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
+    def stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
         """Behind the gate: nobody else stamps with this token."""
         while True:
             seen = self._look(session, queue, token)
@@ -92,10 +96,10 @@ class MysqlClaims:
                 return []
             candidates = self._lock(session, queue, limit, seen)
             # Without SKIP LOCKED, others may have taken all of them while they were waited for.
-            if candidates or self.connections.skips_locked:
+            if candidates or self._connections.skips_locked:
                 break
         chosen = candidates[: len(alone_if_suspect([(row[0], row[3]) for row in candidates]))]
-        lease_us, now = span_us(self.policy.lease_s), seen.now
+        lease_us, now = span_us(self._policy.lease_s), seen.now
         for seqs in chunks(row[0] for row in chosen):
             session.run(self._sql(CLAIM), {"token": token, "now": now, "lease": lease_us, "seqs": seqs})
         return [
@@ -103,12 +107,15 @@ class MysqlClaims:
             for seq, deliveries, attempts, crashes, ignore_expiry, id, wire in chosen
         ]
 
+    def _look(self, session: Session, queue: str, token: bytes) -> "_Seen":
+        return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
+
     def _lock(self, session: Session, queue: str, limit: int, seen: "_Seen") -> list[Row]:
         """Those whose turn it is, best first, locked."""
         candidates: list[Row] = []
         for lane, first in seen.due_lanes:
             query = (lane, mark_of(queue), first, seen.now, limit - len(candidates))
-            if self.connections.skips_locked:
+            if self._connections.skips_locked:
                 candidates += _unpacked(session.rows(self._sql(LOCK_DUE), query))
             else:
                 candidates += self._lock_patiently(session, query, seen.now)
@@ -122,7 +129,7 @@ class MysqlClaims:
         locked = {row[0]: row for rows in lists for row in _unpacked(rows)}
         return [locked[seq] for seq in turns if seq in locked]
 
-    def _until_due(self, session: Session, queues: Sequence[str]) -> float:
+    def until_due(self, session: Session, queues: Sequence[str]) -> float:
         """How many seconds until the next job of these queues falls due; negative if one is."""
         if not queues:
             return float("inf")
@@ -132,6 +139,9 @@ class MysqlClaims:
         [now] = (due for mark, due in found if not mark)
         dues = [due for mark, due in found if mark in marks and marks[mark] not in paused]
         return min(((due - now) / MICROSECONDS for due in dues), default=float("inf"))
+
+    def _sql(self, statement: str) -> str:
+        return self._connections.sql(statement)
 
 
 class _Seen:

@@ -19,10 +19,11 @@ import pymysql
 from pymysql.constants import CLIENT, CR, ER
 from pymysql.cursors import Cursor
 
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.mysql.address import MysqlAddress
 from holdfast.queues.engines.mysql.migrations import migrations
+from holdfast.queues.engines.tables.migrations import check_current, known_version
 from holdfast.queues.engines.tables.rows import Row
 
 T = TypeVar("T")
@@ -44,12 +45,8 @@ LIST_LENGTH: Final = 500
 # waited for a lock since; and MariaDB adds a microsecond to it whenever the clock stood still between two statements.
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
-# Where a job stands now, as the last of an update's assignments: they see what those before them have assigned.
-# Columns of generated values would do the same, at the price of a tenth of a millisecond for each mention of the table.
-PLACE: Final = """
-        lane = CASE WHEN state <= 1 THEN 9 - priority ELSE state + 8 END,
-        mark = CASE WHEN state <= 1 THEN UNHEX(LEFT(SHA2(queue, 256), 32)) ELSE '' END,
-        since = CASE WHEN state <= 1 THEN due_at ELSE finished_at END"""
+# The same in a session that may be in any time zone: what that adds to universal time is taken off again.
+CLOCK_IN_ANY_ZONE: Final = f"{CLOCK} - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), NOW(6))"
 
 PREPARE: Final = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -92,7 +89,10 @@ _NOT_NOW: Final = frozenset(
     | {ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT}
 )
 _MAY_NOT_COME: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
-OWN_TABLES: Final = ("schema", "jobs", "attempts", "progress", "live_output", "gates", "pauses", "facts", "workers")
+OWN_TABLES: Final = (
+    *("schema", "jobs", "attempts", "progress", "live_output", "gates", "pauses", "cells", "buckets"),
+    *("facts", "workers"),  # created by the first script, and dropped by a later one
+)
 
 
 class Session:
@@ -147,11 +147,12 @@ class Session:
 
     def _parts(self, statement: str, rows: Sequence[Row]) -> Iterator[str]:
         head, place, rest = statement.partition("VALUES ")
-        template, end, tail = rest.partition(")")
+        template = rest.partition("ON DUPLICATE KEY ")[0].rstrip()
+        tail = rest[len(template) :]
         several: list[str] = []
         size = 0
         for row in rows:
-            text = self._cursor.mogrify(template + end, row)
+            text = self._cursor.mogrify(template, row)
             # The server would hang up in the middle of it, as if it were gone.
             if len(text) + len(statement) >= self._packet:
                 raise BackendError(
@@ -165,6 +166,11 @@ class Session:
             size += len(text) + 2
         if several:
             yield head + place + ", ".join(several) + tail
+
+    @property
+    def last_number(self) -> int:
+        """The number that the last statement passed to `LAST_INSERT_ID`."""
+        return self._cursor.lastrowid
 
     def now(self) -> int:
         """The server's time."""
@@ -203,13 +209,22 @@ class MysqlConnections:
         """Run `work(session)` outside of any transaction: what it executes is committed at once, each by itself."""
         return self._patiently(work)
 
-    def transact(self, work: Callable[[Session], T]) -> T:
-        """Run `work(session)` in one transaction, from the beginning again if others were in its way."""
+    def transact(self, work: Callable[[Session], T], *, repeats: bool = True) -> T:
+        """Run `work(session)` in one transaction, from the beginning again if others were in its way.
+
+        Without `repeats`, a commit that got no answer is an error: it may have gone through, and the work must not be
+        done twice.
+        """
 
         def whole(session: Session) -> T:
             session.run("START TRANSACTION")
             answer = work(session)
-            session.run("COMMIT")
+            try:
+                session.run("COMMIT")
+            except pymysql.Error as problem:
+                if repeats or _code(problem) not in _LOST:
+                    raise
+                raise self._translated(problem) from problem
             return answer
 
         return self._patiently(whole)
@@ -260,12 +275,7 @@ class MysqlConnections:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or the server does not answer."""
-        newest = self._steps[-1].number
-        version = self._patiently(self._known_version, prepares=False)
-        if version < newest:
-            raise BackendError(
-                f"{self.address} has schema {version}, this program needs {newest}: run  holdfast migrate"
-            )
+        check_current(self._patiently(self._version, prepares=False), self._steps, self.address)
 
     def describe(self) -> EngineInfo:
         """What the server is, and what of ours is there; nothing is made by asking."""
@@ -472,14 +482,7 @@ class MysqlConnections:
         return version
 
     def _known_version(self, session: Session) -> int:
-        """The version, unless it is newer than what this program knows."""
-        version, newest = self._version(session), self._steps[-1].number
-        if version > newest:
-            raise SchemaTooNew(
-                f"{self.address} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
-                "upgrade Holdfast here"
-            )
-        return version
+        return known_version(self._version(session), self._steps, self.address)
 
     def _translated(self, problem: Exception) -> BackendError:
         code, said = _code(problem), _said(problem)
@@ -547,17 +550,15 @@ def _is_timeout(problem: BaseException) -> bool:
     return isinstance(problem.__context__, TimeoutError)
 
 
-@cache
-def mark_of(queue: str) -> bytes:
-    """By which those who wait in a queue are found: as long as a claim, so that a row keeps its length."""
-    return sha256(queue.encode()).digest()[:16]
+def pieces(values: Sequence[T], length: int = LIST_LENGTH) -> Iterator[list[T]]:
+    """The values in lists that are not too long for a statement."""
+    for start in range(0, len(values), length):
+        yield list(values[start : start + length])
 
 
 def chunks(numbers: Iterable[int | str]) -> Iterator[list[int]]:
     """The numbers, sorted, in lists that are not too long for a statement: everybody locks in the same order."""
-    ordered = sorted({int(number) for number in numbers})
-    for start in range(0, len(ordered), LIST_LENGTH):
-        yield ordered[start : start + LIST_LENGTH]
+    return pieces(sorted({int(number) for number in numbers}))
 
 
 def _statements(script: str) -> Iterator[str]:

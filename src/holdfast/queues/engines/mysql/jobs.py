@@ -1,12 +1,10 @@
-"""The engine in MySQL (8.0 or newer) or MariaDB (10.6 or newer): tables with a prefix, shared by many machines.
+"""Moving jobs in MySQL or MariaDB. Accepted means committed; every verb is one short transaction over a whole batch.
 
-Accepted means committed. Every verb is one short transaction over a whole batch. A claim takes two steps, because an
-update returns no rows here: lock those whose turn it is, passing over what others have locked, then stamp them by
-their numbers. The clock is the server's. Nobody is notified: who waits looks again, often only where work was seen of
-late. `mysql_connections.py` opens the connections.
+A claim takes two steps, because an update returns no rows here: `claims.py`. The clock is the server's. There are no
+notifications: a waiting worker polls, often only where there was work recently. `connections.py` opens the connections.
 """
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
@@ -14,41 +12,42 @@ from typing import Any, Final, TypeVar
 
 from pymysql.constants import ER
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
-from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.clock import Clock, from_us
+from holdfast.codec import content_digest
 from holdfast.errors import BackendError, BackendUnavailable, IdConflict
 from holdfast.queues.contract import (
-    DEFAULT_POLICY,
     EFFECT_OF_ACK,
-    Capabilities,
-    Crashes,
-    Effect,
-    Engine,
-    EngineInfo,
     EngineTransaction,
+    Jobs,
     LeasePolicy,
     abandoned_run,
     effect_of,
     kept_output,
     kept_progress,
+    take_once,
+    with_extras,
 )
-from holdfast.queues.engines.mysql.address import MysqlAddress
 from holdfast.queues.engines.mysql.claims import MysqlClaims
-from holdfast.queues.engines.mysql.connections import CLOCK, PLACE, MysqlConnections, Session, chunks, mark_of
-from holdfast.queues.engines.mysql.records import DELETE_JOBS, MysqlInspector
-from holdfast.queues.engines.mysql.transactions import HELD_BY_RUN, CallersSession, Inserting, MysqlTransaction
-from holdfast.queues.engines.mysql.workers import MysqlRegistry
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
+from holdfast.queues.engines.mysql.lanes import DONE, LAST_WAITING, LEASED, PLACE, mark_of
+from holdfast.queues.engines.mysql.records import DELETE_JOBS
+from holdfast.queues.engines.mysql.state import put_cells, write_cells
+from holdfast.queues.engines.mysql.transactions import HELD_BY_RUN, CallersSession, MysqlTransaction, Statements
 from holdfast.queues.engines.tables.rows import (
-    CODES,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
     FORGOTTEN,
+    PROCESSING,
+    WAITING,
     Row,
     dues,
+    effect_query,
     end_row,
     lease_state,
     leased,
     told,
 )
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     Accepted,
     Ack,
@@ -58,10 +57,11 @@ from holdfast.values import (
     LiveOutput,
     Outcome,
     Progress,
+    QueuePause,
     Settlement,
+    Write,
 )
 
-K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 # How often to look for work: at first, at which part of the time since there was some, and at least.
@@ -80,18 +80,18 @@ INSERT_JOBS: Final = """
 # Locked, so that they stay what they are until the rest of the batch is written.
 KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s FOR UPDATE"
 
-_IS_HELD: Final = f"owner_token = %(token)s AND state = 2 AND lease_until > {CLOCK}"
+_IS_HELD: Final = f"owner_token = %(token)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
 
 ACK: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = 4, crashes = 0, finished_at = %(now)s, cancel_request = NULL, last_error = NULL,
-        lane = 12, mark = '', since = %(now)s
+    SET state = {COMPLETED}, crashes = 0, finished_at = %(now)s, cancel_request = NULL, last_error = NULL,
+        lane = {DONE}, mark = '', since = %(now)s
     WHERE seq IN %(seqs)s AND {_IS_HELD}"""
 
 # Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
-ACKED: Final = """
+ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j FORCE INDEX (PRIMARY)
-    WHERE seq IN %(seqs)s AND owner_token = %(token)s AND state = 4 AND finished_at = %(now)s
+    WHERE seq IN %(seqs)s AND owner_token = %(token)s AND state = {COMPLETED} AND finished_at = %(now)s
         AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
 
 # An assignment sees what those before it have assigned: what others read is changed last.
@@ -99,9 +99,9 @@ END: Final = f"""
     UPDATE holdfast_jobs
     SET state = %(state)s, attempts = attempts + %(attempt)s, finished_at = %(now)s,
         crashes = CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
-        last_error = CASE WHEN %(state)s <> 4 THEN COALESCE(%(error)s, last_error) END,
+        last_error = CASE WHEN %(state)s <> {COMPLETED} THEN COALESCE(%(error)s, last_error) END,
         dead_reason = %(dead_reason)s, expired = %(expired)s,
-        cancel_reason = CASE WHEN %(state)s = 6
+        cancel_reason = CASE WHEN %(state)s = {CANCELLED}
                              THEN COALESCE(NULLIF(%(cancel_reason)s, ''), cancel_request, '') END,
         cancel_request = NULL,{PLACE}
     WHERE seq = %(seq)s AND {_IS_HELD}"""
@@ -109,8 +109,8 @@ END: Final = f"""
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
 GIVE_BACK: Final = f"""
     UPDATE holdfast_jobs
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6
-                     WHEN %(crash)s AND crashes + 1 >= %(crash_limit)s THEN 5 ELSE %(state)s END,
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
+                     WHEN %(crash)s AND crashes + 1 >= %(crash_limit)s THEN {DEAD} ELSE %(state)s END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR (%(crash)s AND crashes + 1 >= %(crash_limit)s)
                            THEN %(now)s ELSE 0 END,
         dead_reason = CASE WHEN cancel_request IS NULL AND %(crash)s AND crashes + 1 >= %(crash_limit)s
@@ -136,7 +136,9 @@ INSERT_SUCCESSES: Final = """
 SUCCESS: Final = f"(%d, %d, X'%s', '{EFFECT_OF_ACK.verdict}', '{Outcome.SUCCEEDED.value}', %d, %d)"
 SUCCESSES_AT_ONCE: Final = 400
 
-_HOLDS: Final = f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state = 2 AND lease_until > {CLOCK}"
+_HOLDS: Final = (
+    f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
+)
 
 RENEW: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + lease_us WHERE {_HOLDS}"""
@@ -158,105 +160,101 @@ DELETE_LIVE_OUTPUT: Final = """
     DELETE FROM holdfast_live_output WHERE seq IN %(seqs)s AND (seq, delivery) IN %(pairs)s"""
 
 # Those that run are few; the index has the queue, and each is looked at.
-EXPIRED: Final = """
+EXPIRED: Final = f"""
     SELECT seq, lease_until <= %(now)s FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane = 10 AND (%(queue)s IS NULL OR queue = %(queue)s)
+    WHERE lane = {LEASED} AND (%(queue)s IS NULL OR queue = %(queue)s)
         AND (lease_until <= %(now)s OR lease_until > %(now)s + 2 * lease_us)
     LIMIT %(limit)s"""
 
 # The wall clock was set back: such a lease would outlive its worker by as much.
-CLAMP: Final = """
+CLAMP: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + lease_us
-    WHERE seq IN %(seqs)s AND state = 2 AND lease_until > %(now)s + 2 * lease_us"""
+    WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until > %(now)s + 2 * lease_us"""
 
-LOCK_EXPIRED: Final = """
+LOCK_EXPIRED: Final = f"""
     SELECT seq, deliveries, claimed_at FROM holdfast_jobs FORCE INDEX (PRIMARY)
-    WHERE seq IN %s AND state = 2 AND lease_until <= %s FOR UPDATE"""
+    WHERE seq IN %s AND state = {PROCESSING} AND lease_until <= %s FOR UPDATE"""
 
 REAP: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= %(crash_limit)s THEN 5 ELSE 0 END,
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
+                     WHEN crashes + 1 >= %(crash_limit)s THEN {DEAD} ELSE {WAITING} END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= %(crash_limit)s THEN %(now)s ELSE 0 END,
         dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= %(crash_limit)s THEN 'crash-loop' END,
         expired = 0, owner_token = '', due_at = %(now)s, last_error = %(error)s,
         crashes = crashes + 1, cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
-    WHERE seq IN %(seqs)s AND state = 2 AND lease_until <= %(now)s"""
+    WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until <= %(now)s"""
+
+PAUSE: Final = f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})"
+RESUME: Final = "DELETE FROM holdfast_pauses WHERE queue = %s"
+PAUSES: Final = "SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue"
 
 
 class _IdIsKnown(BackendError):
     """An id of the batch is taken: each has to be looked at."""
 
 
-class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
+class MysqlJobs(Jobs):
     """Jobs in a MySQL or MariaDB database."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=True,
-        wakes_up=False,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
-
-    def __init__(
-        self,
-        address: str | MysqlAddress,
-        envelopes: EnvelopeFactory,
-        *,
-        policy: LeasePolicy = DEFAULT_POLICY,
-        clock: Clock = SYSTEM_CLOCK,
-        prefix: str = "holdfast_",
-    ) -> None:
-        super().__init__(envelopes, policy=policy, clock=clock)
-        if isinstance(address, str):
-            address = MysqlAddress.of(address)
-        self.connections = MysqlConnections(address, prefix=prefix)
-        self._sql = self.connections.sql
+    def __init__(self, connections: MysqlConnections, claims: MysqlClaims, policy: LeasePolicy, clock: Clock) -> None:
+        super().__init__(policy, clock)
+        self._connections = connections
+        self._claims = claims
         self._busy_at = float("-inf")
 
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if not envelopes:
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        if not envelopes and not writes:
             return []
         if tx is not None:
-            created = self._insert_for_caller(CallersSession(tx, self.connections), envelopes)
-            return [Accepted(id=one.id, created=_take(created, one.id)) for one in envelopes]
-        try:
-            self.connections.run(lambda session: self._insert_all(session, envelopes))
-        except _IdIsKnown:
-            created = self._insert_unknown(envelopes)
+            caller = CallersSession(tx, self._connections)
+            created = self._again_if_known(lambda: self._accept_for(caller, envelopes, writes))
+        elif writes or not self._are_inserted(envelopes):
+            work = partial(self._accept, envelopes=envelopes, writes=writes)
+            created = self._again_if_known(lambda: self._connections.transact(work, repeats=not writes))
         else:
             created = {one.id for one in envelopes}
-        return [Accepted(id=one.id, created=_take(created, one.id)) for one in envelopes]
+        return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
-    def _insert_all(self, session: Session, envelopes: Sequence[JobEnvelope]) -> None:
-        with _told_of_known_ids():
-            session.insert_all(self._sql(INSERT_JOBS), _rows(envelopes, session.now()))
+    def _are_inserted(self, envelopes: Sequence[JobEnvelope]) -> bool:
+        """Insert all of them, unless one of their ids is known."""
 
-    def _insert_unknown(self, envelopes: Sequence[JobEnvelope]) -> set[str]:
-        """Insert those whose id is free; which these were. Others may take an id between our look and our insert."""
+        def insert_all(session: Session) -> None:
+            with _told_of_known_ids():
+                session.insert_all(self._sql(INSERT_JOBS), _rows(envelopes, session.now()))
+
+        try:
+            self._connections.run(insert_all)
+        except _IdIsKnown:
+            return False
+        return True
+
+    def _again_if_known(self, insert: Callable[[], T]) -> T:
+        """Insert jobs; again if others have taken an id between our look and our insert."""
         for _ in range(ACCEPT_TRIES):
             with suppress(_IdIsKnown):
-                return self.connections.transact(lambda session: self._insert_careful(session, envelopes))
-        raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
+                return insert()
+        raise BackendUnavailable(f"{self._connections.address}: others keep enqueueing jobs with the same ids")
 
-    def _insert_for_caller(self, caller: CallersSession, envelopes: Sequence[JobEnvelope]) -> set[str]:
-        for _ in range(ACCEPT_TRIES):
-            with suppress(_IdIsKnown), caller as session:
-                return self._insert_careful(session, envelopes)
-        raise BackendUnavailable(f"{self.connections.address}: others keep enqueueing jobs with the same ids")
+    def _accept_for(
+        self, caller: CallersSession, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]
+    ) -> set[str]:
+        with caller as session:
+            return self._accept(session, envelopes, writes)
 
-    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return MysqlTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+    def _accept(self, session: Statements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]) -> set[str]:
+        if writes:
+            write_cells(session, self._sql, writes)
+        return self._insert_unknown(session, envelopes, session.now())
 
-    def _insert_careful(self, session: Inserting, envelopes: Sequence[JobEnvelope]) -> set[str]:
-        ids = sorted({one.id for one in envelopes})
+    def _insert_unknown(self, session: Statements, envelopes: Sequence[JobEnvelope], now: int) -> set[str]:
+        """Insert the jobs whose ids are free; returns which these were."""
         known: dict[str, bytes] = {}
         free: list[int] = []
-        now = session.now()
-        for start in range(0, len(ids), KNOWN_AT_ONCE):
-            rows = session.rows(self._sql(KNOWN), (ids[start : start + KNOWN_AT_ONCE],))
-            for id, seq, state, finished_at, digest, wire in rows:
+        for ids in pieces(sorted({one.id for one in envelopes}), KNOWN_AT_ONCE):
+            for id, seq, state, finished_at, digest, wire in session.rows(self._sql(KNOWN), (ids,)):
                 if state == FORGOTTEN and finished_at <= now:
                     free.append(seq)
                 else:
@@ -275,24 +273,16 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
             session.insert(self._sql(INSERT_JOBS), _rows(new, now))
         return {one.id for one in new}
 
-    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        if limit <= 0:
-            return []
-        give_up_at = self.clock.monotonic() + wait
-        while True:
-            leases = self._claim_now(queue, limit, owner_token)
-            left = give_up_at - self.clock.monotonic()
-            if leases or left <= 0:
-                return leases
-            self.wait_for_work([queue], left)
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return MysqlTransaction(self._connections, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
 
-    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Look before locking: most looks of an idle worker find nothing."""
         token = bytes.fromhex(owner_token)
-        if limit <= 0 or not self.connections.run(lambda session: self._look(session, queue, token).is_worthwhile):
+        if limit <= 0 or not self._connections.run(lambda session: self._claims.is_worthwhile(session, queue, token)):
             return []
         asked_at = self.clock.monotonic()
-        rows = self.connections.transact(lambda session: self._pass_gate_and_stamp(session, queue, limit, token))
+        rows = self._connections.transact(lambda session: self._claims.claim(session, queue, limit, token))
         return self._leased(rows, queue, owner_token, asked_at)
 
     def _leased(self, rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
@@ -303,7 +293,7 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
         while True:
-            until_due = self.connections.run(lambda session: self._until_due(session, queues))
+            until_due = self._connections.run(lambda session: self._claims.until_due(session, queues))
             now = self.clock.monotonic()
             pause = min(max(LOOK_FIRST_S, (now - self._busy_at) * LOOK_AGAIN_AFTER), LOOK_LAST_S)
             left = min(give_up_at - now, pause, until_due)
@@ -313,11 +303,12 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
             return []
-        return self.connections.transact(lambda session: self._settle(session, settlements, session.now()))
+        return self._connections.transact(lambda session: self._settle(session, settlements, session.now()))
 
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
         fresh: list[bool] = []
+        applied: list[Settlement] = []
         for token, run in groupby(settlements, key=_ack_token):
             batch = list(run)
             if token is not None:
@@ -325,14 +316,29 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
             else:
                 new = [self._settle_one(session, one, now) for one in batch]
             # At once: a repetition further on is known by it.
-            self._insert_ends(session, [one for one, is_new in zip(batch, new, strict=True) if is_new])
+            ended = [one for one, is_new in zip(batch, new, strict=True) if is_new]
+            self._insert_ends(session, ended)
+            applied += ended
             fresh += new
+        self._apply_extras(session, applied, now)
         if all(fresh):
             return fresh
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         doubtful = [one for one, is_new in zip(settlements, fresh, strict=True) if not is_new]
         ends = self._ends(session, doubtful)
         return [is_new or _end_of(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _apply_extras(self, session: Session, applied: Sequence[Settlement], now: int) -> None:
+        """The writes and jobs of settlements that were applied just now."""
+        carriers = with_extras(applied)
+        if writes := [write for one in carriers for write in one.writes]:
+            put_cells(session, self._sql, writes)
+        if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
+            try:
+                with _told_of_known_ids():
+                    session.insert(self._sql(INSERT_JOBS), _rows(enqueues, now))
+            except _IdIsKnown:
+                self._again_if_known(lambda: self._insert_unknown(session, enqueues, now))
 
     def _insert_ends(self, session: Session, settlements: Sequence[Settlement]) -> None:
         successes: list[str] = []
@@ -362,29 +368,13 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         if sum(session.run(self._sql(ACK), query | {"seqs": some}) for some in lists) == len(seqs):
             return [True] * len(seqs)
         settled = {seq for some in lists for (seq,) in session.rows(self._sql(ACKED), query | {"seqs": some})}
-        return [_take(settled, seq) for seq in seqs]
+        return [take_once(settled, seq) for seq in seqs]
 
     def _settle_one(self, session: Session, settlement: Settlement, now: int) -> bool:
-        lease, effect = settlement.lease, effect_of(settlement)
-        error = settlement.record.error.line if settlement.record and settlement.record.error else None
-        query: dict[str, Any] = {
-            "seq": lease.token,
-            "token": bytes.fromhex(lease.owner_token),
-            "now": now,
-            "state": CODES[effect.state],
-            "attempt": int(effect.adds_attempt),
-            "keeps_crashes": effect.crashes is Crashes.KEEP,
-            "error": error,
-            **(_end(effect) if effect.state.is_final else self._give_back(effect, now)),
-        }
-        return session.run(self._sql(END if effect.state.is_final else GIVE_BACK), query) == 1
-
-    def _give_back(self, effect: Effect, now: int) -> dict[str, Any]:
-        return {
-            "crash": effect.crashes is Crashes.ADD,
-            "crash_limit": self.policy.crash_limit,
-            "due": now + span_us(effect.delay),
-        }
+        query = effect_query(settlement, self.policy.crash_limit)
+        query |= {"now": now, "due": now + query["delay"]}
+        statement = END if query["state"] >= COMPLETED else GIVE_BACK
+        return session.run(self._sql(statement), query) == 1
 
     def _ends(self, session: Session, settlements: Sequence[Settlement]) -> set[Row]:
         """How deliveries of these jobs have ended: number, delivery, claim, verdict."""
@@ -398,15 +388,15 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         if not settlements:
-            return [], self._claim_now(queue, limit, owner_token)
+            return [], self.claim_now(queue, limit, owner_token)
         token = bytes.fromhex(owner_token)
         asked_at = self.clock.monotonic()
 
         def both(session: Session) -> tuple[list[bool], list[Row]]:
-            now = self._pass_gate(session, token)
-            return self._settle(session, settlements, now), self._stamp(session, queue, limit, token)
+            now = self._claims.pass_gate(session, token)
+            return self._settle(session, settlements, now), self._claims.stamp(session, queue, limit, token)
 
-        answers, rows = self.connections.transact(both)
+        answers, rows = self._connections.transact(both)
         return answers, self._leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -418,10 +408,10 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
                 session.run(self._sql(RENEW), query)
             return self._states(session, leases)
 
-        return self.connections.transact(renew)
+        return self._connections.transact(renew)
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self.connections.run(lambda session: self._states(session, leases))
+        return self._connections.run(lambda session: self._states(session, leases))
 
     def _states(self, session: Session, leases: Sequence[JobLease]) -> list[LeaseState]:
         held = {
@@ -470,15 +460,15 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
             session.insert(self._sql(statement), [rows[seq] for seq in sorted(rows)])
             return answers
 
-        return self.connections.transact(keep)
+        return self._connections.transact(keep)
 
     def reap_expired(self, queue: str | None = None) -> int:
         total, batch = 0, REAP_BATCH
         while batch == REAP_BATCH:
-            found = self.connections.run(partial(self._expired, queue=queue))
+            found = self._connections.run(partial(self._expired, queue=queue))
             batch = len(found)
             if found:
-                total += self.connections.transact(partial(self._reap, found=found))
+                total += self._connections.transact(partial(self._reap, found=found))
         return total
 
     def _expired(self, session: Session, queue: str | None) -> Sequence[Row]:
@@ -493,7 +483,7 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         for seqs in chunks(seq for seq, has_ended in found if not has_ended):
             session.run(self._sql(CLAMP), {"seqs": seqs, "now": now})
         # Somebody who has one locked is about to settle it, or reaps it as well.
-        lock = self._sql(LOCK_EXPIRED) + (" SKIP LOCKED" if self.connections.skips_locked else "")
+        lock = self._sql(LOCK_EXPIRED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
         reaped = [row for seqs in chunks(ended) for row in session.rows(lock, (seqs, now))]
         for seqs in chunks(row[0] for row in reaped):
             query = {
@@ -507,21 +497,20 @@ class MysqlBackend(MysqlClaims, MysqlInspector, MysqlRegistry, Engine):
         session.insert(self._sql(INSERT_ATTEMPTS), ends)
         return len(reaped)
 
-    def prune(self) -> int:
-        self._forget_lost()
-        return super().prune()
+    def pause(self, queue: str, reason: str = "") -> None:
+        self._connections.run(lambda session: session.run(self._sql(PAUSE), (queue, reason)))
 
-    def check(self) -> None:
-        self.connections.check_schema()
+    def resume(self, queue: str) -> bool:
+        return self._connections.run(lambda session: session.run(self._sql(RESUME), (queue,))) == 1
 
-    def describe(self) -> EngineInfo:
-        return self.connections.describe()
+    def pauses(self) -> Sequence[QueuePause]:
+        rows = self._connections.run(lambda session: session.rows(self._sql(PAUSES)))
+        return tuple(
+            QueuePause(queue=queue.decode(), reason=reason, since=from_us(since)) for queue, reason, since in rows
+        )
 
-    def create_schema(self) -> None:
-        self.connections.create_schema()
-
-    def close(self) -> None:
-        self.connections.close()
+    def _sql(self, statement: str) -> str:
+        return self._connections.sql(statement)
 
 
 @contextmanager
@@ -538,7 +527,7 @@ def _rows(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
     return [
         (
             *(one.id, one.queue, one.job, one.priority, one.trace_id, now, due, one.wire),
-            *(9 - one.priority, mark_of(one.queue), due),
+            *(LAST_WAITING - one.priority, mark_of(one.queue), due),
         )
         for one, due in zip(envelopes, dues(envelopes, now), strict=True)
     ]
@@ -553,10 +542,6 @@ def _holdings(leases: Sequence[JobLease]) -> Iterator[dict[str, Any]]:
         yield {"seqs": seqs, "pairs": [(seq, token) for seq in seqs for token in claims[seq]]}
 
 
-def _end(effect: Effect) -> dict[str, Any]:
-    return {"dead_reason": effect.dead_reason, "cancel_reason": effect.cancel_reason, "expired": effect.expired}
-
-
 def _end_of(settlement: Settlement) -> Row:
     lease = settlement.lease
     return lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict
@@ -564,11 +549,3 @@ def _end_of(settlement: Settlement) -> Row:
 
 def _ack_token(settlement: Settlement) -> str | None:
     return settlement.lease.owner_token if isinstance(settlement, Ack) else None
-
-
-def _take(fresh: set[K], one: K) -> bool:
-    """Whether this one is fresh; a second one of the same is a repetition."""
-    if one in fresh:
-        fresh.remove(one)
-        return True
-    return False

@@ -1,21 +1,31 @@
-"""Reading and operating the engine in MySQL: what people and pruning ask of the tables that `mysql.py` writes."""
+"""Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
 
-from holdfast.clock import from_us, span_us, to_us
+from holdfast.clock import span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
-from holdfast.queues.engines.mysql.connections import CLOCK, PLACE, MysqlConnections, Session, chunks
-from holdfast.queues.engines.tables.retention import Outdated, Retention
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
+from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, PLACE
+from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
+    BLOCKED,
+    CANCELLED,
     CODES,
+    COMPLETED,
+    DEAD,
+    FAILED,
     FORGOTTEN,
+    PROCESSING,
     PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
+    conditions,
     history,
+    is_by_finish,
     not_replayed,
     page,
     view,
@@ -26,16 +36,14 @@ from holdfast.values import (
     JobHistory,
     JobState,
     Page,
-    QueuePause,
     ReplayAnswer,
 )
 
 # How many messages are in memory at a time, which may be large.
 MESSAGES_AT_ONCE: Final = 50
-_LANE_OF_STATE: Final = 8
 
 FORGET: Final = f"""
-    UPDATE holdfast_jobs SET state = 7, finished_at = %s, digest = %s, last_error = NULL, wire = '',{PLACE}
+    UPDATE holdfast_jobs SET state = {FORGOTTEN}, finished_at = %s, digest = %s, last_error = NULL, wire = '',{PLACE}
     WHERE seq = %s"""
 
 DELETE_JOBS: Final = "DELETE FROM holdfast_jobs WHERE seq IN %s"
@@ -51,16 +59,17 @@ LOCK_FINISHED: Final = """
 MESSAGES: Final = "SELECT seq, wire FROM holdfast_jobs WHERE seq IN %s"
 
 COUNT: Final = f"""
-    SELECT CONVERT(queue USING utf8mb4), state, state = 0 AND since > {CLOCK}, COUNT(*)
+    SELECT CONVERT(queue USING utf8mb4), state, state = {WAITING} AND since > {CLOCK}, COUNT(*)
     FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane < 15 AND (%(queue)s IS NULL OR queue = %(queue)s) GROUP BY 1, 2, 3"""
+    WHERE lane < {GONE} AND (%(queue)s IS NULL OR queue = %(queue)s) GROUP BY 1, 2, 3"""
 
-VIEW_COLUMNS: Final = """
+VIEW_COLUMNS: Final = f"""
     j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
-    j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= 4 THEN j.finished_at END, j.lease_until, j.dead_reason,
-    j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at
+    j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= {COMPLETED} THEN j.finished_at END, j.lease_until,
+    j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at
     FROM holdfast_jobs AS j
-    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
+        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -69,31 +78,45 @@ ATTEMPTS: Final = """
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = %s"
 
 CANCEL_WAITING: Final = f"""
-    UPDATE holdfast_jobs SET state = 6, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
-    WHERE id = %(id)s AND state IN (0, 1, 3)"""
+    UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
+    WHERE id = %(id)s AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
 # Asking again without a reason does not take the first one back.
-REQUEST_CANCEL: Final = """
+REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = COALESCE(NULLIF(%(reason)s, ''), cancel_request, '')
-    WHERE id = %(id)s AND state = 2"""
+    WHERE id = %(id)s AND state = {PROCESSING}"""
 
-MESSAGE_OF: Final = "SELECT wire FROM holdfast_jobs WHERE id = %s AND state IN (5, 6) AND NOT ignore_expiry FOR UPDATE"
+MESSAGE_OF: Final = f"""
+    SELECT wire FROM holdfast_jobs
+    WHERE id = %s AND state IN ({DEAD}, {CANCELLED}) AND NOT ignore_expiry FOR UPDATE"""
 
 REPLAY: Final = f"""
     UPDATE holdfast_jobs
-    SET state = 0, attempts = 0, crashes = 0, due_at = %(now)s, dead_reason = NULL, cancel_reason = NULL,
+    SET state = {WAITING}, attempts = 0, crashes = 0, due_at = %(now)s, dead_reason = NULL, cancel_reason = NULL,
         finished_at = 0, expired = 0, ignore_expiry = ignore_expiry OR %(ignore_expiry)s,{PLACE}
-    WHERE id = %(id)s AND state IN (5, 6) AND (NOT expired OR %(ignore_expiry)s)"""
+    WHERE id = %(id)s AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR %(ignore_expiry)s)"""
+
+CONDITIONS: Final = {
+    "queue": "j.queue = %(queue)s",
+    "job": "j.job = %(job)s",
+    "ids": "j.id IN %(ids)s",
+    "dead_reason": "j.dead_reason = %(dead_reason)s",
+    "accepted_from": "j.accepted_at >= %(accepted_from)s",
+    "accepted_before": "j.accepted_at < %(accepted_before)s",
+    "finished_from": f"j.state >= {COMPLETED} AND j.finished_at >= %(finished_from)s",
+    "finished_before": f"j.state >= {COMPLETED} AND j.finished_at < %(finished_before)s",
+}
 
 
-class MysqlInspector(Retention):
-    """The reading side of `MysqlBackend`."""
+class MysqlRecords(Records):
+    """The records in a MySQL or MariaDB database."""
 
-    connections: MysqlConnections
-    _sql: Callable[[str], str]
+    def __init__(self, connections: MysqlConnections, policy: LeasePolicy) -> None:
+        self._connections = connections
+        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         numbers: dict[str, dict[JobState, int]] = {}
-        rows = self.connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
+        rows = self._connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
         for name, code, is_later, number in rows:
             states = numbers.setdefault(name, {})
             state = JobState.SCHEDULED if code == WAITING and is_later else STATES[code]
@@ -101,28 +124,29 @@ class MysqlInspector(Retention):
         return numbers
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        conditions, query = _conditions(where)
-        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        chosen, query = conditions(where, CONDITIONS)
+        by_finish = is_by_finish(where)
         if after is not None:
             finished, seq = (int(part) for part in after.split("."))
-            conditions.append(
+            chosen.append(
                 "(j.finished_at < %(after_finished)s OR j.finished_at = %(after_finished)s AND j.seq < %(after_seq)s)"
                 if by_finish
                 else "j.seq < %(after_seq)s"
             )
             query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
-        text = f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT %(limit)s"
+        asked = " AND ".join([_states_condition(where.states), *chosen])
+        text = f"SELECT {VIEW_COLUMNS} WHERE {asked} ORDER BY {newest_first} LIMIT %(limit)s"
 
         def read(session: Session) -> tuple[Sequence[Row], int]:
             now = session.now()
             return session.rows(self._sql(text), query | {"now": now, "limit": limit + 1}), now
 
-        rows, now = self.connections.run(read)
+        rows, now = self._connections.run(read)
         return page(rows, now, limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < 7"
+        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < {FORGOTTEN}"
 
         def read(session: Session) -> JobHistory | None:
             row = session.row(self._sql(text), (job_id,))
@@ -132,7 +156,7 @@ class MysqlInspector(Retention):
             attempts = session.rows(self._sql(ATTEMPTS), (row[0],))
             return history(view(row, session.now()), attempts, outputs)
 
-        return self.connections.run(read)
+        return self._connections.run(read)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(session: Session) -> CancelAnswer:
@@ -145,7 +169,7 @@ class MysqlInspector(Retention):
                 return CancelAnswer.REQUESTED
             return CancelAnswer.UNKNOWN if state is None else CancelAnswer.TOO_LATE
 
-        return self.connections.transact(change)
+        return self._connections.transact(change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         def change(session: Session) -> ReplayAnswer:
@@ -158,7 +182,7 @@ class MysqlInspector(Retention):
                 return ReplayAnswer.REPLAYED
             return not_replayed(state)
 
-        return self.connections.transact(change)
+        return self._connections.transact(change)
 
     def _locked_state(self, session: Session, job_id: str) -> JobState | None:
         row = session.row(self._sql("SELECT state FROM holdfast_jobs WHERE id = %s FOR UPDATE"), (job_id,))
@@ -175,35 +199,15 @@ class MysqlInspector(Retention):
             self._leave_tombstones(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
             return True
 
-        return self.connections.transact(change)
+        return self._connections.transact(change)
 
-    def pause(self, queue: str, reason: str = "") -> None:
-        statement = self._sql(f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})")
-        self.connections.run(lambda session: session.run(statement, (queue, reason)))
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        return purge(self._forget_some, states, queue, older_than)
 
-    def resume(self, queue: str) -> bool:
-        statement = self._sql("DELETE FROM holdfast_pauses WHERE queue = %s")
-        return self.connections.run(lambda session: session.run(statement, (queue,))) == 1
-
-    def pauses(self) -> Sequence[QueuePause]:
-        query = self._sql("SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue")
-        rows = self.connections.run(lambda session: session.rows(query))
-        return tuple(
-            QueuePause(queue=queue.decode(), reason=reason, since=from_us(since)) for queue, reason, since in rows
-        )
-
-    def facts(self, kind: str) -> frozenset[str]:
-        query = self._sql("SELECT fact FROM holdfast_facts WHERE kind = %s")
-        return frozenset(
-            fact.decode() for (fact,) in self.connections.run(lambda session: session.rows(query, (kind,)))
-        )
-
-    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
-        rows = [(kind, fact) for fact in sorted(facts)]
-        statement = (
-            "INSERT INTO holdfast_facts (kind, fact) VALUES (%s, %s) ON DUPLICATE KEY UPDATE fact = VALUES(fact)"
-        )
-        self.connections.transact(lambda session: session.insert(self._sql(statement), rows))
+    def prune(self) -> int:
+        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
 
     def _forget_some(self, outdated: Outdated) -> int:
         def forget(session: Session) -> int:
@@ -214,7 +218,7 @@ class MysqlInspector(Retention):
             self._delete(session, rest)
             return len(found)
 
-        return self.connections.transact(forget)
+        return self._connections.transact(forget)
 
     def _drop_some_tombstones(self) -> int:
         def drop(session: Session) -> int:
@@ -223,12 +227,12 @@ class MysqlInspector(Retention):
                 session.run(self._sql(DELETE_JOBS), (seqs,))
             return len(old)
 
-        return self.connections.transact(drop)
+        return self._connections.transact(drop)
 
     def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
         """The oldest of a state (number, when it finished); what another has locked is being forgotten or replayed."""
-        lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self.connections.skips_locked else "")
-        lane = state + _LANE_OF_STATE
+        lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
+        lane = state + LANE_OF_STATE
         return session.rows(
             lock, {"lane": lane, "mark": bytes(16), "before": before, "queue": queue, "limit": PRUNE_BATCH}
         )
@@ -236,11 +240,10 @@ class MysqlInspector(Retention):
     def _leave_tombstones(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
         """Leave nothing else of these (number, until when)."""
         until = dict(stones)
-        seqs = sorted(until)
-        for start in range(0, len(seqs), MESSAGES_AT_ONCE):
-            for seq, wire in session.rows(self._sql(MESSAGES), (seqs[start : start + MESSAGES_AT_ONCE],)):
+        for some in pieces(sorted(until), MESSAGES_AT_ONCE):
+            for seq, wire in session.rows(self._sql(MESSAGES), (some,)):
                 session.run(self._sql(FORGET), (until[seq], content_digest(wire), seq))
-        for some in chunks(seqs):
+        for some in chunks(until):
             for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
                 session.run(self._sql(statement), (some,))
 
@@ -249,43 +252,20 @@ class MysqlInspector(Retention):
             for statement in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
                 session.run(self._sql(statement), (some,))
 
+    def _sql(self, statement: str) -> str:
+        return self._connections.sql(statement)
 
-def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
-    query: dict[str, Any] = {}
-    conditions = ["j.state < 7"]
-    if where.states:
-        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
-    if where.queue is not None:
-        conditions.append("j.queue = %(queue)s")
-        query["queue"] = where.queue
-    if where.job is not None:
-        conditions.append("j.job = %(job)s")
-        query["job"] = where.job
-    if where.ids:
-        conditions.append("j.id IN %(ids)s")
-        query["ids"] = list(where.ids)
-    if where.dead_reason is not None:
-        conditions.append("j.dead_reason = %(dead_reason)s")
-        query["dead_reason"] = where.dead_reason
-    if where.accepted_from is not None:
-        conditions.append("j.accepted_at >= %(accepted_from)s")
-        query["accepted_from"] = to_us(where.accepted_from)
-    if where.accepted_before is not None:
-        conditions.append("j.accepted_at < %(accepted_before)s")
-        query["accepted_before"] = to_us(where.accepted_before)
-    if where.finished_from is not None:
-        conditions.append("j.state >= 4 AND j.finished_at >= %(finished_from)s")
-        query["finished_from"] = to_us(where.finished_from)
-    if where.finished_before is not None:
-        conditions.append("j.state >= 4 AND j.finished_at < %(finished_before)s")
-        query["finished_before"] = to_us(where.finished_before)
-    return conditions, query
+
+def _states_condition(states: Iterable[JobState]) -> str:
+    any_of = " OR ".join(_state_condition(state) for state in dict.fromkeys(states))
+    return f"j.state < {FORGOTTEN} AND ({any_of})" if any_of else f"j.state < {FORGOTTEN}"
 
 
 def _state_condition(state: JobState) -> str:
     if state is JobState.SCHEDULED:
-        return "(j.state = 0 AND j.due_at > %(now)s)"
+        return f"(j.state = {WAITING} AND j.due_at > %(now)s)"
     if state is JobState.PENDING:
-        return "(j.state = 0 AND j.due_at <= %(now)s)"
+        return f"(j.state = {WAITING} AND j.due_at <= %(now)s)"
     # By its lane, which the index begins with.
-    return f"j.lane = {CODES[state] + _LANE_OF_STATE}" if CODES[state] >= 2 else f"j.state = {CODES[state]}"
+    code = CODES[state]
+    return f"j.lane = {code + LANE_OF_STATE}" if code >= PROCESSING else f"j.state = {code}"

@@ -10,8 +10,8 @@ from pymysql.constants import ER, SERVER_STATUS
 
 from holdfast.errors import LeaseLost, TransactionRefused
 from holdfast.queues.contract import EngineTransaction
-from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session
-from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session
+from holdfast.queues.engines.tables.rows import PROCESSING, Row
 from holdfast.queues.engines.tables.transactions import (
     driver_connection,
     ended_by_handler,
@@ -19,22 +19,20 @@ from holdfast.queues.engines.tables.transactions import (
     not_begun,
     refused,
 )
-from holdfast.values import Ack, AttemptRecord, Settlement
+from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
 
 _WANTED: Final = "a PyMySQL, mysqlclient or mysql.connector connection"
-# The caller's session may be in any time zone: what that adds to universal time is taken off again.
-_NOW: Final = f"SELECT {CLOCK} - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), NOW(6))"
 _HAS_TABLE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
 # Where our tables have been seen.
 _seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 HELD_BY_RUN: Final = f"""
     SELECT seq, owner_token, queue FROM holdfast_jobs
-    WHERE id = %s AND deliveries = %s AND state = 2 AND lease_until > {CLOCK}"""
+    WHERE id = %s AND deliveries = %s AND state = {PROCESSING} AND lease_until > {CLOCK}"""
 
 
-class Inserting(Protocol):
-    """What inserting jobs needs: a session of ours, or a caller's."""
+class Statements(Protocol):
+    """What executes statements: a session of ours, or a caller's."""
 
     def run(self, statement: str, values: tuple[Any, ...], /) -> int: ...
 
@@ -74,10 +72,10 @@ class CallersSession:
             self._cursor.executemany(statement, list(rows))
 
     def now(self) -> int:
-        [[now]] = self.rows(_NOW)
+        [[now]] = self.rows(f"SELECT {CLOCK_IN_ANY_ZONE}")
         return int(now)
 
-    def __enter__(self) -> Inserting:
+    def __enter__(self) -> Statements:
         self.run("SAVEPOINT holdfast_accept")
         return self
 
@@ -149,8 +147,11 @@ class MysqlTransaction(EngineTransaction):
         seq, token, queue = row
         self._lease = lease_of_run(job_id, queue.decode(), seq, token.hex(), delivery)
 
-    def complete(self, record: AttemptRecord) -> None:
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
         session, lease = self._session, self._lease
+        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
         is_held = False
         self._connections.hurry(session)
         try:
@@ -158,7 +159,7 @@ class MysqlTransaction(EngineTransaction):
             if not _is_in_transaction(self.connection):
                 raise ended_by_handler(lease.id)
             with self._connections.translating():
-                [is_held] = self._settle(session, [Ack(lease=lease, record=record)], session.now())
+                [is_held] = self._settle(session, [ack], session.now())
                 if is_held:
                     session.run("COMMIT")
         finally:

@@ -24,9 +24,10 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.postgres.migrations import migrations, namespace_of
+from holdfast.queues.engines.tables.migrations import check_current, known_version
 
 T = TypeVar("T")
 
@@ -173,6 +174,25 @@ class PostgresConnections:
 
         return self._patiently(whole)
 
+    def converse(self, work: Callable[[Connection], T]) -> T:
+        """The same as a `conversation`, for work that must not be done twice: a commit that got no answer may have
+        gone through, so it is an error and not a reason to begin again.
+        """
+
+        def whole(connection: Connection) -> T:
+            is_done = False
+            try:
+                with conversation(connection):
+                    answer = work(connection)
+                    is_done = True
+            except psycopg.Error as problem:
+                if is_done and _is_lost(problem, connection):
+                    raise self._translated(problem, connection) from problem
+                raise
+            return answer
+
+        return self._patiently(whole)
+
     def open(self, first: bytes | None = None) -> Connection:
         """One more connection, for the caller alone, on which this statement was executed."""
         try:
@@ -231,10 +251,7 @@ class PostgresConnections:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or the server does not answer."""
-        newest = self._steps[-1].number
-        version = self._patiently(self._known_version, prepares=False)
-        if version < newest:
-            raise BackendError(f"{self.place} has schema {version}, this program needs {newest}: run  holdfast migrate")
+        check_current(self._patiently(self._known_version, prepares=False), self._steps, self.place)
 
     def describe(self) -> EngineInfo:
         """What the server is, and what of ours is there; nothing is made by asking."""
@@ -384,13 +401,21 @@ class PostgresConnections:
         """The version, unless it is newer than what this program knows."""
         if connection.info.server_version < MIN_VERSION:
             raise BackendError(f"{self.place} is version {connection.info.server_version}; Holdfast needs 12 or newer")
-        version, newest = self._version(connection), self._steps[-1].number
-        if version > newest:
-            raise SchemaTooNew(
-                f"{self.place} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
-                "upgrade Holdfast here"
-            )
-        return version
+        return known_version(self._version(connection), self._steps, self.place)
+
+
+@contextmanager
+def conversation(connection: Connection) -> Generator[None]:
+    """A transaction in a pipeline: a round trip is made only where an answer is read, and to commit."""
+    try:
+        with connection.pipeline():
+            connection.execute(b"BEGIN")
+            yield
+            connection.execute(b"COMMIT")
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.rollback()
+        raise
 
 
 def _ignore(_: psycopg.Notify) -> None:

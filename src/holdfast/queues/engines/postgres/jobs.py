@@ -1,52 +1,54 @@
-"""PostgreSQL: any number of machines on the server people already run.
+"""Moving jobs in a PostgreSQL database, shared by any number of machines.
 
-Every verb is one transaction and, whatever it has to say, one round trip or two; none is open while a handler runs. The
-clock is the server's. A claim locks what it takes and skips what others have locked, so workers never wait for each
-other. `postgres_connections.py` opens and repeats; `docs/schema.md` tells the tables.
+Every verb is one transaction and, whatever its batch, one round trip or two (three where a settlement enqueues jobs);
+none is open while a handler runs. The clock is the server's. A claim locks what it takes and skips what others have
+locked, so workers never wait for each other. `connections.py` opens connections and repeats transactions;
+`docs/schema.md` describes the tables.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psycopg
 
-from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, span_us, to_us
-from holdfast.codec import MAX_WIRE_BYTES, content_digest
+from holdfast.clock import MICROSECONDS, Clock, from_us, span_us, to_us
+from holdfast.codec import content_digest
 from holdfast.errors import IdConflict
 from holdfast.queues.contract import (
-    DEFAULT_POLICY,
     EFFECT_OF_ACK,
-    Capabilities,
-    Crashes,
-    Effect,
-    Engine,
-    EngineInfo,
     EngineTransaction,
+    Jobs,
     LeasePolicy,
     abandoned_run,
     effect_of,
+    take_once,
+    with_extras,
 )
-from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.records import NOW, NOW_IS, PostgresInspector, numbers
-from holdfast.queues.engines.postgres.transactions import CallersConnection, PostgresTransaction, Statements
-from holdfast.queues.engines.postgres.workers import PostgresRegistry
+from holdfast.queues.engines.postgres.announcing import Announcements
+from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections, conversation
+from holdfast.queues.engines.postgres.records import drop_records
+from holdfast.queues.engines.postgres.state import write_cells
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
+from holdfast.queues.engines.postgres.transactions import CallersConnection, PostgresTransaction
 from holdfast.queues.engines.tables.retention import until_done
 from holdfast.queues.engines.tables.rows import (
-    CODES,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
+    FAILED,
     FORGOTTEN,
+    PROCESSING,
     PRUNE_BATCH,
     WAITING,
     Row,
+    effect_query,
     end_row,
     lease_state,
     leased,
     output_report,
     progress_report,
 )
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     Accepted,
     Ack,
@@ -56,16 +58,19 @@ from holdfast.values import (
     LiveOutput,
     Nack,
     Progress,
+    QueuePause,
     Release,
     Settlement,
+    Write,
 )
 
 # How soon a waiting worker looks by itself, ever more seldom: what it is told of is a hint, and may be lost.
 FIRST_LOOK_S: Final = 0.005
 LOOK_EVERY_S: Final = 0.5
 INSERTS_AT_ONCE: Final = 5000
-# A queue is announced once in this time: each announcement is a lock that all commits of the server take.
-ANNOUNCE_EVERY_S: Final = 0.02
+
+_Sent: TypeAlias = tuple[list[Settlement], psycopg.Cursor[Row]]
+"""Settlements that one statement applies, and the cursor from which its answer is read."""
 
 INSERT: Final = f"""
     WITH {NOW_IS}, given AS MATERIALIZED (
@@ -92,11 +97,6 @@ KNOWN: Final = f"""
     FROM holdfast.jobs AS j LEFT JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
     WHERE j.id = ANY (:ids::text[])"""
 
-HELD_BY_RUN: Final = f"""
-    WITH {NOW_IS}
-    SELECT o.seq, o.owner_token, o.queue FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq
-    WHERE j.id = :id AND o.deliveries = :delivery AND o.state = 2 AND o.lease_until > {NOW}"""
-
 LEASE_COLUMNS: Final = f"""
     o.seq, o.id, (SELECT wire FROM holdfast.jobs AS j WHERE j.seq = o.seq), o.lease_us, o.claimed_at, o.deliveries,
     o.attempts, o.crashes, o.ignore_expiry, least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
@@ -106,11 +106,11 @@ LEASE_COLUMNS: Final = f"""
 CLAIM: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
-        WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
+        WHERE state = {PROCESSING} AND owner_token = :token AND queue = :queue AND lease_until > {NOW}
     ), chosen AS MATERIALIZED (
         SELECT best.seq, best.crashes FROM generate_series(9, 0, -1) AS rank (priority) CROSS JOIN LATERAL (
             SELECT seq, crashes FROM holdfast.open_jobs
-            WHERE state <= 1 AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
+            WHERE state <= {FAILED} AND queue = :queue AND priority = rank.priority AND due_at <= {NOW}
             ORDER BY due_at, id LIMIT :limit FOR UPDATE SKIP LOCKED
         ) AS best
         WHERE NOT EXISTS (SELECT 1 FROM held) AND NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)
@@ -122,8 +122,8 @@ CLAIM: Final = f"""
         WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
     ), o AS (
         UPDATE holdfast.open_jobs
-        SET state = 2, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW}, lease_us = :lease,
-            lease_until = {NOW} + :lease
+        SET state = {PROCESSING}, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW},
+            lease_us = :lease, lease_until = {NOW} + :lease
         WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
     )
     SELECT {LEASE_COLUMNS} FROM o
@@ -143,7 +143,7 @@ NEXT_DUE: Final = f"""
     FROM unnest(:queues::text[]) AS asked (queue) CROSS JOIN generate_series(9, 0, -1) AS rank (priority)
     CROSS JOIN LATERAL (
         SELECT due_at FROM holdfast.open_jobs AS o
-        WHERE state <= 1 AND o.queue = asked.queue AND o.priority = rank.priority ORDER BY due_at LIMIT 1
+        WHERE state <= {FAILED} AND o.queue = asked.queue AND o.priority = rank.priority ORDER BY due_at LIMIT 1
     ) AS best
     WHERE NOT EXISTS (SELECT 1 FROM holdfast.pauses AS p WHERE p.queue = asked.queue)"""
 
@@ -155,7 +155,7 @@ ACK: Final = f"""
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, deliveries, ignore_expiry, queue, crashes, state,
             owner_token, finished_at, started_at, ended_at)
-        SELECT held.*, 0, 4, :token, {NOW}, told.started_at, told.ended_at
+        SELECT held.*, 0, {COMPLETED}, :token, {NOW}, told.started_at, told.ended_at
         FROM held JOIN unnest(:seqs::bigint[], :starts::bigint[], :ends::bigint[]) AS told (seq, started_at, ended_at)
             ON told.seq = held.seq
     )
@@ -182,14 +182,14 @@ END: Final = f"""
             crashes, last_error, dead_reason, expired, cancel_reason)
         SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, attempts + :attempt, {NOW},
             CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
-            CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END, :dead_reason, :expired,
-            CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+            CASE WHEN :state <> {COMPLETED} THEN coalesce(:error, last_error) END, :dead_reason, :expired,
+            CASE WHEN :state = {CANCELLED} THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
         FROM held
     ), {_KEEP_ATTEMPT}"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
-_NEXT_STATE: Final = """
-    CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
+_NEXT_STATE: Final = f"""
+    CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED} WHEN :crash AND crashes + 1 >= :crash_limit THEN {DEAD}
          ELSE :state END AS next_state"""
 
 _MOVE_ON: Final = f"""
@@ -198,16 +198,16 @@ _MOVE_ON: Final = f"""
         SET state = next_state, attempts = o.attempts + :attempt, due_at = {NOW} + :delay, owner_token = NULL,
             crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN :keeps_crashes THEN o.crashes ELSE 0 END,
             last_error = coalesce(:error, o.last_error)
-        FROM held WHERE o.seq = held.seq AND next_state < 4
+        FROM held WHERE o.seq = held.seq AND next_state < {COMPLETED}
     ), gone AS (
-        DELETE FROM holdfast.open_jobs AS o USING held WHERE o.seq = held.seq AND next_state >= 4
+        DELETE FROM holdfast.open_jobs AS o USING held WHERE o.seq = held.seq AND next_state >= {COMPLETED}
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
             crashes, last_error, dead_reason, cancel_reason)
         SELECT seq, due_at, deliveries, ignore_expiry, queue, next_state, attempts + :attempt, {NOW},
             CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
-            coalesce(:error, last_error), CASE WHEN next_state = 5 THEN 'crash-loop' END, cancel_request
-        FROM held WHERE next_state >= 4
+            coalesce(:error, last_error), CASE WHEN next_state = {DEAD} THEN 'crash-loop' END, cancel_request
+        FROM held WHERE next_state >= {COMPLETED}
     )"""
 
 GIVE_BACK: Final = f"""
@@ -257,7 +257,7 @@ REPORT_OUTPUT: Final = f"""
 CLAMP: Final = f"""
     WITH {NOW_IS}, ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
-        WHERE state = 2 AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
+        WHERE state = {PROCESSING} AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
         ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
@@ -265,7 +265,7 @@ CLAMP: Final = f"""
 REAP: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT *, {_NEXT_STATE} FROM holdfast.open_jobs
-        WHERE state = 2 AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
+        WHERE state = {PROCESSING} AND lease_until <= {NOW} AND (:queue::text IS NULL OR queue = :queue)
         ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
     ), {_MOVE_ON}, kept AS (
         INSERT INTO holdfast.attempts
@@ -275,63 +275,57 @@ REAP: Final = f"""
     )
     SELECT queue, count(*) FROM held GROUP BY queue"""
 
-NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"
+PAUSE: Final = f"""
+    WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
+    ON CONFLICT (queue) DO UPDATE SET reason = excluded.reason, since = excluded.since"""
+RESUME: Final = "DELETE FROM holdfast.pauses WHERE queue = :queue"
+PAUSES: Final = "SELECT queue, reason, since FROM holdfast.pauses ORDER BY queue"
 
 
-class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
-    """Jobs in a PostgreSQL database, in a namespace of their own."""
-
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=True,
-        wakes_up=True,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+class PostgresJobs(Jobs):
+    """Jobs in a PostgreSQL database."""
 
     def __init__(
-        self,
-        conninfo: str,
-        envelopes: EnvelopeFactory,
-        *,
-        policy: LeasePolicy = DEFAULT_POLICY,
-        clock: Clock = SYSTEM_CLOCK,
-        prefix: str = "holdfast_",
+        self, connections: PostgresConnections, announcements: Announcements, policy: LeasePolicy, clock: Clock
     ) -> None:
-        super().__init__(envelopes, policy=policy, clock=clock)
-        self.connections = PostgresConnections(conninfo, prefix=prefix)
-        self._sql = self.connections.sql
-        self._channel = f"{self.connections.namespace}_work"
-        self._announced_at: dict[str, float] = {}
-        self._local = threading.local()
-        self._listeners: set[Connection] = set()
+        super().__init__(policy, clock)
+        self._connections = connections
+        self._announcements = announcements
 
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if not envelopes:
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        if not envelopes and not writes:
             return []
         if tx is None:
-            created = self._insert_one(envelopes[0]) if len(envelopes) == 1 else None
-            created = created or self.connections.transact(lambda connection: self._insert(connection, envelopes))
+            created = self._insert_one(envelopes[0]) if len(envelopes) == 1 and not writes else None
+            transact = self._connections.converse if writes else self._connections.transact
+            created = created or transact(
+                lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce)
+            )
         else:
-            with CallersConnection(tx, self.connections) as connection:
-                # What was announced a moment ago may be looked for before this transaction is committed.
-                created = self._insert(connection, envelopes, announce=self._announce_now)
+            with CallersConnection(tx, self._connections) as connection:
+                # A worker that was woken a moment ago may poll before this transaction is committed.
+                created = self._accept(connection, envelopes, writes, self._announcements.announce_now)
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
-    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return PostgresTransaction(self.connections, self._sql(HELD_BY_RUN), self._settle_in, job_id, delivery)
-
-    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
-        """Which of these were settled in the transaction that is open."""
-        sent = self._send(connection, settlements)
-        return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
+    def _accept(
+        self,
+        connection: Statements,
+        envelopes: Sequence[JobEnvelope],
+        writes: Sequence[Write],
+        announce: Callable[[Statements, Iterable[str]], None],
+    ) -> list[bool]:
+        """Apply the writes, then insert the jobs, in the transaction that is open."""
+        if writes:
+            write_cells(connection, self._sql, writes)
+        return self._insert(connection, envelopes, announce) if envelopes else []
 
     def _insert_one(self, envelope: JobEnvelope) -> list[bool] | None:
         """In one statement; None if its id is known already, and then nothing was written."""
-        statement = INSERT_AND_ANNOUNCE if self._news(_at_once([envelope])) else INSERT
-        query = {**_inserts([envelope]), "channel": self._channel}
-        is_new = self.connections.run(
+        statement = INSERT_AND_ANNOUNCE if self._announcements.news(_at_once([envelope])) else INSERT
+        query = {**_inserts([envelope]), "channel": self._announcements.channel}
+        is_new = self._connections.run(
             lambda connection: connection.execute(self._sql(statement), query, prepare=True).fetchone()
         )
         return [True] if is_new else None
@@ -340,8 +334,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         self,
         connection: Statements,
         envelopes: Sequence[JobEnvelope],
-        *,
-        announce: Callable[[Statements, Iterable[str]], None] | None = None,
+        announce: Callable[[Statements, Iterable[str]], None],
     ) -> list[bool]:
         new = self._insert_new(connection, envelopes)
         missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
@@ -350,8 +343,8 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             # An id that became free, or whose job was forgotten meanwhile, is taken now; or by somebody else, just now.
             missing = [one for one in missing if one.id not in known]
             new |= self._insert_new(connection, missing) if missing else set()
-        (announce or self._announce)(connection, _at_once(one for one in envelopes if one.id in new))
-        return [_take(new, one.id) for one in envelopes]
+        announce(connection, _at_once(one for one in envelopes if one.id in new))
+        return [take_once(new, one.id) for one in envelopes]
 
     def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Insert those whose id is free: which ones that were."""
@@ -369,7 +362,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         digests: dict[str, bytes] = {}
         for seq, job_id, state, is_over, digest, wire in connection.execute(self._sql(KNOWN), {"ids": ids}).fetchall():
             if state == FORGOTTEN and is_over:
-                self._drop(connection, [seq])
+                drop_records(connection, self._sql, [seq])
             else:
                 digests[job_id] = bytes(digest) if state == FORGOTTEN else content_digest(bytes(wire))
         known = set(digests)
@@ -378,18 +371,10 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
                 raise IdConflict(one.id)
         return known
 
-    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        if limit <= 0:
-            return []
-        give_up_at = self.clock.monotonic() + wait
-        while True:
-            leases = self._claim_now(queue, limit, owner_token)
-            left = give_up_at - self.clock.monotonic()
-            if leases or left <= 0:
-                return leases
-            self.wait_for_work([queue], left)
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return PostgresTransaction(self._connections, self._settle_in, job_id, delivery)
 
-    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """In one round trip. A claim that finds nothing writes nothing that would have to be logged."""
         asked_at = self.clock.monotonic()
         query = self._claim_query(queue, limit, owner_token)
@@ -401,7 +386,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
                 claimed = self._send_claim(connection, query)
             return claimed.fetchall()
 
-        return _leased(self.connections.run(claim), queue, owner_token, asked_at)
+        return _leased(self._connections.run(claim), queue, owner_token, asked_at)
 
     def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
         lease_us, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
@@ -414,10 +399,10 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
-        listening = self._listening()
+        listening = self._announcements.listening()
         look_s = FIRST_LOOK_S
         while True:
-            row = self.connections.run(
+            row = self._connections.run(
                 lambda connection: connection.execute(self._sql(NEXT_DUE), {"queues": list(queues)}).fetchone()
             )
             due_s = None if row is None or row[0] is None else row[0] / MICROSECONDS
@@ -428,45 +413,9 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
                 return
             descriptors = [fd for fd in (listening.fileno(), wake) if fd is not None]
             readable = self.clock.wait(left, descriptors)
-            if wake in readable or (readable and self._was_announced(listening, queues)):
+            if wake in readable or (readable and self._announcements.were_heard(listening, queues)):
                 return
             look_s = min(look_s * 2, LOOK_EVERY_S)
-
-    def _listening(self) -> Connection:
-        """This thread's own connection on which the server announces work."""
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None or connection.closed:
-            if connection is not None:
-                self._listeners.discard(connection)
-            connection = self.connections.open(self._sql(f'LISTEN "{self._channel}"'))
-            self._local.connection = connection
-            self._listeners.add(connection)
-        return connection
-
-    def _was_announced(self, listening: Connection, queues: Sequence[str]) -> bool:
-        try:
-            return any(notify.payload in queues for notify in listening.notifies(timeout=0))
-        except psycopg.Error:
-            listening.close()  # it is gone; looking goes on without it, and the next wait opens another
-            self._listeners.discard(listening)
-            self._local.connection = None
-            return True
-
-    def _announce(self, connection: Statements, queues: Iterable[str]) -> None:
-        self._announce_now(connection, self._news(queues))
-
-    def _news(self, queues: Iterable[str]) -> list[str]:
-        """Those that were not announced a moment ago, and will be now."""
-        now = time.monotonic()
-        news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
-        self._announced_at.update(dict.fromkeys(news, now))
-        return news
-
-    def _announce_now(self, connection: Statements, queues: Iterable[str]) -> None:
-        """Tell who waits, once the transaction is committed."""
-        named = list(queues)
-        if named:
-            connection.execute(self._sql(NOTIFY), {"channel": self._channel, "queues": named})
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return self._exchange(settlements, None)[0] if settlements else []
@@ -475,7 +424,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         if not settlements:
-            return [], self._claim_now(queue, limit, owner_token) if limit > 0 else []
+            return [], self.claim_now(queue, limit, owner_token) if limit > 0 else []
         asked_at = self.clock.monotonic()
         claim = self._claim_query(queue, limit, owner_token) if limit > 0 else None
         answers, rows = self._exchange(settlements, claim)
@@ -484,15 +433,23 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
     def _exchange(
         self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
     ) -> tuple[list[bool], list[Row]]:
-        """All of it is sent before the first answer is read."""
+        """Send all of it before the first answer is read, unless a settlement carries writes or jobs: whether it was
+        applied has to be known first.
+        """
+        carries = bool(with_extras(settlements))
 
         def both(connection: Connection) -> tuple[list[bool], list[Row]]:
-            with connection.pipeline():
+            with conversation(connection) if carries else connection.pipeline():
                 connection.execute(PLAN_ONCE, prepare=True)
-                asked = self._send(connection, settlements)
+                sent = self._send(connection, settlements)
+                applied = None
+                if carries:
+                    applied = _applied(sent)
+                    self._carry(connection, settlements, applied)
                 claimed = None if claim is None else self._send_claim(connection, claim)
-                self._announce(connection, {one.lease.queue for one in settlements if _is_due_again(one)})
-            answers = [answer for batch, cursor in asked for answer in _ended(batch, cursor.fetchall())]
+                due_again = {one.lease.queue for one in settlements if _is_due_again(one)}
+                self._announcements.announce(connection, due_again)
+            answers = _applied(sent) if applied is None else applied
             if not all(answers):
                 answers = [
                     is_new or self._settled_before(connection, one)
@@ -500,13 +457,11 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
                 ]
             return answers, [] if claimed is None else claimed.fetchall()
 
-        return self.connections.run(both)
+        return self._connections.run(both)
 
-    def _send(
-        self, connection: Connection, settlements: Sequence[Settlement]
-    ) -> "list[tuple[list[Settlement], psycopg.Cursor[Row]]]":
+    def _send(self, connection: Connection, settlements: Sequence[Settlement]) -> list[_Sent]:
         """In order; plain acknowledgements of one claim, which are nearly all, go in one statement."""
-        sent: list[tuple[list[Settlement], psycopg.Cursor[Row]]] = []
+        sent: list[_Sent] = []
         for token, run in groupby(settlements, key=_plain_token):
             batch = list(run)
             if token is not None:
@@ -516,31 +471,24 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
         return sent
 
     def _send_one(self, connection: Connection, settlement: Settlement) -> "psycopg.Cursor[Row]":
-        effect = effect_of(settlement)
-        record = settlement.record
-        (seq, _, token, verdict, *told) = end_row(settlement)
-        query: dict[str, Any] = {
-            "seq": seq,
-            "token": token,
-            "verdict": verdict,
-            **{name: _storable(name, value) for name, value in zip(_TOLD, told, strict=True)},
-            "attempt": int(effect.adds_attempt),
-            "error": _storable("error", record.error.line) if record and record.error else None,
-            "state": CODES[effect.state],
-            "keeps_crashes": effect.crashes is Crashes.KEEP,
-            **(self._end(effect) if effect.state.is_final else self._give_back(effect)),
-        }
-        return connection.execute(self._sql(END if effect.state.is_final else GIVE_BACK), query)
+        (_, _, _, verdict, *told) = end_row(settlement)
+        query = effect_query(settlement, self.policy.crash_limit) | dict(zip(_TOLD, told, strict=True))
+        texts = {name: _storable(name, value) for name, value in query.items() if isinstance(value, str)}
+        statement = END if query["state"] >= COMPLETED else GIVE_BACK
+        return connection.execute(self._sql(statement), query | texts | {"verdict": verdict})
 
-    def _end(self, effect: Effect) -> dict[str, Any]:
-        return {"dead_reason": effect.dead_reason, "cancel_reason": effect.cancel_reason, "expired": effect.expired}
+    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+        """Apply the writes, and accept the jobs, of the settlements that were applied just now."""
+        carriers = with_extras([one for one, is_new in zip(settlements, applied, strict=True) if is_new])
+        writes = [write for one in carriers for write in one.writes]
+        enqueues = [envelope for one in carriers for envelope in one.enqueues]
+        self._accept(connection, enqueues, writes, self._announcements.announce)
 
-    def _give_back(self, effect: Effect) -> dict[str, Any]:
-        return {
-            "crash": effect.crashes is Crashes.ADD,
-            "crash_limit": self.policy.crash_limit,
-            "delay": span_us(effect.delay),
-        }
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+        """Settle in the transaction that is open: which ones were applied."""
+        applied = _applied(self._send(connection, settlements))
+        self._carry(connection, settlements, applied)
+        return applied
 
     def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:
         lease = settlement.lease
@@ -565,7 +513,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
             return []
         tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
         query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
-        rows = self.connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
+        rows = self._connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
         held = {(seq, bytes(token)): cancel for seq, token, cancel in rows}
         return [lease_state(held.get((lease.token, token))) for lease, token in zip(leases, tokens, strict=True)]
 
@@ -584,7 +532,7 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
                 cursors = [connection.execute(self._sql(statement), one) for one in reports]
             return [cursor.rowcount == 1 for cursor in cursors]
 
-        return self.connections.run(keep)
+        return self._connections.run(keep)
 
     def reap_expired(self, queue: str | None = None) -> int:
         record = abandoned_run(0, 0)
@@ -609,30 +557,30 @@ class PostgresBackend(PostgresInspector, PostgresRegistry, Engine):
 
         def reap(connection: Connection) -> int:
             reaped = connection.execute(self._sql(REAP), query).fetchall()
-            self._announce(connection, [name for name, _ in reaped])
+            self._announcements.announce(connection, [name for name, _ in reaped])
             return sum(number for _, number in reaped)
 
-        until_done(lambda: self.connections.run(clamp))
-        return until_done(lambda: self.connections.transact(reap))
+        until_done(lambda: self._connections.run(clamp))
+        return until_done(lambda: self._connections.transact(reap))
 
-    def prune(self) -> int:
-        self._forget_lost()
-        return super().prune()
+    def pause(self, queue: str, reason: str = "") -> None:
+        query = {"queue": queue, "reason": reason}
+        self._connections.run(lambda connection: connection.execute(self._sql(PAUSE), query))
 
-    def check(self) -> None:
-        self.connections.check_schema()
+    def resume(self, queue: str) -> bool:
+        def change(connection: Connection) -> bool:
+            was_paused = connection.execute(self._sql(RESUME), {"queue": queue}).rowcount == 1
+            self._announcements.announce(connection, [queue])
+            return was_paused
 
-    def describe(self) -> EngineInfo:
-        return self.connections.describe()
+        return self._connections.transact(change)
 
-    def create_schema(self) -> None:
-        self.connections.create_schema()
+    def pauses(self) -> Sequence[QueuePause]:
+        rows = self._connections.run(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
+        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
 
-    def close(self) -> None:
-        while self._listeners:
-            self._listeners.pop().close()
-        self._local = threading.local()
-        self.connections.close()
+    def _sql(self, statement: str) -> bytes:
+        return self._connections.sql(statement)
 
 
 _TOLD: Final = (
@@ -667,10 +615,8 @@ def _at_once(envelopes: Iterable[JobEnvelope]) -> set[str]:
     return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None}
 
 
-def _storable(name: str, value: object) -> object:
-    """What the server can hold: no NUL in a text; output is kept as bytes, and so to the letter."""
-    if not isinstance(value, str):
-        return value
+def _storable(name: str, value: str) -> str | bytes:
+    """What the server can hold: no NUL in a text; output is stored as bytes, and so to the letter."""
     return value.encode("utf-8", "replace") if name == "output" else value.replace("\0", "\ufffd")
 
 
@@ -700,19 +646,17 @@ def _acks(batch: Sequence[Settlement], token: str) -> dict[str, Any]:
     }
 
 
+def _applied(sent: Sequence[_Sent]) -> list[bool]:
+    """Which settlements were applied just now."""
+    return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
+
+
 def _ended(batch: Sequence[Settlement], rows: Sequence[Row]) -> list[bool]:
     """Which of these settlements the rows (numbers of jobs) answer; each of them only once."""
     if len(rows) == len(batch):
         return [True] * len(batch)
     settled = {seq for (seq,) in rows}
-    return [_take(settled, one.lease.token) for one in batch]
-
-
-def _take(these: set[Any], one: object) -> bool:
-    if one in these:
-        these.remove(one)
-        return True
-    return False
+    return [take_once(settled, one.lease.token) for one in batch]
 
 
 def gate_of(token: bytes) -> int:

@@ -1,22 +1,31 @@
-"""Reading and operating the PostgreSQL engine: what people and pruning ask of the tables that `postgres.py` writes."""
+"""Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
-from holdfast.clock import from_us, span_us, to_us
+from holdfast.clock import span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
+from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.transactions import Statements
-from holdfast.queues.engines.tables.retention import Outdated, Retention
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
+from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
+    BLOCKED,
+    CANCELLED,
     CODES,
+    DEAD,
+    FAILED,
+    FORGOTTEN,
+    PROCESSING,
     PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
+    conditions,
     history,
+    is_by_finish,
     not_replayed,
     page,
     view,
@@ -28,16 +37,11 @@ from holdfast.values import (
     JobState,
     Outcome,
     Page,
-    QueuePause,
     ReplayAnswer,
 )
 
-# The server's clock, read once in a statement, when it begins to work.
-NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
-NOW: Final = "(SELECT now FROM clock)"
-
-FORGET: Final = """
-    UPDATE holdfast.ended_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL
+FORGET: Final = f"""
+    UPDATE holdfast.ended_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
     WHERE seq = :seq"""
 DROP_MESSAGE: Final = "UPDATE holdfast.jobs SET wire = '' WHERE seq = :seq"
 
@@ -58,19 +62,20 @@ MESSAGE: Final = "SELECT wire FROM holdfast.jobs WHERE seq = :seq"
 
 OLD_TOMBSTONES: Final = f"""
     WITH {NOW_IS}
-    SELECT seq FROM holdfast.ended_jobs WHERE state = 7 AND finished_at <= {NOW}
+    SELECT seq FROM holdfast.ended_jobs WHERE state = {FORGOTTEN} AND finished_at <= {NOW}
     ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 
 COUNT: Final = f"""
     WITH {NOW_IS}
-    SELECT queue, state, state = 0 AND due_at > {NOW}, count(*) FROM holdfast.open_jobs
+    SELECT queue, state, state = {WAITING} AND due_at > {NOW}, count(*) FROM holdfast.open_jobs
     WHERE :queue::text IS NULL OR queue = :queue GROUP BY 1, 2, 3
     UNION ALL
     SELECT queue, state, false, count(*) FROM holdfast.ended_jobs
-    WHERE state < 7 AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2"""
+    WHERE state < {FORGOTTEN} AND (:queue::text IS NULL OR queue = :queue) GROUP BY 1, 2"""
 
-_PROGRESS: Final = """
-    LEFT JOIN holdfast.progress AS p ON p.seq = s.seq AND p.delivery = s.deliveries AND s.state IN (1, 2, 5, 6)"""
+_PROGRESS: Final = f"""
+    LEFT JOIN holdfast.progress AS p ON p.seq = s.seq AND p.delivery = s.deliveries
+        AND s.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
 
 OPEN: Final = f"""
     SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
@@ -108,26 +113,26 @@ HOLD_STILL: Final = f"SELECT 1 FROM holdfast.open_jobs WHERE {_OF_ID} FOR UPDATE
 
 CANCEL_WAITING: Final = f"""
     WITH {NOW_IS}, waiting AS (
-        DELETE FROM holdfast.open_jobs WHERE {_OF_ID} AND state IN (0, 1, 3) RETURNING *
+        DELETE FROM holdfast.open_jobs WHERE {_OF_ID} AND state IN ({WAITING}, {FAILED}, {BLOCKED}) RETURNING *
     )
     INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
         state, finished_at, cancel_reason)
-    SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, 6, {NOW}, :reason
+    SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, {NOW}, :reason
     FROM waiting"""
 # Asking again without a reason does not take the first one back.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
-    WHERE {_OF_ID} AND state = 2"""
+    WHERE {_OF_ID} AND state = {PROCESSING}"""
 
 MESSAGE_OF: Final = f"""
     WITH {NOW_IS}
     SELECT j.wire, {NOW} FROM holdfast.jobs AS j JOIN holdfast.ended_jobs AS e ON e.seq = j.seq
-    WHERE j.id = :id AND e.state IN (5, 6) AND NOT e.ignore_expiry"""
+    WHERE j.id = :id AND e.state IN ({DEAD}, {CANCELLED}) AND NOT e.ignore_expiry"""
 
 REPLAY: Final = f"""
     WITH {NOW_IS}, over AS (
         DELETE FROM holdfast.ended_jobs
-        WHERE {_OF_ID} AND state IN (5, 6) AND (NOT expired OR :ignore_expiry) RETURNING *
+        WHERE {_OF_ID} AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR :ignore_expiry) RETURNING *
     )
     INSERT INTO holdfast.open_jobs (seq, id, priority, queue, due_at, attempts, crashes, deliveries, ignore_expiry,
         last_error)
@@ -135,28 +140,28 @@ REPLAY: Final = f"""
         over.last_error
     FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq RETURNING queue"""
 
-PAUSE: Final = f"""
-    WITH {NOW_IS} INSERT INTO holdfast.pauses (queue, reason, since) VALUES (:queue, :reason, {NOW})
-    ON CONFLICT (queue) DO UPDATE SET reason = excluded.reason, since = excluded.since"""
-
-ADD_FACTS: Final = """
-    INSERT INTO holdfast.facts (kind, fact) SELECT :kind, fact FROM unnest(:facts::text[]) AS given (fact)
-    ON CONFLICT DO NOTHING"""
-
-
-def numbers(values: Iterable[object]) -> str:
-    """An array of integers as the server reads it; written here, since asking the driver for each costs more."""
-    return f"{{{','.join(map(str, values))}}}"
+CONDITIONS: Final = {
+    "queue": "s.queue = :queue",
+    "job": "j.job = :job",
+    "ids": "j.id = ANY (:ids)",
+    "dead_reason": "s.dead_reason = :dead_reason",
+    "accepted_from": "j.accepted_at >= :accepted_from",
+    "accepted_before": "j.accepted_at < :accepted_before",
+    "finished_from": "s.finished_at >= :finished_from",
+    "finished_before": "s.finished_at < :finished_before",
+}
 
 
-class PostgresInspector(Retention):
-    """The reading side of `PostgresBackend`."""
+class PostgresRecords(Records):
+    """The records in a PostgreSQL database."""
 
-    connections: PostgresConnections
-    _sql: Callable[[str], bytes]
+    def __init__(self, connections: PostgresConnections, announcements: Announcements, policy: LeasePolicy) -> None:
+        self._connections = connections
+        self._announcements = announcements
+        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        rows = self.connections.run(
+        rows = self._connections.run(
             lambda connection: connection.execute(self._sql(COUNT), {"queue": queue}).fetchall()
         )
         found: dict[str, dict[JobState, int]] = {}
@@ -165,16 +170,18 @@ class PostgresInspector(Retention):
         return found
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        conditions, query = _conditions(where)
-        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        chosen, query = conditions(where, CONDITIONS)
+        chosen = [*_states_conditions(where.states), *chosen]
+        query["ids"] = list(where.ids)
+        by_finish = is_by_finish(where)
         if after is not None:
             finished, seq = (int(part) for part in after.split("."))
-            conditions.append(
+            chosen.append(
                 "(s.finished_at, s.seq) < (:after_finished, :after_seq)" if by_finish else "s.seq < :after_seq"
             )
             query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "s.finished_at DESC, s.seq DESC" if by_finish else "s.seq DESC"
-        rest = f"WHERE {' AND '.join(conditions)} ORDER BY {newest_first} LIMIT :limit"
+        rest = f"WHERE {' AND '.join(chosen)} ORDER BY {newest_first} LIMIT :limit"
         parts = [f"({part} {rest})" for part in _parts(where)]
         if not parts:
             return Page(jobs=(), next=None)
@@ -182,12 +189,12 @@ class PostgresInspector(Retention):
         whole = parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} ORDER BY 1 DESC LIMIT :limit"
         query["limit"] = limit + 1
         text = f"WITH {NOW_IS} {whole}"
-        rows = self.connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        rows = self._connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
         now = rows[0][-1] if rows else 0
         return page([row[:-1] for row in rows], now, limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"WITH {NOW_IS} {OPEN} WHERE j.id = :id UNION ALL {ENDED} WHERE j.id = :id AND s.state < 7"
+        text = f"WITH {NOW_IS} {OPEN} WHERE j.id = :id UNION ALL {ENDED} WHERE j.id = :id AND s.state < {FORGOTTEN}"
 
         def read(connection: Connection) -> JobHistory | None:
             row = connection.execute(self._sql(text), {"id": job_id}).fetchone()
@@ -198,7 +205,7 @@ class PostgresInspector(Retention):
             attempts = connection.execute(self._sql(ATTEMPTS), query).fetchall()
             return history(view(row[:-1], row[-1]), map(_decoded, attempts), outputs)
 
-        return self.connections.transact(read)
+        return self._connections.transact(read)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: Connection) -> CancelAnswer:
@@ -210,7 +217,7 @@ class PostgresInspector(Retention):
                 return CancelAnswer.REQUESTED
             return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
 
-        return self.connections.transact(change)
+        return self._connections.transact(change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         def change(connection: Connection) -> ReplayAnswer:
@@ -220,15 +227,11 @@ class PostgresInspector(Retention):
             query = {"id": job_id, "ignore_expiry": ignore_expiry}
             replayed = connection.execute(self._sql(REPLAY), query).fetchone()
             if replayed is not None:
-                self._announce(connection, replayed)
+                self._announcements.announce(connection, replayed)
                 return ReplayAnswer.REPLAYED
             return not_replayed(self._state(connection, job_id))
 
-        return self.connections.transact(change)
-
-    @abstractmethod
-    def _announce(self, connection: Connection, queues: Iterable[str]) -> None:
-        """Tell workers that wait for these queues to look."""
+        return self._connections.transact(change)
 
     def _state(self, connection: Connection, job_id: str) -> JobState | None:
         row = connection.execute(self._sql(STATE_OF), {"id": job_id}).fetchone()
@@ -244,35 +247,15 @@ class PostgresInspector(Retention):
             self._leave_tombstones(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
             return True
 
-        return self.connections.transact(change)
+        return self._connections.transact(change)
 
-    def pause(self, queue: str, reason: str = "") -> None:
-        query = {"queue": queue, "reason": reason}
-        self.connections.run(lambda connection: connection.execute(self._sql(PAUSE), query))
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        return purge(self._forget_some, states, queue, older_than)
 
-    def resume(self, queue: str) -> bool:
-        statement = self._sql("DELETE FROM holdfast.pauses WHERE queue = :queue")
-
-        def change(connection: Connection) -> bool:
-            was_paused = connection.execute(statement, {"queue": queue}).rowcount == 1
-            self._announce(connection, [queue])
-            return was_paused
-
-        return self.connections.transact(change)
-
-    def pauses(self) -> Sequence[QueuePause]:
-        query = self._sql("SELECT queue, reason, since FROM holdfast.pauses ORDER BY queue")
-        rows = self.connections.run(lambda connection: connection.execute(query).fetchall())
-        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
-
-    def facts(self, kind: str) -> frozenset[str]:
-        query = self._sql("SELECT fact FROM holdfast.facts WHERE kind = :kind")
-        rows = self.connections.run(lambda connection: connection.execute(query, {"kind": kind}).fetchall())
-        return frozenset(fact for (fact,) in rows)
-
-    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
-        query = {"kind": kind, "facts": sorted(facts)}
-        self.connections.run(lambda connection: connection.execute(self._sql(ADD_FACTS), query))
+    def prune(self) -> int:
+        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
 
     def _forget_some(self, outdated: Outdated) -> int:
         query = {
@@ -287,18 +270,18 @@ class PostgresInspector(Retention):
             if found:
                 stones, rest = outdated.parted([row[:-1] for row in found], found[0][-1])
                 self._leave_tombstones(connection, stones)
-                self._drop(connection, rest)
+                drop_records(connection, self._sql, rest)
             return len(found)
 
-        return self.connections.transact(forget)
+        return self._connections.transact(forget)
 
     def _drop_some_tombstones(self) -> int:
         def drop(connection: Connection) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
-            self._drop(connection, [seq for (seq,) in old])
+            drop_records(connection, self._sql, [seq for (seq,) in old])
             return len(old)
 
-        return self.connections.transact(drop)
+        return self._connections.transact(drop)
 
     def _leave_tombstones(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
@@ -311,11 +294,14 @@ class PostgresInspector(Retention):
         for statement in (DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), {"seqs": seqs})
 
-    def _drop(self, connection: Statements, seqs: Sequence[int]) -> None:
-        """Leave nothing of these."""
-        # The end first, as everybody who forgets a job does.
-        for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
-            connection.execute(self._sql(statement), {"seqs": numbers(seqs)})
+    def _sql(self, statement: str) -> bytes:
+        return self._connections.sql(statement)
+
+
+def drop_records(connection: Statements, sql: Callable[[str], bytes], seqs: Sequence[int]) -> None:
+    """Delete all that is stored of these jobs, how they ended first: that is the order in which all do it."""
+    for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+        connection.execute(sql(statement), {"seqs": numbers(seqs)})
 
 
 def _decoded(row: Row) -> Row:
@@ -331,36 +317,9 @@ def _parts(where: JobFilter) -> list[str]:
     return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
 
 
-def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
-    query: dict[str, Any] = {}
-    conditions = ["s.state < 7"]
-    if where.states:
-        conditions.append(f"({' OR '.join(_state_condition(state) for state in dict.fromkeys(where.states))})")
-    if where.queue is not None:
-        conditions.append("s.queue = :queue")
-        query["queue"] = where.queue
-    if where.job is not None:
-        conditions.append("j.job = :job")
-        query["job"] = where.job
-    if where.ids:
-        conditions.append("j.id = ANY (:ids)")
-        query["ids"] = list(where.ids)
-    if where.dead_reason is not None:
-        conditions.append("s.dead_reason = :dead_reason")
-        query["dead_reason"] = where.dead_reason.value
-    if where.accepted_from is not None:
-        conditions.append("j.accepted_at >= :accepted_from")
-        query["accepted_from"] = to_us(where.accepted_from)
-    if where.accepted_before is not None:
-        conditions.append("j.accepted_at < :accepted_before")
-        query["accepted_before"] = to_us(where.accepted_before)
-    if where.finished_from is not None:
-        conditions.append("s.finished_at >= :finished_from")
-        query["finished_from"] = to_us(where.finished_from)
-    if where.finished_before is not None:
-        conditions.append("s.finished_at < :finished_before")
-        query["finished_before"] = to_us(where.finished_before)
-    return conditions, query
+def _states_conditions(states: Iterable[JobState]) -> list[str]:
+    any_of = " OR ".join(_state_condition(state) for state in dict.fromkeys(states))
+    return [f"s.state < {FORGOTTEN}", f"({any_of})"] if any_of else [f"s.state < {FORGOTTEN}"]
 
 
 def _state_condition(state: JobState) -> str:

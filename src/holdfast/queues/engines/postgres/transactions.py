@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import psycopg
 from psycopg.rows import tuple_row
@@ -13,7 +13,8 @@ from psycopg.rows import tuple_row
 from holdfast.errors import LeaseLost, TransactionRefused
 from holdfast.queues.contract import EngineTransaction
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Found, Statements
+from holdfast.queues.engines.tables.rows import PROCESSING, Row
 from holdfast.queues.engines.tables.transactions import (
     driver_connection,
     ended_by_handler,
@@ -21,7 +22,7 @@ from holdfast.queues.engines.tables.transactions import (
     not_begun,
     refused,
 )
-from holdfast.values import Ack, AttemptRecord, Settlement
+from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
 
 _IDLE: Final = 0
 _WANTED: Final = "a psycopg (or psycopg2) connection"
@@ -29,16 +30,10 @@ _WANTED: Final = "a psycopg (or psycopg2) connection"
 _seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 
-class Found(Protocol):
-    """What a statement has found."""
-
-    def fetchall(self) -> Sequence[Row]: ...
-
-
-class Statements(Protocol):
-    """What executes statements: a connection of ours, or a caller's."""
-
-    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Found: ...
+HELD_BY_RUN: Final = f"""
+    WITH {NOW_IS}
+    SELECT o.seq, o.owner_token, o.queue FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq
+    WHERE j.id = :id AND o.deliveries = :delivery AND o.state = {PROCESSING} AND o.lease_until > {NOW}"""
 
 
 class CallersConnection:
@@ -95,7 +90,6 @@ class PostgresTransaction(EngineTransaction):
     def __init__(
         self,
         connections: PostgresConnections,
-        held: bytes,
         settle: Callable[[Connection, Sequence[Settlement]], list[bool]],
         job_id: str,
         delivery: int,
@@ -109,7 +103,8 @@ class PostgresTransaction(EngineTransaction):
             with connections.translating(self.connection):
                 # The driver refuses a commit or rollback of the handler's inside of this.
                 self._open.enter_context(self.connection.transaction())
-                row = self.connection.execute(held, {"id": job_id, "delivery": delivery}).fetchone()
+                query = {"id": job_id, "delivery": delivery}
+                row = self.connection.execute(connections.sql(HELD_BY_RUN), query).fetchone()
         except BaseException:
             self.roll_back()
             raise
@@ -121,15 +116,18 @@ class PostgresTransaction(EngineTransaction):
         # How long the handler's own statements take is its own affair.
         self.connection.patience_s = None
 
-    def complete(self, record: AttemptRecord) -> None:
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
         connection, lease = self.connection, self._lease
+        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
         is_held = False
         try:
             if connection.info.transaction_status == _IDLE:
                 raise ended_by_handler(lease.id)
             with self._connections.translating(connection):
                 connection.row_factory = tuple_row
-                [is_held] = self._settle(connection, [Ack(lease=lease, record=record)])
+                [is_held] = self._settle(connection, [ack])
                 if is_held:
                     self._open.close()
         finally:

@@ -1,8 +1,8 @@
 """Redis or Valkey, spoken to: connections, scripts, waiting to be woken, and whether the server may keep jobs at all.
 
 Every verb is one script, called by its digest. A server that forgot its scripts is given them again, one that was
-restarted is called again, and of a cluster the node that has our keys: every verb may be repeated. `redis.py` says what
-the scripts do.
+restarted is called again, and of a cluster the node that has our keys: every verb may be repeated. `lua/common.lua`
+says what the scripts have in common.
 """
 
 import hashlib
@@ -150,19 +150,24 @@ class RedisConnections:
         self._is_open = False
         self._client: Any = _driver.Redis(connection_pool=_driver.ConnectionPool(**self._options))
 
-    def run(self, script: Script, *arguments: bytes | str | int) -> Any:
-        """What the script answers."""
-        return self.call("EVALSHA", script.digest, 1, self.base, *arguments, source=script.source)
+    def run(self, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+        """What the script answers. Without `repeats`, a lost connection is an error: the script may have been run, and
+        must not be run twice.
+        """
+        words = ("EVALSHA", script.digest, 1, self.base, *arguments)
+        return self.call(*words, source=script.source, repeats=repeats)
 
-    def call(self, *words: bytes | str | int, source: bytes | None = None) -> Any:
+    def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """What a command answers; a script that is not known there is sent whole."""
         client = self._ready()
         try:
-            return self._send(client, words, source)
+            return self._send(client, words, source, repeats=repeats)
         except RedisError as problem:
             raise self._translated(problem) from problem
 
-    def _send(self, client: Any, words: Sequence[bytes | str | int], source: bytes | None) -> Any:
+    def _send(
+        self, client: Any, words: Sequence[bytes | str | int], source: bytes | None, *, repeats: bool = True
+    ) -> Any:
         for _ in range(HOPS):
             try:
                 return _answer(client, words, source)
@@ -175,6 +180,8 @@ class RedisConnections:
                 # The server was restarted, perhaps: then the other idle connections are worth no more than this one.
                 client.connection_pool.disconnect(inuse_connections=False)
                 client = self._at_home()
+                if not repeats:
+                    raise
             except MovedError as problem:
                 client = self._moved(problem)
         return _answer(client, words, source)

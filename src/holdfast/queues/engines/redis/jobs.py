@@ -1,8 +1,8 @@
-"""Redis and Valkey: one server, shared by any number of machines, that keeps jobs in memory and in its own file.
+"""Moving jobs on a Redis or Valkey server. Every verb is one Lua script over a whole batch, so nothing can change
+between what it reads and what it writes, and the server's clock is the only one asked; `lua/common.lua` names the keys.
 
-Every verb is one Lua script over a whole batch, so nothing can come between what it looks at and what it writes, and
-the server's clock is the only one asked; `lua/common.lua` names the keys. What is accepted is as durable as the
-server's settings say, and no key that belongs to a job ever expires. `redis_connections.py` speaks to the server.
+What is accepted is as durable as the server's settings say, and no key that belongs to a job ever expires.
+`connections.py` speaks to the server.
 """
 
 import struct
@@ -11,27 +11,24 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, span_us, to_us
-from holdfast.codec import MAX_WIRE_BYTES, content_digest
-from holdfast.errors import IdConflict, NotSupported
+from holdfast.clock import Clock, from_us, span_us, to_us
+from holdfast.codec import content_digest
+from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
-    DEFAULT_POLICY,
-    FORGET_LOST_S,
-    Capabilities,
     Crashes,
-    Engine,
-    EngineInfo,
+    Jobs,
     LeasePolicy,
     abandoned_run,
     effect_of,
     kept_output,
     kept_progress,
+    take_once,
+    with_extras,
 )
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.redis.records import RedisInspector
-from holdfast.queues.engines.redis.workers import RedisRegistry
+from holdfast.queues.engines.redis.state import packed, write_rows
+from holdfast.queues.engines.tables.retention import until_done
 from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, told
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     Accepted,
     Ack,
@@ -42,19 +39,27 @@ from holdfast.values import (
     LiveOutput,
     Outcome,
     Progress,
+    QueuePause,
     Settlement,
+    Write,
 )
 
-ACCEPT: Final = Script("accept")
-EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
+ACCEPT: Final = Script("accepting", "accept")
+ACCEPT_WITH_WRITES: Final = Script("accepting", "cells", "accept_with_writes")
 CLAIM: Final = Script("room", "ending", "claim", "claim_only")
+LOOK: Final = Script("look")
 SETTLE: Final = Script("room", "ending", "settle", "settle_only")
+CARRY_AND_SETTLE: Final = Script("room", "ending", "settle", "accepting", "cells", "carrying", "carry_and_settle")
+EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
+CARRY_AND_EXCHANGE: Final = Script(
+    "room", "ending", "settle", "accepting", "cells", "carrying", "claim", "carry_and_exchange"
+)
 RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
 REPORT: Final = Script("room", "ending", "report")
 REAP: Final = Script("room", "ending", "reap")
-LOOK: Final = Script("look")
-SWEEP: Final = Script("sweep")
+PAUSE: Final = Script("pause")
+RESUME: Final = Script("resume")
 
 # What one call may bring. All or none means one script, for which the server stands still: for half a second with so
 # many jobs, when it has nothing else to do. (It takes no command of more than a million words, or a gigabyte.)
@@ -69,38 +74,24 @@ VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", 
 # Instead of start and end, of an acknowledgement that leaves no record.
 NO_TIMES: Final = (0, 0)
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
+REFUSED: Final = ord("0")
 
 _Words: TypeAlias = list[bytes | str | int]
 
 
-class RedisBackend(RedisInspector, RedisRegistry, Engine):
+class RedisJobs(Jobs):
     """Jobs on a Redis or Valkey server."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=False,
-        wakes_up=True,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    def __init__(self, connections: RedisConnections, policy: LeasePolicy, clock: Clock) -> None:
+        super().__init__(policy, clock)
+        self._connections = connections
 
-    def __init__(
-        self,
-        url: str,
-        envelopes: EnvelopeFactory,
-        *,
-        policy: LeasePolicy = DEFAULT_POLICY,
-        clock: Clock = SYSTEM_CLOCK,
-        prefix: str = "holdfast_",
-    ) -> None:
-        super().__init__(envelopes, policy=policy, clock=clock)
-        self.connections = RedisConnections(url, clock=clock, prefix=prefix)
-
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
         if tx is not None:
             raise NotSupported("Redis has no transactions to enqueue in; leave tx out")
-        if not envelopes:
+        if not envelopes and not writes:
             return []
         _refuse_too_many(envelopes)
         fresh: dict[str, JobEnvelope] = {}
@@ -109,72 +100,83 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
                 _refuse_other_content(one, content_digest(fresh[one.id].wire))
             else:
                 fresh[one.id] = one
-        known = self._insert(fresh)
-        created = fresh.keys() - known.keys()
-        return [Accepted(id=one.id, created=one.id in created and fresh.pop(one.id, None) is one) for one in envelopes]
+        jobs = list(fresh.values())
+        if writes:
+            rows = _pack(write_rows(writes))
+            known, [is_applied] = self._compare(ACCEPT_WITH_WRITES, [], jobs, [rows], repeats=False)
+            if not is_applied:
+                raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
+        else:
+            known, _ = self._compare(ACCEPT, [], jobs, [])
+        created = {one.id for number, one in enumerate(jobs, 1) if number not in known}
+        return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
-    def _insert(self, fresh: dict[str, JobEnvelope]) -> dict[str, bytes]:
-        """Keep all of these, and answer which of them were known, with their numbers.
+    def _compare(
+        self, script: Script, head: _Words, jobs: list[JobEnvelope], tail: _Words, *, repeats: bool = True
+    ) -> tuple[dict[int, bytes], list[Any]]:
+        """Run a script that accepts jobs, and return which of them were known, with the numbers of their records, and
+        what else it answers.
 
-        The server cannot compare contents: it names the known ids, and is told which records were found to be the same.
+        The server cannot compare contents. It names the known ids and writes nothing; then the call is repeated with
+        the records that were found to be the same.
         """
-        jobs: _Words = []
-        for one in fresh.values():
+        words: _Words = [len(jobs)]
+        for one in jobs:
             delay = span_us(one.delay) if one.delay > 0 else 0
             due = 0 if one.run_at is None else to_us(one.run_at)
-            jobs += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
-        known: dict[str, bytes] = {}
+            words += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
+        known: dict[int, bytes] = {}
         while True:
-            compared: _Words = [word for pair in known.items() for word in pair]
-            found = self.connections.run(ACCEPT, len(known), *compared, *jobs)
+            compared: _Words = [len(known), *(word for pair in known.items() for word in pair)]
+            found, *answer = self._connections.run(script, *head, *words, *compared, *tail, repeats=repeats)
             if not found:
-                return known
-            for id, number, digest, wire in found:
-                envelope = fresh[id.decode()]
-                _refuse_other_content(envelope, digest or content_digest(wire or b""))
-                known[envelope.id] = number
+                return known, answer
+            number: int
+            for number, record, digest, wire in found:
+                _refuse_other_content(jobs[number - 1], digest or content_digest(wire or b""))
+                known[number] = record
 
-    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        if limit <= 0:
-            return []
-        give_up_at = self.clock.monotonic() + wait
-        while True:
-            leases = self._claim_now(queue, limit, owner_token)
-            left = give_up_at - self.clock.monotonic()
-            if leases or left <= 0:
-                return leases
-            self.wait_for_work([queue], left)
-
-    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
         length = span_us(self.policy.lease_s)
-        groups = self.connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
+        groups = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
         return leased(_rows(groups), queue, owner_token, asked_at)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
         while True:
-            now, due = self.connections.run(LOOK, *queues)
+            now, due = self._connections.run(LOOK, *queues)
             left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
             if due >= 0:
                 left = min(left, (due - now) / 1e6)
             # A hint that was given since the look is still there, and ends the wait at once.
-            if left <= 0 or self.connections.wait(queues, left, wake):
+            if left <= 0 or self._connections.wait(queues, left, wake):
                 return
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
             return []
         words, places = _settlements(settlements)
-        return _answers(self.connections.run(SETTLE, self.policy.crash_limit, *words), places)
+        head: _Words = [self.policy.crash_limit]
+        if with_extras(settlements):
+            jobs, extras = _extras(settlements, places)
+            _, [answers] = self._compare(CARRY_AND_SETTLE, head, jobs, [extras, *words])
+        else:
+            answers = self._connections.run(SETTLE, *head, *words)
+        return _answers(answers, places)
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         asked_at = self.clock.monotonic()
-        length, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
         words, places = _settlements(settlements)
-        answers, groups = self.connections.run(EXCHANGE, queue, limit, token, length, self.policy.crash_limit, *words)
+        length, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        head: _Words = [queue, limit, token, length, self.policy.crash_limit]
+        if with_extras(settlements):
+            jobs, extras = _extras(settlements, places)
+            _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, [extras, *words])
+        else:
+            answers, groups = self._connections.run(EXCHANGE, *head, *words)
         return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -187,7 +189,7 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
         if not leases:
             return []
         words = [word for lease in leases for word in (lease.id, bytes.fromhex(lease.owner_token))]
-        answers: list[int] = self.connections.run(script, *words)
+        answers: list[int] = self._connections.run(script, *words)
         return [lease_state(None if answer == 0 else answer == 2) for answer in answers]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
@@ -204,35 +206,28 @@ class RedisBackend(RedisInspector, RedisRegistry, Engine):
         words: _Words = [what]
         for lease, report in reports:
             words += (lease.id, bytes.fromhex(lease.owner_token), _pack(report))
-        return [answer == 1 for answer in self.connections.run(REPORT, *words)]
+        return [answer == 1 for answer in self._connections.run(REPORT, *words)]
 
     def reap_expired(self, queue: str | None = None) -> int:
         run = abandoned_run(0, 0)
         line = run.error.line if run.error else ""
         queues = () if queue is None else (queue,)
-        total, batch = 0, PRUNE_BATCH
-        while batch == PRUNE_BATCH:
-            batch = self.connections.run(REAP, self.policy.crash_limit, _told(run), line, PRUNE_BATCH, *queues)
-            total += batch
-        return total
+        words: _Words = [self.policy.crash_limit, _told(run), line, PRUNE_BATCH, *queues]
+        return until_done(lambda: self._connections.run(REAP, *words))
 
-    def prune(self) -> int:
-        dropped = super().prune()
-        while self.connections.run(SWEEP, PRUNE_BATCH, span_us(FORGET_LOST_S)) == PRUNE_BATCH:
-            pass
-        return dropped
+    def pause(self, queue: str, reason: str = "") -> None:
+        self._connections.run(PAUSE, queue, reason)
 
-    def check(self) -> None:
-        self.connections.prepare()
+    def resume(self, queue: str) -> bool:
+        return bool(self._connections.run(RESUME, queue))
 
-    def describe(self) -> EngineInfo:
-        return self.connections.describe()
-
-    def create_schema(self) -> None:
-        self.connections.prepare()
-
-    def close(self) -> None:
-        self.connections.close()
+    def pauses(self) -> Sequence[QueuePause]:
+        found: dict[bytes, bytes] = self._connections.call("HGETALL", f"{self._connections.base}pauses")
+        pauses: list[QueuePause] = []
+        for queue, stored in sorted(found.items()):
+            since, _, reason = stored.decode().partition(" ")
+            pauses.append(QueuePause(queue=queue.decode(), reason=reason, since=from_us(int(since))))
+        return tuple(pauses)
 
 
 def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
@@ -247,6 +242,45 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
 def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
     if content_digest(envelope.wire) != digest:
         raise IdConflict(envelope.id)
+
+
+def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[list[JobEnvelope], bytes]:
+    """The jobs that settlements enqueue, and what each of them carries: the number of its answer, its claim, writes,
+    and the numbers of its jobs. `places` says which settlement each of the answers will be to.
+    """
+    answers = {place: number for number, place in enumerate(places, 1)}
+    enqueues = _Enqueues()
+    carried = [
+        (
+            answers[place],
+            one.lease.id,
+            packed(bytes.fromhex(one.lease.owner_token)),
+            one.lease.delivery,
+            write_rows(one.writes),
+            [enqueues.number_of(envelope) for envelope in one.enqueues],
+        )
+        for place, one in enumerate(settlements)
+        if one.writes or one.enqueues
+    ]
+    _refuse_too_many(enqueues.jobs)
+    return enqueues.jobs, _pack(carried)
+
+
+class _Enqueues:
+    """The jobs of a batch of settlements, numbered: an id has as many numbers as it has contents."""
+
+    def __init__(self) -> None:
+        self.jobs: list[JobEnvelope] = []
+        self._numbers: dict[str, list[int]] = {}
+
+    def number_of(self, envelope: JobEnvelope) -> int:
+        numbers = self._numbers.setdefault(envelope.id, [])
+        for number in numbers:
+            if content_digest(self.jobs[number - 1].wire) == content_digest(envelope.wire):
+                return number
+        self.jobs.append(envelope)
+        numbers.append(len(self.jobs))
+        return len(self.jobs)
 
 
 class _Successes:
@@ -345,7 +379,7 @@ def _pack(values: Sequence[Any]) -> bytes:
 def _answers(answers: bytes, places: Sequence[int]) -> list[bool]:
     found = [False] * len(places)
     for place, answer in zip(places, answers, strict=True):
-        found[place] = answer == 49  # the digit 1
+        found[place] = answer != REFUSED
     return found
 
 

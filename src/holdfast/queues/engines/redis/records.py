@@ -1,4 +1,4 @@
-"""Reading and operating the Redis engine: what people and pruning ask of the records that `redis.py` writes."""
+"""Reading and operating the records that `jobs.py` writes on a Redis server."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -7,20 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.clock import from_us, span_us, to_us
+from holdfast.clock import span_us, to_us
 from holdfast.codec import content_digest, describe
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, QueueInspector, check_purge, history_of
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, history_of
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.rows import (
-    CANCELLED,
-    CODES,
-    COMPLETED,
-    DEAD,
-    PRUNE_BATCH,
-    Row,
-    attempt,
-    view,
-)
+from holdfast.queues.engines.tables.retention import Outdated, prune, purge
+from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, attempt, is_by_finish, view
 from holdfast.values import (
     AttemptView,
     CancelAnswer,
@@ -31,7 +23,6 @@ from holdfast.values import (
     LiveOutput,
     Outcome,
     Page,
-    QueuePause,
     ReplayAnswer,
 )
 
@@ -42,8 +33,7 @@ CANCEL: Final = Script("room", "ending", "cancel")
 REPLAY: Final = Script("room", "ending", "replay")
 SIFT: Final = Script("forgetting", "sift")
 BURY: Final = Script("forgetting", "bury")
-PAUSE: Final = Script("pause")
-RESUME: Final = Script("resume")
+DROP_TOMBSTONES: Final = Script("drop_tombstones")
 
 COUNTED: Final = (
     JobState.PENDING,
@@ -64,14 +54,15 @@ TIMES: Final = struct.Struct(">qq")
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
-class RedisInspector(QueueInspector):
-    """The reading side of `RedisBackend`."""
+class RedisRecords(Records):
+    """The records on a Redis server."""
 
-    connections: RedisConnections
-    policy: LeasePolicy
+    def __init__(self, connections: RedisConnections, policy: LeasePolicy) -> None:
+        self._connections = connections
+        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        rows = self.connections.run(COUNTS) if queue is None else self.connections.run(COUNTS, queue)
+        rows = self._connections.run(COUNTS) if queue is None else self._connections.run(COUNTS, queue)
         numbers = {
             name.decode(): {state: number for state, number in zip(COUNTED, counted, strict=True) if number}
             for name, *counted in rows
@@ -79,9 +70,8 @@ class RedisInspector(QueueInspector):
         return {name: states for name, states in numbers.items() if states}
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        by_finish = bool(where.states) and all(state.is_final for state in where.states)
         conditions = (
-            int(by_finish),
+            int(is_by_finish(where)),
             "\n".join(str(_state_word(state)) for state in where.states),
             where.queue or "",
             where.job or "",
@@ -98,7 +88,7 @@ class RedisInspector(QueueInspector):
         now = 0
         # One more than asked for tells whether there is a next page.
         while len(rows) <= limit and not is_end:
-            now, found, score, id, is_end = self.connections.run(
+            now, found, score, id, is_end = self._connections.run(
                 FIND, limit + 1 - len(rows), LOOK_AT, score, id, *conditions
             )
             rows += found
@@ -108,7 +98,7 @@ class RedisInspector(QueueInspector):
         return Page(jobs=tuple(_view(row[:-1], now) for row in page), next=following, cursors=cursors)
 
     def get(self, job_id: str) -> JobHistory | None:
-        found = self.connections.run(GET, job_id)
+        found = self._connections.run(GET, job_id)
         if found is None:
             return None
         now, row, fields, told, success = found
@@ -122,20 +112,20 @@ class RedisInspector(QueueInspector):
         return history_of(job, attempts, live)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
-        return CancelAnswer(self.connections.run(CANCEL, job_id, reason).decode())
+        return CancelAnswer(self._connections.run(CANCEL, job_id, reason).decode())
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         number, wire = self._message(job_id)
         message = describe(wire)
         expires_at = "" if message is None or message.expires_at is None else to_us(message.expires_at)
-        answer = self.connections.run(REPLAY, job_id, number, expires_at, int(ignore_expiry))
+        answer = self._connections.run(REPLAY, job_id, number, expires_at, int(ignore_expiry))
         return ReplayAnswer(answer.decode())
 
     def _message(self, job_id: str) -> tuple[bytes, bytes]:
         """The number of a record, and its message, which never changes."""
-        base = self.connections.base
-        number = self.connections.call("HGET", f"{base}job:{job_id}", "number")
-        return number or b"", self.connections.call("GET", f"{base}wire:{job_id}") or b""
+        base = self._connections.base
+        number = self._connections.call("HGET", f"{base}job:{job_id}", "number")
+        return number or b"", self._connections.call("GET", f"{base}wire:{job_id}") or b""
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         number, wire = self._message(job_id)
@@ -145,65 +135,28 @@ class RedisInspector(QueueInspector):
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
-        age_us = None if older_than is None else span_us(older_than.total_seconds())
-        return sum(
-            self._forget_finished(CODES[state], queue=queue, age_us=age_us, kept_us=None)
-            for state in sorted(check_purge(states))
-        )
-
-    def pause(self, queue: str, reason: str = "") -> None:
-        self.connections.run(PAUSE, queue, reason)
-
-    def resume(self, queue: str) -> bool:
-        return bool(self.connections.run(RESUME, queue))
-
-    def pauses(self) -> Sequence[QueuePause]:
-        found: dict[bytes, bytes] = self.connections.call("HGETALL", f"{self.connections.base}pauses")
-        pauses: list[QueuePause] = []
-        for queue, stored in sorted(found.items()):
-            since, _, reason = stored.decode().partition(" ")
-            pauses.append(QueuePause(queue=queue.decode(), reason=reason, since=from_us(int(since))))
-        return tuple(pauses)
-
-    def facts(self, kind: str) -> frozenset[str]:
-        found: Iterable[bytes] = self.connections.call("SMEMBERS", f"{self.connections.base}facts:{kind}")
-        return frozenset(fact.decode() for fact in found)
-
-    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
-        if words := list(facts):
-            self.connections.call("SADD", f"{self.connections.base}facts:{kind}", *words)
+        return purge(self._forget, states, queue, older_than)
 
     def prune(self) -> int:
-        dropped = self._drop_old(COMPLETED, self.policy.retain_completed_s)
-        dropped += self._drop_old(CANCELLED, self.policy.retain_completed_s)
-        if self.policy.retain_dead_s is not None:
-            dropped += self._drop_old(DEAD, self.policy.retain_dead_s)
-        return dropped
+        return prune(self._forget, lambda: self._connections.run(DROP_TOMBSTONES, PRUNE_BATCH), self._policy)
 
-    def _drop_old(self, state: int, kept_s: float) -> int:
-        """Forget what is old enough; a record that was kept for an hour needs no tombstone."""
-        kept_us = span_us(max(kept_s, TOMBSTONE_S))
-        return self._forget_finished(state, queue=None, age_us=span_us(kept_s), kept_us=kept_us)
-
-    def _forget_finished(self, state: int, *, queue: str | None, age_us: int | None, kept_us: int | None) -> int:
-        """Forget finished jobs in batches, so that nobody waits long for the server.
-
-        Ids stay known for an hour from now, or (`kept_us`) until that long after the job finished.
-        """
+    def _forget(self, outdated: Outdated) -> int:
+        """Delete all of these records, in batches, so that no other call waits long for the server."""
         total = 0
-        limits = (state, queue or "", _word(age_us), _word(kept_us), PRUNE_BATCH, SIFT_BYTES)
+        age, known = _word(outdated.age_us), _word(outdated.known_us)
+        limits = (outdated.state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
         while True:
-            removed, named = self.connections.run(SIFT, *limits)
+            removed, named = self._connections.run(SIFT, *limits)
             if not removed and not named:
                 return total
-            total += removed + self._bury(state, named, kept_us)
+            total += removed + self._bury(outdated.state, named, outdated.known_us)
 
-    def _bury(self, state: int, named: Sequence[Sequence[bytes]], kept_us: int | None) -> int:
+    def _bury(self, state: int, named: Sequence[Sequence[bytes]], known_us: int | None) -> int:
         """Leave only tombstones of these (id, number, message), as far as they are in this state still."""
         if not named:
             return 0
         words = [word for id, number, wire in named for word in (id, number, content_digest(wire))]
-        buried: int = self.connections.run(BURY, state, _word(kept_us), span_us(TOMBSTONE_S), *words)
+        buried: int = self._connections.run(BURY, state, _word(known_us), span_us(TOMBSTONE_S), *words)
         return buried
 
 

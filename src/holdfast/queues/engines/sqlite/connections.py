@@ -9,23 +9,23 @@ write lock is held: automatic checkpoints are off, and whoever commits past a li
 import errno
 import os
 import random
-import re
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
 from holdfast.clock import Clock
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
 from holdfast.queues.addresses import is_missing
 from holdfast.queues.contract import EngineInfo
+from holdfast.queues.engines.sqlite.migrations import check_prefix, migrations
 from holdfast.queues.engines.sqlite.watch import CommitWatch
-from holdfast.queues.engines.tables.migrations import Migration, read_migrations
+from holdfast.queues.engines.tables.migrations import check_current, known_version
 
 T = TypeVar("T")
 
@@ -42,13 +42,7 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 DURABILITY: Final = {"as it is opened": "the end of any process, and of the machine: each commit is synced"}
 """What an accepted job survives, by how the engine is set up; here that is for Holdfast to say."""
 
-# By the library's clock: whoever applies a script, nobody depends on when.
-RECORD: Final = (
-    "INSERT INTO holdfast_schema (version, applied_at)\n"
-    "VALUES (:number, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));"
-)
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 # Connections inherited through fork belong to the parent: using or closing them here would break its locks.
 _inherited: list["_Handle"] = []
@@ -86,6 +80,13 @@ class SqliteFile:
         check_prefix(prefix)
         self.path = path.absolute()
         self.prefix = prefix
+
+        @cache
+        def with_prefix(statement: str) -> str:
+            return statement.replace("holdfast_", prefix)
+
+        self.sql: Callable[[str], str] = with_prefix
+        """A statement in the names of this file's tables."""
         self._clock = clock
         self._only_looks = only_looks
         # SQLite keeps its log beside the file itself, not beside a link to it.
@@ -231,10 +232,7 @@ class SqliteFile:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program."""
-        newest = migrations(self.prefix)[-1].number
-        version = self.read(self._known_version)
-        if version < newest:
-            raise BackendError(f"{self.path} has schema {version}, this program needs {newest}: run  holdfast migrate")
+        check_current(self.read(self._version), migrations(self.prefix), self.path)
 
     def describe(self) -> EngineInfo:
         """What is there. A file that is not is not made; one that is somebody else's is not changed."""
@@ -401,14 +399,7 @@ class SqliteFile:
         return version
 
     def _known_version(self, connection: sqlite3.Connection) -> int:
-        """The version, unless it is newer than what this program knows."""
-        version, newest = self._version(connection), migrations(self.prefix)[-1].number
-        if version > newest:
-            raise SchemaTooNew(
-                f"{self.path} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
-                "upgrade Holdfast here"
-            )
-        return version
+        return known_version(self._version(connection), migrations(self.prefix), self.path)
 
     def _translated(self, problem: sqlite3.Error) -> BackendError:
         if isinstance(problem, sqlite3.ProgrammingError) and "closed" in str(problem):
@@ -487,18 +478,6 @@ def _patiently(action: Callable[[], T]) -> T:
 def _code(problem: sqlite3.Error) -> int:
     """The primary result code; extended codes carry it in their low byte."""
     return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-@cache
-def migrations(prefix: str) -> Sequence[Migration]:
-    """The steps of the schema, for tables whose names begin so; each is to be one transaction."""
-    check_prefix(prefix)
-    return read_migrations("sqlite", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))
-
-
-def check_prefix(prefix: str) -> None:
-    if not _prefix_pattern.fullmatch(prefix):
-        raise ConfigError(f"{prefix!r} cannot be a table prefix: use letters, digits and '_', at most 40")
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -40,7 +40,7 @@ NAMES: Final = {
     "dead": f"""
         SELECT id FROM holdfast_jobs WHERE state >= 4 AND state = 5
         ORDER BY finished_at DESC, seq DESC LIMIT {NEWEST}""",
-    "workers": "SELECT id FROM holdfast_workers ORDER BY heard_at DESC",
+    "workers": "SELECT key FROM holdfast_cells WHERE kind = 'workers' ORDER BY version DESC",
 }
 
 

@@ -1,35 +1,32 @@
-"""The embedded engine: one SQLite file, shared by any number of threads and processes of one machine.
+"""Moving jobs in one SQLite file, shared by any number of threads and processes of one machine.
 
 Accepted means committed and synced. Writers take turns, so every verb is one short `BEGIN IMMEDIATE` transaction over
-a whole batch, and polling an empty queue only reads. The engine's clock is the host's; `sqlite_file.py` opens the file.
+a whole batch, and polling an empty queue only reads. The engine's clock is the host's; `connections.py` opens the file.
 """
 
 import json
 import sqlite3
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import chain, count, groupby
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, span_us
-from holdfast.codec import MAX_WIRE_BYTES, content_digest
-from holdfast.errors import IdConflict
+from holdfast.clock import Clock, from_us, span_us
+from holdfast.codec import content_digest
+from holdfast.errors import IdConflict, StateConflict
 from holdfast.queues.contract import (
-    DEFAULT_POLICY,
     EFFECT_OF_ACK,
-    Capabilities,
-    Crashes,
-    Effect,
-    Engine,
-    EngineInfo,
     EngineTransaction,
+    Jobs,
     LeasePolicy,
     abandoned_run,
     effect_of,
+    take_once,
+    with_extras,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.sqlite.records import DELETE_JOB, SqliteInspector
+from holdfast.queues.engines.sqlite.records import DELETE_JOB
+from holdfast.queues.engines.sqlite.state import write_cells
 from holdfast.queues.engines.sqlite.transactions import (
     BEGIN_A_WRITE,
     HELD_BY_RUN,
@@ -37,13 +34,18 @@ from holdfast.queues.engines.sqlite.transactions import (
     SqliteTransaction,
     Statements,
 )
-from holdfast.queues.engines.sqlite.workers import SqliteRegistry
 from holdfast.queues.engines.tables.rows import (
-    CODES,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
+    FAILED,
     FORGOTTEN,
+    PROCESSING,
+    WAITING,
     Row,
     alone_if_suspect,
     dues,
+    effect_query,
     end_row,
     lease_state,
     leased,
@@ -51,7 +53,6 @@ from holdfast.queues.engines.tables.rows import (
     progress_report,
     told,
 )
-from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.values import (
     Accepted,
     Ack,
@@ -61,7 +62,9 @@ from holdfast.values import (
     LiveOutput,
     Outcome,
     Progress,
+    QueuePause,
     Settlement,
+    Write,
 )
 
 # How long to trust, while waiting, that no due time has moved and no commit was missed.
@@ -102,7 +105,7 @@ CANDIDATES: Final = (
     " UNION ALL ".join(
         f"""SELECT * FROM (
         SELECT seq, crashes FROM holdfast_jobs
-        WHERE state <= 1 AND queue = :queue AND priority = {priority} AND due_at <= :now
+        WHERE state <= {FAILED} AND queue = :queue AND priority = {priority} AND due_at <= :now
         ORDER BY due_at, id LIMIT :limit)"""
         for priority in range(9, -1, -1)
     )
@@ -112,28 +115,28 @@ CANDIDATES: Final = (
 NEXT_DUE: Final = " UNION ALL ".join(
     f"""SELECT * FROM (
         SELECT due_at FROM holdfast_jobs
-        WHERE state <= 1 AND queue = :queue AND priority = {priority} ORDER BY due_at LIMIT 1)"""
+        WHERE state <= {FAILED} AND queue = :queue AND priority = {priority} ORDER BY due_at LIMIT 1)"""
     for priority in range(10)
 )
 
-STAMPED: Final = """
+STAMPED: Final = f"""
     SELECT 1 FROM holdfast_jobs
-    WHERE state = 2 AND owner_token = :token AND queue = :queue AND lease_until > :now LIMIT 1"""
+    WHERE state = {PROCESSING} AND owner_token = :token AND queue = :queue AND lease_until > :now LIMIT 1"""
 
 IS_PAUSED: Final = "SELECT 1 FROM holdfast_pauses WHERE queue = ?"
 
-CLAIM: Final = """
+CLAIM: Final = f"""
     UPDATE holdfast_jobs
-    SET state = 2, owner_token = :token, deliveries = deliveries + 1,
+    SET state = {PROCESSING}, owner_token = :token, deliveries = deliveries + 1,
         claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
     WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 
 # The same as one row: what a claim needs is the list of them, and whether a suspect is among them.
 CHOSEN: Final = f"SELECT json_group_array(seq), coalesce(max(crashes), 0), count(*) FROM ({CANDIDATES})"
 
-_LEASED: Final = """
+_LEASED: Final = f"""
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
-    WHERE j.state = 2 AND j.owner_token = :token AND j.queue = :queue"""
+    WHERE j.state = {PROCESSING} AND j.owner_token = :token AND j.queue = :queue"""
 
 # What all jobs of a fresh claim have in common is not read from each of them.
 LEASES: Final = f"""
@@ -146,38 +149,40 @@ LEASED_BEFORE: Final = f"""
            j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
     {_LEASED} AND j.lease_until > :now ORDER BY j.seq"""
 
-ACK: Final = """
+ACK: Final = f"""
     UPDATE holdfast_jobs
-    SET state = 4, crashes = 0, finished_at = :now, cancel_request = NULL, last_error = NULL
-    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+    SET state = {COMPLETED}, crashes = 0, finished_at = :now, cancel_request = NULL, last_error = NULL
+    WHERE seq IN (SELECT value FROM json_each(:seqs))
+        AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 # Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
-ACKED: Final = """
+ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j
-    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 4 AND finished_at = :now
+    WHERE seq IN (SELECT value FROM json_each(:seqs))
+        AND owner_token = :token AND state = {COMPLETED} AND finished_at = :now
         AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
 
-END: Final = """
+END: Final = f"""
     UPDATE holdfast_jobs
     SET state = :state, attempts = attempts + :attempt, finished_at = :now, cancel_request = NULL,
         crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
-        last_error = CASE WHEN :state <> 4 THEN coalesce(:error, last_error) END,
+        last_error = CASE WHEN :state <> {COMPLETED} THEN coalesce(:error, last_error) END,
         dead_reason = :dead_reason, expired = :expired,
-        cancel_reason = CASE WHEN :state = 6 THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
-    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+        cancel_reason = CASE WHEN :state = {CANCELLED} THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
+    WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
-GIVE_BACK: Final = """
+GIVE_BACK: Final = f"""
     UPDATE holdfast_jobs
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN :crash AND crashes + 1 >= :crash_limit THEN 5
-                     ELSE :state END,
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
+                     WHEN :crash AND crashes + 1 >= :crash_limit THEN {DEAD} ELSE :state END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit) THEN :now END,
         dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
         cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
         attempts = attempts + :attempt, due_at = :due,
         crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
         last_error = coalesce(:error, last_error)
-    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now"""
+    WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 SETTLED_AS: Final = """
     SELECT 1 FROM holdfast_attempts WHERE seq = ? AND delivery = ? AND owner_token = ? AND verdict = ?"""
@@ -200,93 +205,85 @@ INSERT_SUCCESSES: Final = f"""
     INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
     SELECT ?, ?, ?, column1, column2, column3, column4 FROM (VALUES {", ".join(["(?, ?, ?, ?)"] * ROWS_AT_ONCE)})"""
 
-RENEW: Final = """
+RENEW: Final = f"""
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
-    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now
+    WHERE seq IN (SELECT value FROM json_each(:seqs))
+        AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now
     RETURNING seq, cancel_request IS NOT NULL"""
 
-LEASE_STATES: Final = """
+LEASE_STATES: Final = f"""
     SELECT seq, cancel_request IS NOT NULL FROM holdfast_jobs
-    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND owner_token = :token AND state = 2 AND lease_until > :now"""
+    WHERE seq IN (SELECT value FROM json_each(:seqs))
+        AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
-REPORT_PROGRESS: Final = """
+REPORT_PROGRESS: Final = f"""
     INSERT INTO holdfast_progress (seq, delivery, done, total, message, at)
     SELECT seq, deliveries, :done, :total, :message, :now FROM holdfast_jobs
-    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now
     ON CONFLICT (seq) DO UPDATE SET delivery = excluded.delivery, done = excluded.done, total = excluded.total,
         message = excluded.message, at = excluded.at"""
 
-REPORT_OUTPUT: Final = """
+REPORT_OUTPUT: Final = f"""
     INSERT INTO holdfast_live_output (seq, delivery, start, text)
     SELECT seq, deliveries, :start, :text FROM holdfast_jobs
-    WHERE seq = :seq AND owner_token = :token AND state = 2 AND lease_until > :now
+    WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now
     ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
 
 # The wall clock was set back: such a lease would outlive its worker by as much.
-CLAMP: Final = """
+CLAMP: Final = f"""
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
-    WHERE state = 2 AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)"""
+    WHERE state = {PROCESSING} AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)"""
 
-HAS_EXPIRED: Final = """
+HAS_EXPIRED: Final = f"""
     SELECT 1 FROM holdfast_jobs
-    WHERE state = 2 AND (:queue IS NULL OR queue = :queue)
+    WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue)
         AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)
     LIMIT 1"""
 
-REAP: Final = """
+REAP: Final = f"""
     UPDATE holdfast_jobs
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN crashes + 1 >= :crash_limit THEN 5 ELSE 0 END,
+    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
+                     WHEN crashes + 1 >= :crash_limit THEN {DEAD} ELSE {WAITING} END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN :now END,
         dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
         cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
         crashes = crashes + 1, owner_token = NULL, due_at = :now, last_error = :error
-    WHERE state = 2 AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
+    WHERE state = {PROCESSING} AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
     RETURNING seq, deliveries, claimed_at"""
 
+PAUSE: Final = "INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)"
+RESUME: Final = "DELETE FROM holdfast_pauses WHERE queue = ?"
+PAUSES: Final = "SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue"
 
-class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
+
+class SqliteJobs(Jobs):
     """Jobs in an SQLite file."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=True,
-        wakes_up=True,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    def __init__(self, file: SqliteFile, policy: LeasePolicy, clock: Clock) -> None:
+        super().__init__(policy, clock)
+        self._file = file
 
-    def __init__(
-        self,
-        path: str | Path,
-        envelopes: EnvelopeFactory,
-        *,
-        policy: LeasePolicy = DEFAULT_POLICY,
-        clock: Clock = SYSTEM_CLOCK,
-        prefix: str = "holdfast_",
-        only_looks: bool = False,
-    ) -> None:
-        super().__init__(envelopes, policy=policy, clock=clock)
-        self.file = SqliteFile(Path(path), clock=clock, prefix=prefix, only_looks=only_looks)
-
-        @cache
-        def with_prefix(statement: str) -> str:
-            return statement.replace("holdfast_", prefix)
-
-        self._sql = with_prefix
-
-    def accept(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[Accepted]:
-        if not envelopes:
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        if not envelopes and not writes:
             return []
         if tx is None:
-            created = self.file.write(lambda connection, now: self._insert(connection, envelopes, now))
+            created = self._file.write(lambda connection, now: self._accept(connection, envelopes, writes, now))
         else:
-            with CallersConnection(tx, self.file, self._sql(BEGIN_A_WRITE)) as connection:
-                created = self._insert(connection, envelopes, self.clock.now_us())
+            with CallersConnection(tx, self._file, self._sql(BEGIN_A_WRITE)) as connection:
+                created = self._accept(connection, envelopes, writes, self.clock.now_us())
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
+    def _accept(
+        self, connection: Statements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write], now: int
+    ) -> list[bool]:
+        if writes and write_cells(connection, self._sql, writes, now) is None:
+            raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
+        return self._insert(connection, envelopes, now) if envelopes else []
+
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return SqliteTransaction(self.file, self.clock, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+        return SqliteTransaction(self._file, self.clock, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
 
     def _insert(self, connection: Statements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
         """Insert all at once; only if that meets a known id, look at them one by one."""
@@ -323,18 +320,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         connection.execute(self._sql(INSERT_MESSAGE), (seq, envelope.wire))
         return True
 
-    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
-        if limit <= 0:
-            return []
-        give_up_at = self.clock.monotonic() + wait
-        while True:
-            leases = self._claim_now(queue, limit, owner_token)
-            left = give_up_at - self.clock.monotonic()
-            if leases or left <= 0:
-                return leases
-            self.wait_for_work([queue], left)
-
-    def _claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Look before locking: an idle worker must not take the write lock from those with work to do."""
         token = bytes.fromhex(owner_token)
         now = self.clock.now_us()
@@ -346,10 +332,10 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
                 and connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
             ) or connection.execute(self._sql(STAMPED), query).fetchone() is not None
 
-        if not self.file.read(look):
+        if not self._file.read(look):
             return []
         asked_at = self.clock.monotonic()
-        rows = self.file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
+        rows = self._file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
         return leased(rows, queue, owner_token, asked_at)
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
@@ -371,9 +357,9 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
         # There is a watch before the first look: what is committed after that look is heard of.
-        watch = self.file.watch()
+        watch = self._file.watch()
         while True:
-            seen, due = self.file.read(lambda connection: self._next_due(connection, queues))
+            seen, due = self._file.read(lambda connection: self._next_due(connection, queues))
             left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
             if due is not None:
                 left = min(left, (due - self.clock.now_us()) / 1e6)
@@ -383,7 +369,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
 
     def _next_due(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[_Seen, int | None]:
         """When the next job of these queues falls due, and what had been committed by then."""
-        seen = connection, self.file.data_version(connection)
+        seen = connection, self._file.data_version(connection)
         dues = [
             due
             for queue in queues
@@ -393,12 +379,12 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         return seen, min(dues, default=None)
 
     def _has_changed(self, seen: _Seen) -> bool:
-        return self.file.read(lambda connection: (connection, self.file.data_version(connection))) != seen
+        return self._file.read(lambda connection: (connection, self._file.data_version(connection))) != seen
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         if not settlements:
             return []
-        return self.file.write(lambda connection, now: self._settle(connection, settlements, now))
+        return self._file.write(lambda connection, now: self._settle(connection, settlements, now))
 
     def _settle(self, connection: Statements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
@@ -412,11 +398,20 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             # At once: a repetition further on is known by it.
             ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
             self._insert_ends(connection, ended)
+            self._apply_extras(connection, ended, now)
             fresh += new
         if all(fresh):
             return fresh
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
+
+    def _apply_extras(self, connection: Statements, ended: Sequence[Settlement], now: int) -> None:
+        """The writes and jobs of settlements that were applied just now."""
+        carriers = with_extras(ended)
+        if writes := [write for one in carriers for write in one.writes]:
+            write_cells(connection, self._sql, writes, now)
+        if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
+            self._insert(connection, enqueues, now)
 
     def _insert_ends(self, connection: Statements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
@@ -443,39 +438,13 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
             return [True] * len(seqs)
         settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
-        return [_take(settled, seq) for seq in seqs]
+        return [take_once(settled, int(seq)) for seq in seqs]
 
     def _settle_one(self, connection: Statements, settlement: Settlement, now: int) -> bool:
-        lease, effect = settlement.lease, effect_of(settlement)
-        error = settlement.record.error.line if settlement.record and settlement.record.error else None
-        query: dict[str, Any] = {
-            "seq": lease.token,
-            "token": bytes.fromhex(lease.owner_token),
-            "now": now,
-            "attempt": int(effect.adds_attempt),
-            "error": error,
-            **(self._end(effect) if effect.state.is_final else self._give_back(effect, now)),
-        }
-        statement = END if effect.state.is_final else GIVE_BACK
+        query = effect_query(settlement, self.policy.crash_limit)
+        query |= {"now": now, "due": now + query["delay"]}
+        statement = END if query["state"] >= COMPLETED else GIVE_BACK
         return connection.execute(self._sql(statement), query).rowcount == 1
-
-    def _end(self, effect: Effect) -> dict[str, Any]:
-        return {
-            "state": CODES[effect.state],
-            "keeps_crashes": effect.crashes is Crashes.KEEP,
-            "dead_reason": effect.dead_reason,
-            "cancel_reason": effect.cancel_reason,
-            "expired": effect.expired,
-        }
-
-    def _give_back(self, effect: Effect, now: int) -> dict[str, Any]:
-        return {
-            "state": CODES[effect.state],
-            "crash": effect.crashes is Crashes.ADD,
-            "keeps_crashes": effect.crashes is Crashes.KEEP,
-            "crash_limit": self.policy.crash_limit,
-            "due": now + span_us(effect.delay),
-        }
 
     def _settled_before(self, connection: Statements, settlement: Settlement) -> bool:
         lease, verdict = settlement.lease, effect_of(settlement).verdict
@@ -486,7 +455,7 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
     ) -> tuple[list[bool], list[JobLease]]:
         if not settlements:
-            return [], self._claim_now(queue, limit, owner_token)
+            return [], self.claim_now(queue, limit, owner_token)
         token = bytes.fromhex(owner_token)
         asked_at = self.clock.monotonic()
 
@@ -494,17 +463,17 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             answers = self._settle(connection, settlements, now)
             return answers, self._stamp(connection, queue, limit, token, now)
 
-        answers, rows = self.file.write(both)
+        answers, rows = self._file.write(both)
         return answers, leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
             return []
-        return self.file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
+        return self._file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         now = self.clock.now_us()
-        return self.file.read(lambda connection: self._states(connection, LEASE_STATES, leases, now))
+        return self._file.read(lambda connection: self._states(connection, LEASE_STATES, leases, now))
 
     def _states(
         self, connection: sqlite3.Connection, statement: str, leases: Sequence[JobLease], now: int
@@ -532,11 +501,11 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
         def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
             return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
 
-        return self.file.write(keep)
+        return self._file.write(keep)
 
     def reap_expired(self, queue: str | None = None) -> int:
         look = {"queue": queue, "now": self.clock.now_us()}
-        if not self.file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
+        if not self._file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
             return 0
 
         def reap(connection: sqlite3.Connection, now: int) -> int:
@@ -555,26 +524,20 @@ class SqliteBackend(SqliteInspector, SqliteRegistry, Engine):
             connection.executemany(self._sql(INSERT_ATTEMPT), ends)
             return len(reaped)
 
-        return self.file.write(reap)
+        return self._file.write(reap)
 
-    def prune(self) -> int:
-        self._forget_lost()
-        return super().prune()
+    def pause(self, queue: str, reason: str = "") -> None:
+        self._file.write(lambda connection, now: connection.execute(self._sql(PAUSE), (queue, reason, now)))
 
-    def tidy(self) -> None:
-        self.file.checkpoint()
+    def resume(self, queue: str) -> bool:
+        return self._file.write(lambda connection, _: connection.execute(self._sql(RESUME), (queue,)).rowcount) == 1
 
-    def check(self) -> None:
-        self.file.check_schema()
+    def pauses(self) -> Sequence[QueuePause]:
+        rows = self._file.read(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
+        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
 
-    def describe(self) -> EngineInfo:
-        return self.file.describe()
-
-    def create_schema(self) -> None:
-        self.file.create_schema()
-
-    def close(self) -> None:
-        self.file.close()
+    def _sql(self, statement: str) -> str:
+        return self._file.sql(statement)
 
 
 def _insert_rows(connection: Statements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()) -> int:
@@ -589,11 +552,3 @@ def _insert_rows(connection: Statements, one: str, many: str | None, rows: Seque
 
 def _ack_token(settlement: Settlement) -> str | None:
     return settlement.lease.owner_token if isinstance(settlement, Ack) else None
-
-
-def _take(settled: set[int], seq: int | str) -> bool:
-    """Whether this one is settled now; a second settlement of the same lease is a repetition."""
-    if seq in settled:
-        settled.remove(int(seq))
-        return True
-    return False

@@ -1,23 +1,31 @@
-"""Reading and operating the embedded engine: what people and pruning ask of the file that `sqlite.py` writes."""
+"""Reading and operating: what people and pruning ask of the file that `jobs.py` writes."""
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Final
 
-from holdfast.clock import Clock, from_us, span_us, to_us
+from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, check_purge, has_expired
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.tables.retention import Outdated, Retention
+from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
+    BLOCKED,
     CANCELLED,
     CODES,
     COMPLETED,
     DEAD,
+    FAILED,
+    FORGOTTEN,
+    PROCESSING,
     PRUNE_BATCH,
     STATES,
+    WAITING,
+    conditions,
     history,
+    is_by_finish,
     not_replayed,
     page,
     view,
@@ -28,12 +36,12 @@ from holdfast.values import (
     JobHistory,
     JobState,
     Page,
-    QueuePause,
     ReplayAnswer,
 )
 
-FORGET: Final = """
-    UPDATE holdfast_jobs SET state = 7, finished_at = :until, digest = :digest, last_error = NULL WHERE seq = :seq"""
+FORGET: Final = f"""
+    UPDATE holdfast_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
+    WHERE seq = :seq"""
 
 DELETE_MESSAGE: Final = "DELETE FROM holdfast_messages WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT value FROM json_each(?))"
@@ -41,44 +49,51 @@ DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN (SELECT val
 DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
 
-FINISHED_BEFORE: Final = """
+FINISHED_BEFORE: Final = f"""
     SELECT seq, finished_at FROM holdfast_jobs
-    WHERE state >= 4 AND state = :state AND finished_at <= :before AND (:queue IS NULL OR queue = :queue)
+    WHERE state >= {COMPLETED} AND state = :state AND finished_at <= :before AND (:queue IS NULL OR queue = :queue)
     ORDER BY finished_at LIMIT :limit"""
 
 MESSAGE: Final = "SELECT wire FROM holdfast_messages WHERE seq = ?"
 
-OLD_TOMBSTONES: Final = """
-    SELECT seq FROM holdfast_jobs WHERE state >= 4 AND state = 7 AND finished_at <= ? ORDER BY finished_at LIMIT ?"""
+OLD_TOMBSTONES: Final = f"""
+    SELECT seq FROM holdfast_jobs WHERE state >= {COMPLETED} AND state = {FORGOTTEN} AND finished_at <= ?
+    ORDER BY finished_at LIMIT ?"""
 
-COUNT_WAITING: Final = """
-    SELECT queue, count(*), count(*) FILTER (WHERE state = 0 AND due_at > :now), count(*) FILTER (WHERE state = 1)
-    FROM holdfast_jobs WHERE state <= 1 GROUP BY queue"""
-COUNT_WAITING_IN: Final = """
-    SELECT queue, count(*), count(*) FILTER (WHERE state = 0 AND due_at > :now), count(*) FILTER (WHERE state = 1)
-    FROM holdfast_jobs WHERE state <= 1 AND queue = :queue GROUP BY queue"""
-COUNT_LEASED: Final = """
-    SELECT queue, count(*) FROM holdfast_jobs WHERE state = 2 AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
+COUNT_WAITING: Final = f"""
+    SELECT queue, count(*), count(*) FILTER (WHERE state = {WAITING} AND due_at > :now),
+           count(*) FILTER (WHERE state = {FAILED})
+    FROM holdfast_jobs WHERE state <= {FAILED} GROUP BY queue"""
+COUNT_WAITING_IN: Final = f"""
+    SELECT queue, count(*), count(*) FILTER (WHERE state = {WAITING} AND due_at > :now),
+           count(*) FILTER (WHERE state = {FAILED})
+    FROM holdfast_jobs WHERE state <= {FAILED} AND queue = :queue GROUP BY queue"""
+COUNT_LEASED: Final = f"""
+    SELECT queue, count(*) FROM holdfast_jobs
+    WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
 # From one queue to the next, and the number of each: entries of an index are counted faster than they are grouped.
-COUNT_FINISHED: Final = """
+COUNT_FINISHED: Final = f"""
     WITH RECURSIVE ended (queue) AS (
-        SELECT min(queue) FROM holdfast_jobs WHERE state >= 4 AND state = :state
+        SELECT min(queue) FROM holdfast_jobs WHERE state >= {COMPLETED} AND state = :state
         UNION ALL
-        SELECT (SELECT min(queue) FROM holdfast_jobs WHERE state >= 4 AND state = :state AND queue > ended.queue)
+        SELECT (SELECT min(queue) FROM holdfast_jobs
+                WHERE state >= {COMPLETED} AND state = :state AND queue > ended.queue)
         FROM ended WHERE queue IS NOT NULL
     )
-    SELECT queue, (SELECT count(*) FROM holdfast_jobs j WHERE state >= 4 AND state = :state AND j.queue = ended.queue)
+    SELECT queue, (SELECT count(*) FROM holdfast_jobs j
+                   WHERE state >= {COMPLETED} AND state = :state AND j.queue = ended.queue)
     FROM ended WHERE queue IS NOT NULL"""
-COUNT_FINISHED_IN: Final = """
+COUNT_FINISHED_IN: Final = f"""
     SELECT state, count(*) FROM holdfast_jobs
-    WHERE state >= 4 AND state IN (4, 5, 6) AND queue = :queue GROUP BY state"""
+    WHERE state >= {COMPLETED} AND state IN ({COMPLETED}, {DEAD}, {CANCELLED}) AND queue = :queue GROUP BY state"""
 
-VIEW_COLUMNS: Final = """
+VIEW_COLUMNS: Final = f"""
     j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, x''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
     j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error,
     p.done, p.total, p.message, p.at
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
-    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries AND j.state IN (1, 2, 5, 6)"""
+    LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
+        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -86,34 +101,47 @@ ATTEMPTS: Final = """
 
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = ?"
 
-CANCEL_WAITING: Final = """
-    UPDATE holdfast_jobs SET state = 6, cancel_reason = :reason, finished_at = :now
-    WHERE id = :id AND state IN (0, 1, 3)"""
+CANCEL_WAITING: Final = f"""
+    UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, finished_at = :now
+    WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
 # Asking again without a reason does not take the first one back.
-REQUEST_CANCEL: Final = """
+REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
-    WHERE id = :id AND state = 2"""
+    WHERE id = :id AND state = {PROCESSING}"""
 
-MESSAGE_OF: Final = """
+MESSAGE_OF: Final = f"""
     SELECT m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
-    WHERE j.id = ? AND j.state IN (5, 6) AND NOT j.ignore_expiry"""
+    WHERE j.id = ? AND j.state IN ({DEAD}, {CANCELLED}) AND NOT j.ignore_expiry"""
 
-REPLAY: Final = """
+REPLAY: Final = f"""
     UPDATE holdfast_jobs
-    SET state = 0, attempts = 0, crashes = 0, due_at = :now, dead_reason = NULL, cancel_reason = NULL,
+    SET state = {WAITING}, attempts = 0, crashes = 0, due_at = :now, dead_reason = NULL, cancel_reason = NULL,
         finished_at = NULL, expired = 0, ignore_expiry = ignore_expiry OR :ignore_expiry
-    WHERE id = :id AND state IN (5, 6) AND (NOT expired OR :ignore_expiry)"""
+    WHERE id = :id AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR :ignore_expiry)"""
 
 
-class SqliteInspector(Retention):
-    """The reading side of `SqliteBackend`."""
+CONDITIONS: Final = {
+    "queue": "j.queue = :queue",
+    "job": "j.job = :job",
+    "ids": "j.id IN (SELECT value FROM json_each(:ids))",
+    "dead_reason": "j.dead_reason = :dead_reason",
+    "accepted_from": "j.accepted_at >= :accepted_from",
+    "accepted_before": "j.accepted_at < :accepted_before",
+    "finished_from": "j.finished_at >= :finished_from",
+    "finished_before": "j.finished_at < :finished_before",
+}
 
-    file: SqliteFile
-    clock: Clock
-    _sql: Callable[[str], str]
+
+class SqliteRecords(Records):
+    """The records in an SQLite file."""
+
+    def __init__(self, file: SqliteFile, policy: LeasePolicy, clock: Clock) -> None:
+        self._file = file
+        self._policy = policy
+        self._clock = clock
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        query = {"queue": queue, "now": self.clock.now_us()}
+        query = {"queue": queue, "now": self._clock.now_us()}
         numbers: dict[str, dict[JobState, int]] = {}
 
         def add(name: str, state: JobState, number: int) -> None:
@@ -141,15 +169,16 @@ class SqliteInspector(Retention):
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
-        self.file.read(read)
+        self._file.read(read)
         return numbers
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        conditions, query = self._conditions(where)
-        by_finish = bool(where.states) and all(state.is_final for state in where.states)
+        chosen, query = conditions(where, CONDITIONS)
+        query |= {"now": self._clock.now_us(), "ids": json.dumps(where.ids)}
+        by_finish = is_by_finish(where)
         if after is not None:
             finished, seq = (int(part) for part in after.split("."))
-            conditions.append(
+            chosen.append(
                 "(j.finished_at, j.seq) < (:after_finished, :after_seq)" if by_finish else "j.seq < :after_seq"
             )
             query |= {"after_finished": finished, "after_seq": seq}
@@ -157,46 +186,17 @@ class SqliteInspector(Retention):
         # In the index, what has finished is in order within each state: together they would all be read and sorted.
         apart = [(state,) for state in dict.fromkeys(where.states)] if by_finish else [where.states]
         parts = [
-            f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join([_states_condition(states), *conditions])} "
+            f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join([_states_condition(states), *chosen])} "
             f"ORDER BY {newest_first} LIMIT :limit"
             for states in apart
         ]
         text = parts[0] if len(parts) == 1 else _merged(parts)
         query["limit"] = limit + 1
-        rows = self.file.read(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        rows = self._file.read(lambda connection: connection.execute(self._sql(text), query).fetchall())
         return page(rows, query["now"], limit=limit, by_finish=by_finish)
 
-    def _conditions(self, where: JobFilter) -> tuple[list[str], dict[str, Any]]:
-        query: dict[str, Any] = {"now": self.clock.now_us()}
-        conditions: list[str] = []
-        if where.queue is not None:
-            conditions.append("j.queue = :queue")
-            query["queue"] = where.queue
-        if where.job is not None:
-            conditions.append("j.job = :job")
-            query["job"] = where.job
-        if where.ids:
-            conditions.append("j.id IN (SELECT value FROM json_each(:ids))")
-            query["ids"] = json.dumps(where.ids)
-        if where.dead_reason is not None:
-            conditions.append("j.dead_reason = :dead_reason")
-            query["dead_reason"] = where.dead_reason
-        if where.accepted_from is not None:
-            conditions.append("j.accepted_at >= :accepted_from")
-            query["accepted_from"] = to_us(where.accepted_from)
-        if where.accepted_before is not None:
-            conditions.append("j.accepted_at < :accepted_before")
-            query["accepted_before"] = to_us(where.accepted_before)
-        if where.finished_from is not None:
-            conditions.append("j.finished_at >= :finished_from")
-            query["finished_from"] = to_us(where.finished_from)
-        if where.finished_before is not None:
-            conditions.append("j.finished_at < :finished_before")
-            query["finished_before"] = to_us(where.finished_before)
-        return conditions, query
-
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < 7"
+        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < {FORGOTTEN}"
 
         def read(connection: sqlite3.Connection) -> JobHistory | None:
             row = connection.execute(self._sql(text), (job_id,)).fetchone()
@@ -204,9 +204,9 @@ class SqliteInspector(Retention):
                 return None
             outputs = connection.execute(self._sql(OUTPUTS), (row[0],)).fetchall()
             attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
-            return history(view(row, self.clock.now_us()), attempts, outputs)
+            return history(view(row, self._clock.now_us()), attempts, outputs)
 
-        return self.file.read(read)
+        return self._file.read(read)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
@@ -217,7 +217,7 @@ class SqliteInspector(Retention):
                 return CancelAnswer.REQUESTED
             return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
 
-        return self.file.write(change)
+        return self._file.write(change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         def change(connection: sqlite3.Connection, now: int) -> ReplayAnswer:
@@ -229,7 +229,7 @@ class SqliteInspector(Retention):
                 return ReplayAnswer.REPLAYED
             return not_replayed(self._state(connection, job_id))
 
-        return self.file.write(change)
+        return self._file.write(change)
 
     def _state(self, connection: sqlite3.Connection, job_id: str) -> JobState | None:
         row = connection.execute(self._sql("SELECT state FROM holdfast_jobs WHERE id = ?"), (job_id,)).fetchone()
@@ -246,29 +246,15 @@ class SqliteInspector(Retention):
             self._leave_tombstones(connection, [(row[0], now + span_us(TOMBSTONE_S))])
             return True
 
-        return self.file.write(change)
+        return self._file.write(change)
 
-    def pause(self, queue: str, reason: str = "") -> None:
-        statement = self._sql("INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)")
-        self.file.write(lambda connection, now: connection.execute(statement, (queue, reason, now)))
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        return purge(self._forget_some, states, queue, older_than)
 
-    def resume(self, queue: str) -> bool:
-        statement = self._sql("DELETE FROM holdfast_pauses WHERE queue = ?")
-        return self.file.write(lambda connection, _: connection.execute(statement, (queue,)).rowcount) == 1
-
-    def pauses(self) -> Sequence[QueuePause]:
-        query = self._sql("SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue")
-        rows = self.file.read(lambda connection: connection.execute(query).fetchall())
-        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
-
-    def facts(self, kind: str) -> frozenset[str]:
-        query = self._sql("SELECT fact FROM holdfast_facts WHERE kind = ?")
-        return frozenset(fact for (fact,) in self.file.read(lambda connection: connection.execute(query, (kind,))))
-
-    def add_facts(self, kind: str, facts: Iterable[str]) -> None:
-        rows = [(kind, fact) for fact in facts]
-        statement = self._sql("INSERT OR IGNORE INTO holdfast_facts (kind, fact) VALUES (?, ?)")
-        self.file.write(lambda connection, _: connection.executemany(statement, rows))
+    def prune(self) -> int:
+        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
 
     def _forget_some(self, outdated: Outdated) -> int:
         def forget(connection: sqlite3.Connection, now: int) -> int:
@@ -284,7 +270,7 @@ class SqliteInspector(Retention):
             self._delete(connection, rest)
             return len(found)
 
-        return self.file.write(forget)
+        return self._file.write(forget)
 
     def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
@@ -307,9 +293,12 @@ class SqliteInspector(Retention):
             return len(old)
 
         # Looked for first: whoever only reads keeps nobody from writing.
-        now = self.clock.now_us()
-        any_old = self.file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
-        return self.file.write(drop) if any_old else 0
+        now = self._clock.now_us()
+        any_old = self._file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
+        return self._file.write(drop) if any_old else 0
+
+    def _sql(self, statement: str) -> str:
+        return self._file.sql(statement)
 
 
 def _merged(parts: Sequence[str]) -> str:

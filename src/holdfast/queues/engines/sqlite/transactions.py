@@ -9,6 +9,7 @@ from holdfast.clock import Clock
 from holdfast.errors import LeaseLost, TransactionRefused
 from holdfast.queues.contract import EngineTransaction
 from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.tables.rows import PROCESSING
 from holdfast.queues.engines.tables.transactions import (
     driver_connection,
     ended_by_handler,
@@ -16,13 +17,13 @@ from holdfast.queues.engines.tables.transactions import (
     not_begun,
     refused,
 )
-from holdfast.values import Ack, AttemptRecord, Settlement
+from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
 
 BEGIN_A_WRITE: Final = "DELETE FROM holdfast_jobs WHERE 0"
 
-HELD_BY_RUN: Final = """
+HELD_BY_RUN: Final = f"""
     SELECT seq, owner_token, queue FROM holdfast_jobs
-    WHERE id = ? AND deliveries = ? AND state = 2 AND lease_until > ?"""
+    WHERE id = ? AND deliveries = ? AND state = {PROCESSING} AND lease_until > ?"""
 
 
 class Statements(Protocol):
@@ -108,13 +109,16 @@ class SqliteTransaction(EngineTransaction):
         seq, token, queue = row
         self._lease = lease_of_run(job_id, queue, seq, token.hex(), delivery)
 
-    def complete(self, record: AttemptRecord) -> None:
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
         connection, lease = self.connection, self._lease
+        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
         try:
             if not connection.in_transaction:
                 raise ended_by_handler(lease.id)
             connection.row_factory = None
-            [is_held] = self._settle(connection, [Ack(lease=lease, record=record)], self._clock.now_us())
+            [is_held] = self._settle(connection, [ack], self._clock.now_us())
             if is_held:
                 self._file.commit(connection)
         finally:

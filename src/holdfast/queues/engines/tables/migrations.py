@@ -3,10 +3,12 @@
 What `holdfast migrate` executes and what `holdfast migrate --sql` prints is the same text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 
 from msgspec import Struct
+
+from holdfast.errors import BackendError, SchemaTooNew
 
 
 class Migration(Struct, frozen=True, kw_only=True):
@@ -26,3 +28,19 @@ def read_migrations(engine: str, *, record: str, named: Callable[[str], str]) ->
         sql = f"{script}\n\n{record.replace(':number', str(int(number)))}\n"
         steps.append(Migration(number=int(number), name=name, sql=named(sql)))
     return tuple(sorted(steps, key=lambda step: step.number))
+
+
+def known_version(version: int, steps: Sequence[Migration], place: object) -> int:
+    """The version of a schema, unless it is newer than what this program knows."""
+    if version > (newest := steps[-1].number):
+        raise SchemaTooNew(
+            f"{place} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
+            "upgrade Holdfast here"
+        )
+    return version
+
+
+def check_current(version: int, steps: Sequence[Migration], place: object) -> None:
+    """Refuse a schema that is older or newer than this program."""
+    if known_version(version, steps, place) < (newest := steps[-1].number):
+        raise BackendError(f"{place} has schema {version}, this program needs {newest}: run  holdfast migrate")

@@ -1,18 +1,18 @@
 """What engines that keep records in tables have in common: stored states, and rows made into values and back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-import msgspec
-
 from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
-from holdfast.queues.contract import effect_of, history_of, kept_output, kept_progress, view_of, worker_state
+from holdfast.queues.contract import Crashes, effect_of, history_of, kept_output, kept_progress, view_of
 from holdfast.values import (
     AttemptRecord,
     AttemptView,
     DeadReason,
     ErrorInfo,
     JobEnvelope,
+    JobFilter,
     JobHistory,
     JobLease,
     JobState,
@@ -24,9 +24,6 @@ from holdfast.values import (
     Progress,
     ReplayAnswer,
     Settlement,
-    StopOrder,
-    WorkerReport,
-    WorkerView,
 )
 
 Row: TypeAlias = tuple[Any, ...]
@@ -46,8 +43,6 @@ STATES: Final = {
     CANCELLED: JobState.CANCELLED,
 }
 CODES: Final = {state: code for code, state in STATES.items()}
-
-_report = msgspec.json.Decoder(WorkerReport)
 
 
 def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
@@ -119,6 +114,42 @@ def end_row(settlement: Settlement) -> Row:
     lease, record = settlement.lease, settlement.record
     head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
     return (*head, *[None] * 9) if record is None else head + told(record)
+
+
+def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
+    """What the statements need that end a delivery, or give its job back."""
+    lease, record, effect = settlement.lease, settlement.record, effect_of(settlement)
+    return {
+        **_claim_of(lease),
+        "state": CODES[effect.state],
+        "attempt": int(effect.adds_attempt),
+        "error": record.error.line if record and record.error else None,
+        "crash": effect.crashes is Crashes.ADD,
+        "keeps_crashes": effect.crashes is Crashes.KEEP,
+        "crash_limit": crash_limit,
+        "delay": span_us(effect.delay),
+        "dead_reason": effect.dead_reason,
+        "cancel_reason": effect.cancel_reason,
+        "expired": effect.expired,
+    }
+
+
+def conditions(where: JobFilter, spelled: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
+    """The conditions of a search, as an engine spells each of them, and what they ask for."""
+    chosen: list[str] = []
+    query: dict[str, Any] = {}
+    for name, condition in spelled.items():
+        value = getattr(where, name)
+        if value is None or value == ():
+            continue
+        chosen.append(condition)
+        query[name] = to_us(value) if isinstance(value, datetime) else value
+    return chosen, query
+
+
+def is_by_finish(where: JobFilter) -> bool:
+    """Whether a search is ordered by when jobs finished: all states it asks for are final."""
+    return bool(where.states) and all(state.is_final for state in where.states)
 
 
 def progress_report(lease: JobLease, progress: Progress) -> dict[str, Any]:
@@ -218,33 +249,3 @@ def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row]) -> Jo
     """A job with its attempts, and what deliveries have printed, of rows: delivery, start, text."""
     live = {delivery: LiveOutput(text=text, start=start) for delivery, start, text in outputs}
     return history_of(job, map(attempt, attempts), live)
-
-
-def order(stored: str | None) -> StopOrder | None:
-    """The order given to a worker, if this version of Holdfast knows it."""
-    return StopOrder(stored) if stored in list(StopOrder) else None
-
-
-def workers(rows: Sequence[Row], now: int) -> list[WorkerView]:
-    """The workers of rows (report, when it was heard, order), the oldest first.
-
-    A report that a newer version of Holdfast wrote in a way this one cannot read is left out.
-    """
-    views = [
-        WorkerView(
-            report=report,
-            state=worker_state(report, heard_us, now),
-            heard_at=from_us(heard_us),
-            order=order(stored),
-        )
-        for encoded, heard_us, stored in rows
-        if (report := _decoded(encoded)) is not None
-    ]
-    return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
-
-
-def _decoded(encoded: str) -> WorkerReport | None:
-    try:
-        return _report.decode(encoded)
-    except msgspec.MsgspecError:
-        return None

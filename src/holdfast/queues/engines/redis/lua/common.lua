@@ -27,6 +27,13 @@
 --   stones                      zset: ids of forgotten jobs, by when they become free
 --   wake:<queue>                list: a hint that the queue has work, never more than one, and never the work itself
 --
+-- What processes share:
+--
+--   cells:<kind>                hash: the cells of a kind by key; dropped and expired ones stay until they are swept
+--   keys:<kind>                 zset, every score 0: the keys of these cells, in the order of their bytes
+--   expiries                    zset: kind, space and key of cells that expire, by when they may be swept
+--   buckets                     zset: token buckets, by when they are full
+--
 -- What a server does for each command and each of its words is most of what a job costs. So a claim and an
 -- acknowledgement write one field of each job, and what is alike for all of a batch is written once.
 local base = KEYS[1]

@@ -1,6 +1,7 @@
 -- Settlements. A held lease is what its job's record says: this claim, processing, not ended. How each delivery ended
 -- stands in the record: in `state` if it was acknowledged, else as `end:<delivery>`: the claim (16 bytes), the verdict
 -- (one letter), outcome, start and end.
+local REFUSED, APPLIED, REPEATED = '0', '1', '2'
 
 -- Whether this delivery ended like this before; `ended` begins with the claim and the verdict.
 local function was_settled(id, delivery, ended)
@@ -45,9 +46,9 @@ local function acknowledge(at, answers)
         tell(id, delivery, told[number])
       end
       leaving[#leaving + 1] = id
-      answers[#answers + 1] = '1'
+      answers[#answers + 1] = APPLIED
     else
-      answers[#answers + 1] = was_settled(id, delivery, token .. 'a') and '1' or '0'
+      answers[#answers + 1] = was_settled(id, delivery, token .. 'a') and REPEATED or REFUSED
     end
   end
   if #leaving > 0 then
@@ -64,7 +65,7 @@ local function settle_one(at, crash_limit)
   local record = call('HMGET', job, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
   local queue, priority, request = record[2], record[3], record[6]
   if not held_until(token, record[1], delivery) then
-    return was_settled(id, delivery, ended)
+    return was_settled(id, delivery, ended) and REPEATED or REFUSED
   end
   local crashes = crashing == 'reset' and 0 or (record[5] or 0) + (crashing == 'add' and 1 or 0)
   local changes = { 'attempts', (record[4] or 0) + adds_attempt, 'crashes', crashes, 'end:' .. delivery, ended }
@@ -78,7 +79,7 @@ local function settle_one(at, crash_limit)
   if not FINISHED[state] then
     local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)
     give_back(id, queue, priority, state, delivery, now + delay, changes, request, is_crash_loop)
-    return true
+    return APPLIED
   end
   if request then
     call('HDEL', job, 'cancel_request')
@@ -90,17 +91,18 @@ local function settle_one(at, crash_limit)
     changes[#changes + 1], changes[#changes + 2] = 'expired', expired
   end
   move(id, queue, priority, state, delivery, now, changes)
-  return true
+  return APPLIED
 end
 
--- ARGV from `at` on: `acks` and the words of these; or `one` and the twelve words of any other settlement.
+-- ARGV from `at` on: `acks` and the words of these; or `one` and the twelve words of any other settlement. Answers a
+-- digit for each: refused, applied now, or repeated.
 local function settle(at, crash_limit)
   local answers = {}
   while at <= #ARGV do
     if ARGV[at] == 'acks' then
       at = at + 1 + acknowledge(at + 1, answers)
     else
-      answers[#answers + 1] = settle_one(at + 1, crash_limit) and '1' or '0'
+      answers[#answers + 1] = settle_one(at + 1, crash_limit)
       at = at + 13
     end
   end

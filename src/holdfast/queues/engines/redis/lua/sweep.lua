@@ -1,11 +1,11 @@
--- Free ids that were known long enough, and forget lost workers. ARGV: how many ids, how long a worker stays lost.
-local old = call('ZRANGEBYSCORE', base .. 'stones', '-inf', now, 'LIMIT', 0, ARGV[1])
-for _, id in ipairs(old) do
-  call('UNLINK', base .. 'job:' .. id)
-  call('ZREM', base .. 'stones', id)
+-- Delete expired cells and full buckets. ARGV: how many of each. Answers how many it were.
+local cells = call('ZRANGEBYSCORE', base .. 'expiries', '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, name in ipairs(cells) do
+  local kind, key = string.match(name, '^(%S+) (.*)$')
+  call('HDEL', base .. 'cells:' .. kind, key)
+  call('ZREM', base .. 'keys:' .. kind, key)
 end
-for _, worker in ipairs(call('ZRANGEBYSCORE', base .. 'workers', '-inf', now - ARGV[2])) do
-  call('UNLINK', base .. 'worker:' .. worker)
-  call('ZREM', base .. 'workers', worker)
-end
-return #old
+many('ZREM', base .. 'expiries', cells)
+local full = call('ZRANGEBYSCORE', base .. 'buckets', '-inf', now, 'LIMIT', 0, ARGV[1])
+many('ZREM', base .. 'buckets', full)
+return #cells + #full

@@ -1,6 +1,7 @@
 """No change may do more work than the table says: statements, round trips, bytes, system calls, calls, allocations."""
 
 import os
+import sqlite3
 
 import pytest
 
@@ -13,6 +14,9 @@ IS_UPDATE = os.environ.get(UPDATE_VARIABLE) == "1"
 # For whole batches. Failures and results have more to store, and may take a statement for each job.
 BATCHED = ("enqueue", "exchange", "renew", "lease_states")
 SHARED_BY_A_BATCH = ("statements", "round_trips", "commits")
+# How SQLite lays out its pages is its own affair: these are compared with the version that the table was counted with.
+SQLITE_OF_THE_TABLE = (3, 40)
+KINDS_OF_SQLITE = {"pages_written", "reads", "writes"}
 # One statement for a hundred rows, in two tables.
 MOST_PER_JOB = 0.02
 
@@ -25,10 +29,11 @@ def test_each_operation_does_as_much_work_as_the_table_says(engine: str) -> None
     if IS_UPDATE:
         save(table | {engine: counted})
         return
-    changes = differences(table.get(engine, {}), counted)
+    is_other_sqlite = engine == "sqlite" and sqlite3.sqlite_version_info[:2] != SQLITE_OF_THE_TABLE
+    changes = differences(table.get(engine, {}), counted, apart_from=KINDS_OF_SQLITE if is_other_sqlite else ())
     assert not changes, "\n".join(
         [
-            f"the work on {engine} differs from tests/work/counted_work.toml (batches of {SIZES} jobs):",
+            f"the work on {engine} differs from tests/counts/counted_work.toml (batches of {SIZES} jobs):",
             *changes,
             f"if that is meant, rewrite the table and commit it with the change:  {UPDATE}",
         ]

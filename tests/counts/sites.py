@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clock import Clock, ManualClock
+from holdfast.clock import MICROSECONDS, Clock, ManualClock
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
@@ -53,6 +53,10 @@ class WatchedClock:
 
     def sleep(self, seconds: float) -> None:
         self._clock.sleep(seconds)
+
+    def advance_to_a_whole_second(self) -> None:
+        """A fraction of a second is written into messages, and would make them longer."""
+        self._clock.advance(1 - self._clock.now_us() % MICROSECONDS / MICROSECONDS)
 
     def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
         self.waits += 1

@@ -33,6 +33,7 @@ def _row_of(site: Site, operation: Operation) -> Row:
         queues = _queues(operation, size)
         with site.engine() as engine:
             operation.prepare(engine, next(queues), size)()  # so that statements and connections are prepared
+            site.clock.advance_to_a_whole_second()
             counts.append(_counted(site, operation.prepare(engine, next(queues), size)))
         if operation.sizes == ONCE:
             continue

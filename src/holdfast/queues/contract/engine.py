@@ -1,0 +1,225 @@
+"""`Engine`: jobs, records and shared state, composed; the readable verbs and what concerns the engine as a whole.
+
+An engine *has* its parts, so that one whose messages travel elsewhere can borrow the records and the state of another.
+The verbs of jobs and records are here as well: most callers need no more than the engine.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.definition import JobDefinition
+from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token, new_session
+from holdfast.queues.contract.records import Records
+from holdfast.queues.contract.state import PAGE, SharedState
+from holdfast.queues.envelope import EnvelopeFactory
+from holdfast.values import (
+    Abandon,
+    Accepted,
+    Ack,
+    AttemptRecord,
+    CancelAnswer,
+    DeadReason,
+    JobEnvelope,
+    JobFilter,
+    JobHistory,
+    JobLease,
+    JobState,
+    LeaseState,
+    LiveOutput,
+    Nack,
+    Page,
+    Progress,
+    QueuePause,
+    Release,
+    ReplayAnswer,
+    Settlement,
+    Write,
+)
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do. Asking for what it cannot is `NotSupported`, never a silent downgrade."""
+
+    durable: bool
+    shared: bool
+    transactional_enqueue: bool
+    wakes_up: bool
+    max_wire_bytes: int
+    delay_resolution_s: float
+
+
+class EngineInfo(Struct, frozen=True, kw_only=True):
+    """What an engine says of itself. A schema of 0 is not there yet; None means that there is none to be had.
+
+    `clock_us` is the clock of a server when it was asked; an engine in this process goes by this host's.
+    """
+
+    server: str
+    names: str = ""
+    schema: int | None = None
+    known_schema: int | None = None
+    settings: Mapping[str, str]
+    survives: str
+    clock_us: int | None = None
+
+
+class Engine(ABC):
+    """A record engine: it moves jobs, stores the whole record of each, and holds what workers share."""
+
+    capabilities: Capabilities
+
+    def __init__(self, envelopes: EnvelopeFactory, *, jobs: Jobs, records: Records, state: SharedState) -> None:
+        self.envelopes = envelopes
+        self.jobs = jobs
+        self.records = records
+        self.state = state
+        self.policy = jobs.policy
+        self.clock = jobs.clock
+
+    # The engine as a whole.
+
+    def tidy(self) -> None:  # noqa: B027 - most servers look after their own files
+        """Do maintenance on the engine's own files, such as a checkpoint; without effect on any job."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Return, or raise the reason: the engine is unavailable, or its schema is not the one this program knows."""
+
+    @abstractmethod
+    def describe(self) -> EngineInfo:
+        """What the engine is, how it is set up, and what an accepted job survives there; nothing is created."""
+
+    @abstractmethod
+    def create_schema(self) -> None:
+        """Prepare the engine, or bring it up to date; safe from many processes at once."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection. Leases stay as they are."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # One message at a time.
+
+    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
+        """Store one job of this definition and return its id."""
+        return self.accept([self.envelopes.make(definition, id=id)], tx)[0].id
+
+    def fetch(self, queue: str) -> JobLease | None:
+        """Lease the next job of the queue, or None if none is due."""
+        leases = self.claim(queue, 1, owner_token=new_owner_token(new_session()))
+        return leases[0] if leases else None
+
+    def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:
+        """The job is done."""
+        return self.settle([Ack(lease=lease, record=record)])[0]
+
+    def nack(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
+        """The run failed: one attempt more, and again after the delay."""
+        return self.settle([Nack(lease=lease, delay=delay or 0.0, record=record)])[0]
+
+    def release(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
+        """Release the job; it costs no attempt."""
+        return self.settle([Release(lease=lease, delay=delay or 0.0, record=record)])[0]
+
+    def abandon(self, lease: JobLease, reason: DeadReason, record: AttemptRecord | None = None) -> bool:
+        """Dead-letter the job; nothing is deleted."""
+        return self.settle([Abandon(lease=lease, reason=reason, record=record)])[0]
+
+    def renew(self, lease: JobLease) -> JobLease | None:
+        """Extend the lease and return it. An expired lease is never revived: another worker may hold the job."""
+        fence_at = self.clock.monotonic() + lease.ttl_s
+        if self.renew_many([lease])[0] is LeaseState.LOST:
+            return None
+        return msgspec.structs.replace(lease, fence_at=fence_at)
+
+    # Jobs: see `Jobs`.
+
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        return self.jobs.accept(envelopes, tx, writes=writes)
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        return self.jobs.transaction(job_id, delivery)
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        return self.jobs.claim(queue, limit, owner_token=owner_token, wait=wait)
+
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        self.jobs.wait_for_work(queues, timeout, wake=wake)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return self.jobs.settle(settlements)
+
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        return self.jobs.exchange(settlements, queue, limit, owner_token=owner_token)
+
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self.jobs.renew_many(leases)
+
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        return self.jobs.lease_states(leases)
+
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        return self.jobs.report_progress(reports)
+
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        return self.jobs.report_output(reports)
+
+    def reap_expired(self, queue: str | None = None) -> int:
+        return self.jobs.reap_expired(queue)
+
+    def pause(self, queue: str, reason: str = "") -> None:
+        self.jobs.pause(queue, reason)
+
+    def resume(self, queue: str) -> bool:
+        return self.jobs.resume(queue)
+
+    def pauses(self) -> Sequence[QueuePause]:
+        return self.jobs.pauses()
+
+    # Records: see `Records`.
+
+    def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
+        return self.records.counts(queue)
+
+    def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
+        return self.records.find(where, limit=limit, after=after)
+
+    def dead_letters(self, *, queue: str | None = None, limit: int = 50, after: str | None = None) -> Page:
+        return self.records.dead_letters(queue=queue, limit=limit, after=after)
+
+    def get(self, job_id: str) -> JobHistory | None:
+        return self.records.get(job_id)
+
+    def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
+        return self.records.cancel(job_id, reason)
+
+    def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
+        return self.records.replay(job_id, ignore_expiry=ignore_expiry)
+
+    def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
+        return self.records.discard(job_id, states=states)
+
+    def purge(
+        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
+    ) -> int:
+        return self.records.purge(states, queue=queue, older_than=older_than)
+
+    def prune(self) -> int:
+        """Delete records that were retained long enough, and sweep shared state; how many jobs were deleted."""
+        while self.state.sweep() >= PAGE:
+            pass
+        return self.records.prune()

@@ -1,0 +1,288 @@
+"""What moves jobs: the verbs of a worker and of callers that enqueue, each over a batch, under leases.
+
+Every change to a leased job is one conditional write on its id, its claim and the end of its lease. What a settlement
+changes is the same on every engine: `effect_of`. `holdfast.testing.conformance` states the laws as tests.
+"""
+
+import math
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from holdfast.clock import Clock, from_us
+from holdfast.errors import NotSupported
+from holdfast.values import (
+    Abandon,
+    Accepted,
+    Ack,
+    AttemptRecord,
+    Cancel,
+    DeadReason,
+    ErrorInfo,
+    JobEnvelope,
+    JobLease,
+    JobState,
+    LeaseState,
+    LiveOutput,
+    Nack,
+    Outcome,
+    Progress,
+    QueuePause,
+    Release,
+    Settlement,
+    Write,
+)
+
+K = TypeVar("K")
+
+DEFAULT_LEASE_S = 60.0
+DEFAULT_CRASH_LIMIT = 3
+DEFAULT_RETAIN_COMPLETED_S = 86_400.0
+MAX_PROGRESS_MESSAGE_BYTES = 1024
+LIVE_OUTPUT_BYTES = 16 * 1024
+
+
+class LeasePolicy(Struct, frozen=True, kw_only=True):
+    """The engine's own settings: how long a lease lasts, how many crashes end a job, how long records are kept."""
+
+    lease_s: float = DEFAULT_LEASE_S
+    crash_limit: int = DEFAULT_CRASH_LIMIT
+    retain_completed_s: float = DEFAULT_RETAIN_COMPLETED_S
+    retain_dead_s: float | None = None
+
+
+DEFAULT_POLICY = LeasePolicy()
+
+
+class Crashes(Enum):
+    """What a settlement does to the count of consecutive deliveries without a verdict."""
+
+    RESET = 0
+    KEEP = 1
+    ADD = 2
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """What a settlement changes, the same on every engine. A release is `PENDING`; its delay makes it scheduled."""
+
+    state: JobState
+    verdict: str
+    delay: float = 0.0
+    adds_attempt: bool = False
+    crashes: Crashes = Crashes.RESET
+    dead_reason: DeadReason | None = None
+    cancel_reason: str | None = None
+    expired: bool = False
+
+
+EFFECT_OF_ACK = Effect(state=JobState.COMPLETED, verdict="ack")
+
+
+def effect_of(settlement: Settlement) -> Effect:
+    """The change a settlement asks for: the table of ends, as a pure function."""
+    match settlement:
+        case Ack():
+            return EFFECT_OF_ACK
+        case Nack(delay=delay):
+            return Effect(state=JobState.FAILED, verdict="nack", delay=delay, adds_attempt=True)
+        case Release(delay=delay, crashed=crashed, unstarted=unstarted):
+            return Effect(
+                state=JobState.PENDING,
+                verdict="release",
+                delay=delay,
+                crashes=Crashes.ADD if crashed else Crashes.KEEP if unstarted else Crashes.RESET,
+            )
+        case Abandon(reason=reason):
+            return Effect(
+                state=JobState.DEAD,
+                verdict="abandon",
+                adds_attempt=reason.follows_a_run,
+                crashes=Crashes.RESET if reason.follows_a_run else Crashes.KEEP,
+                dead_reason=reason,
+            )
+        case Cancel(reason=reason, expired=expired):
+            return Effect(
+                state=JobState.CANCELLED,
+                verdict="cancel",
+                crashes=Crashes.KEEP if expired else Crashes.RESET,
+                cancel_reason="expired" if expired else reason,
+                expired=expired,
+            )
+
+
+def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
+    """The record the engine itself writes of a delivery that ended without a verdict."""
+    return AttemptRecord(
+        outcome=Outcome.CRASHED,
+        started_us=claimed_us,
+        ended_us=max(claimed_us, now_us),
+        error=ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict"),
+    )
+
+
+def kept_progress(progress: Progress, now_us: int) -> Progress:
+    """What an engine keeps of a report, so that no handler's report can spoil those of others in the same write."""
+    message = progress.message.encode("utf-8", "replace")[:MAX_PROGRESS_MESSAGE_BYTES].decode("utf-8", "ignore")
+    done = float(progress.done) if math.isfinite(progress.done) else 0.0
+    total = None if progress.total is None or not math.isfinite(progress.total) else float(progress.total)
+    return Progress(done=done, total=total, message=message, at=from_us(now_us))
+
+
+def kept_output(output: LiveOutput) -> LiveOutput:
+    """What an engine keeps of a running attempt's output: its end, in characters that every engine can store."""
+    data = output.text.replace("\0", "\ufffd").encode("utf-8", "replace")
+    text = data[-LIVE_OUTPUT_BYTES:].decode("utf-8", "ignore")
+    return LiveOutput(text=text, start=output.start + len(data) - len(text.encode()))
+
+
+def with_extras(settlements: Sequence[Settlement]) -> list[Settlement]:
+    """Those that carry writes or enqueues, which are few. Their writes carry no condition: a verdict is not one."""
+    carriers = [one for one in settlements if one.writes or one.enqueues]
+    for one in carriers:
+        if any(write.if_version is not None for write in one.writes):
+            raise ValueError(f"job '{one.lease.id}': the writes of a settlement carry no if_version")
+    return carriers
+
+
+def take_once(remaining: set[K], one: K) -> bool:
+    """Whether it is among these, and remove it: a second one of the same is a repetition."""
+    if one in remaining:
+        remaining.remove(one)
+        return True
+    return False
+
+
+def new_session() -> bytes:
+    """64 random bits that all claims of one worker have in common."""
+    return secrets.token_bytes(8)
+
+
+def new_owner_token(session: bytes) -> str:
+    """The token of one claim: the session of the worker, then 64 random bits of this claim."""
+    return (session + secrets.token_bytes(8)).hex()
+
+
+class EngineTransaction(ABC):
+    """A transaction of the engine's own database that ends with its job: the handler's writes, then the verdict.
+
+    It is open, and one of `complete` and `roll_back` has to be called, once.
+    """
+
+    connection: Any
+    """The driver's connection, inside of the transaction; whoever gets it neither commits nor rolls back."""
+
+    @abstractmethod
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
+        """Acknowledge the job with these writes and jobs as the last step and commit; `LeaseLost` if this delivery no
+        longer holds the job, and then nothing of the transaction was committed.
+        """
+
+    @abstractmethod
+    def roll_back(self) -> None:
+        """Keep nothing of it."""
+
+
+class Jobs(ABC):
+    """Moves jobs. An engine implements the primitives; `policy` and `clock` are the engine's."""
+
+    def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
+        self.policy = policy
+        self.clock = clock
+
+    @abstractmethod
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        """Store all of these jobs and apply all writes, or nothing: an id taken by other content refuses the whole call
+        (`IdConflict`), and so does a write whose condition fails (`StateConflict`).
+
+        With `tx`, a connection to the engine's own database, they are stored if that transaction commits, and seen by
+        others once it has; what the driver raises is raised as it is.
+        """
+
+    def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
+        """Begin a transaction that ends with this delivery of the job; `LeaseLost` if it no longer holds the job."""
+        raise NotSupported("this engine has no transactions a handler could write in; use SQLite, PostgreSQL or MySQL")
+
+    def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
+        """Lease up to `limit` due jobs, best first, waiting up to `wait` seconds for the first one.
+
+        Repeated with the same token, it returns what that token already holds. A job that was delivered without a
+        verdict before comes alone.
+        """
+        give_up_at = self.clock.monotonic() + wait
+        while True:
+            leases = self.claim_now(queue, limit, owner_token) if limit > 0 else []
+            left = give_up_at - self.clock.monotonic()
+            if leases or left <= 0 or limit <= 0:
+                return leases
+            self.wait_for_work([queue], left)
+
+    @abstractmethod
+    def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
+        """Lease what is due now, without waiting."""
+
+    @abstractmethod
+    def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
+        """Return when a job of these queues may be due, when `wake` is readable, or after `timeout` seconds.
+
+        Only a hint, which may come without reason: `claim` decides what is due. What was committed after the last poll
+        of this thread is noticed.
+        """
+
+    @abstractmethod
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """Apply each settlement whose lease still holds, with its writes and its enqueues; False means that the lease
+        no longer held and nothing changed.
+
+        Repeating a settlement that was applied answers True and changes nothing. If one of them cannot be written, the
+        call raises and changes nothing; the others can be settled without it.
+        """
+
+    @abstractmethod
+    def exchange(
+        self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
+    ) -> tuple[list[bool], list[JobLease]]:
+        """Settle one batch and claim the next in one transaction or round trip."""
+
+    @abstractmethod
+    def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """Extend each lease that still holds to its full length, counted from now."""
+
+    @abstractmethod
+    def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
+        """Whether each lease still holds, without extending it; a cheap read."""
+
+    @abstractmethod
+    def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
+        """Store the progress of each job, the latest report only; False means that the lease no longer held."""
+
+    @abstractmethod
+    def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
+        """Store the latest output of each running job; False means that the lease no longer held.
+
+        It is shown while the job runs, and afterwards if the record of the attempt has no output itself: above all, if
+        the delivery ended without a verdict.
+        """
+
+    @abstractmethod
+    def reap_expired(self, queue: str | None = None) -> int:
+        """Requeue jobs whose lease has expired. Each such delivery counts as a crash; at the limit the job is dead."""
+
+    @abstractmethod
+    def pause(self, queue: str, reason: str = "") -> None:
+        """Claim nothing more from the queue; what is running goes on."""
+
+    @abstractmethod
+    def resume(self, queue: str) -> bool:
+        """Claim from the queue again; False if it was not paused."""
+
+    @abstractmethod
+    def pauses(self) -> Sequence[QueuePause]:
+        """The queues that are paused."""

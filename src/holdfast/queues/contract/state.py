@@ -1,0 +1,124 @@
+"""Shared state: small values that all processes of an installation see, written on conditions, by the engine's clock.
+
+Four verbs, each over a batch. An engine implements them once; what coordinates workers (facts, the registry of
+workers, and what is still to come) is plain Python on top, in `holdfast/state/`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from holdfast.clock import MICROSECONDS, span_us
+from holdfast.values import Cell, Drop, Put, Spend, Spent, Write
+
+PAGE: Final = 1000
+
+
+class SharedState(ABC):
+    """Cells and token buckets. The engine's clock decides what has expired and how full a bucket is."""
+
+    @abstractmethod
+    def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
+        """Live cells of a kind in the order of their keys' bytes: those under `keys`, or all whose key is greater
+        than `after`. An expired cell is absent, swept or not.
+        """
+
+    @abstractmethod
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        """Apply all writes, in order, or none of them, and return the new version of each; None: a condition failed.
+
+        A version is one more than the last one of its key or the engine's clock in microseconds, whichever is
+        greater. The version of a `Drop` is the one it leaves behind, 0 if there was nothing to drop.
+        """
+
+    @abstractmethod
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        """Take tokens from buckets, each as far as they are there; of one bucket, in order."""
+
+    @abstractmethod
+    def sweep(self, limit: int = PAGE) -> int:
+        """Delete up to `limit` expired cells and as many full buckets; how many it deleted."""
+
+    def read_all(self, kind: str) -> Iterator[Cell]:
+        """Every live cell of a kind, a page at a time."""
+        after = ""
+        while page := self.read(kind, after=after):
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+
+class StoredCell(NamedTuple):
+    """A cell as engines store it. A dropped one stays until it is swept, so that versions go on growing."""
+
+    value: bytes
+    version: int
+    expires_us: int | None
+
+    def is_live(self, now_us: int) -> bool:
+        return self.expires_us is None or self.expires_us > now_us
+
+
+CellName: TypeAlias = tuple[str, str]
+"""The kind and the key of a cell."""
+
+
+class Applied(NamedTuple):
+    """What a batch of writes comes to: the version each answers, and the cells to store."""
+
+    versions: list[int]
+    cells: dict[CellName, StoredCell]
+
+
+def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell], now_us: int) -> Applied | None:
+    """The outcome of writes to cells that are locked and stored like this; None if a condition fails."""
+    versions: list[int] = []
+    cells: dict[CellName, StoredCell] = {}
+    for write in writes:
+        name = write.kind, write.key
+        known = cells.get(name) or stored.get(name)
+        current = known.version if known is not None and known.is_live(now_us) else 0
+        if write.if_version is not None and write.if_version != current:
+            return None
+        if known is None and isinstance(write, Drop):
+            versions.append(0)
+            continue
+        version = max(known.version + 1, now_us) if known is not None else now_us
+        cells[name] = _stored(write, version, now_us)
+        versions.append(version)
+    return Applied(versions, cells)
+
+
+def _stored(write: Write, version: int, now_us: int) -> StoredCell:
+    match write:
+        case Put(value=value, ttl=ttl):
+            return StoredCell(value, version, None if ttl is None else now_us + span_us(ttl))
+        case Drop():
+            return StoredCell(b"", version, now_us)
+
+
+def cell_of(name: CellName, stored: StoredCell, now_us: int) -> Cell:
+    """A live cell as callers see it."""
+    left = None if stored.expires_us is None else (stored.expires_us - now_us) / MICROSECONDS
+    return Cell(kind=name[0], key=name[1], value=stored.value, version=stored.version, expires_in=left)
+
+
+def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
+    """What a bucket answers that will be full at an instant, and when it will be full afterwards (GCRA).
+
+    An instant in the past means full now. The cost of tokens is rounded up, so that no rate is exceeded.
+    """
+    each_us = MICROSECONDS / spend.per_s
+    depth_us = spend.burst * each_us
+    full_at_us = max(full_at_us, now_us)
+    if spend.reserve or spend.tokens < 0:
+        granted = spend.tokens
+    else:
+        free = math.floor(spend.burst - (full_at_us - now_us) / each_us)
+        granted = max(0, min(spend.tokens, free))
+    after_us = max(now_us, full_at_us + math.ceil(granted * each_us))
+    waits_for = 0 if spend.reserve else each_us
+    wait_us = max(0.0, after_us - now_us + waits_for - depth_us)
+    return Spent(tokens=granted, wait_s=wait_us / MICROSECONDS), after_us

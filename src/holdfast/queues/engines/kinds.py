@@ -1,0 +1,96 @@
+"""What there is to know about each engine before it is opened: one row per engine, and no driver is imported for it."""
+
+from collections.abc import Mapping
+from enum import Enum
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+
+class Home(Enum):
+    """Where an engine stores its jobs."""
+
+    FILE = "file"
+    SERVER = "server"
+    PROCESS = "process"
+
+
+class EngineKind(NamedTuple):
+    """One engine: its URL scheme, its name for people, and where its code is.
+
+    `package` is what installs the driver, and `extra` the extra of Holdfast that does. Every engine but one on a server
+    creates the signing key it needs.
+    """
+
+    scheme: str
+    title: str
+    home: Home
+    aliases: tuple[str, ...] = ()
+    engine: str = ""
+    migrations: str = ""
+    migrates_at_once: bool = True
+    extra: str = ""
+    package: str = ""
+    runs_inline: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with Holdfast."""
+        return bool(self.engine)
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether a signing key has to be given, because other machines need the same one."""
+        return self.home is Home.SERVER
+
+    def load(self, name: str) -> Any:
+        """An object of the engine's own package, by `module:name`; imported here, so that only its users pay for it."""
+        module, _, attribute = name.partition(":")
+        return getattr(import_module(f"{__package__}.{module}"), attribute)
+
+
+KINDS: Final[Mapping[str, EngineKind]] = {
+    kind.scheme: kind
+    for kind in (
+        EngineKind(
+            scheme="sqlite",
+            title="SQLite",
+            home=Home.FILE,
+            engine="sqlite.engine:SqliteEngine",
+            migrations="sqlite.migrations:migrations",
+        ),
+        EngineKind(
+            scheme="postgresql",
+            title="PostgreSQL",
+            home=Home.SERVER,
+            aliases=("postgres",),
+            engine="postgres.engine:PostgresEngine",
+            migrations="postgres.migrations:migrations",
+            extra="postgres",
+            package="psycopg[binary,pool]>=3.2.11",
+        ),
+        EngineKind(
+            scheme="mysql",
+            title="MySQL",
+            home=Home.SERVER,
+            aliases=("mariadb",),
+            engine="mysql.engine:MysqlEngine",
+            migrations="mysql.migrations:migrations",
+            migrates_at_once=False,
+            extra="mysql",
+            package="PyMySQL",
+        ),
+        EngineKind(
+            scheme="redis",
+            title="Redis",
+            home=Home.SERVER,
+            aliases=("rediss", "unix"),
+            engine="redis.engine:RedisEngine",
+            extra="redis",
+            package="redis[hiredis]",
+        ),
+        EngineKind(scheme="memory", title="memory", home=Home.PROCESS, engine="memory.engine:MemoryEngine"),
+        EngineKind(scheme="sync", title="sync", home=Home.PROCESS, engine="memory.sync:SyncEngine", runs_inline=True),
+    )
+}
+
+ALIASES: Final[Mapping[str, str]] = {alias: kind.scheme for kind in KINDS.values() for alias in kind.aliases}

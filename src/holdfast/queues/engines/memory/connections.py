@@ -1,0 +1,159 @@
+"""Where the memory engine stores everything: one lock makes every verb atomic. Several engines on one store are several
+workers.
+"""
+
+import heapq
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+from holdfast.clock import from_us
+from holdfast.queues.contract.records import view_of
+from holdfast.queues.contract.state import CellName, StoredCell
+from holdfast.values import (
+    AttemptView,
+    DeadReason,
+    JobEnvelope,
+    JobLease,
+    JobState,
+    JobView,
+    LiveOutput,
+    Progress,
+    QueuePause,
+)
+
+
+@dataclass(slots=True)
+class StoredJob:
+    """One job. `PENDING` stands for waiting: whether that shows as scheduled is a question of the time."""
+
+    number: int
+    envelope: JobEnvelope
+    accepted_us: int
+    due_us: int
+    offer: int = 0
+    state: JobState = JobState.PENDING
+    attempts: int = 0
+    crashes: int = 0
+    deliveries: int = 0
+    owner_token: str | None = None
+    claimed_us: int = 0
+    lease_us: int = 0
+    lease_until_us: int = 0
+    cancel_request: str | None = None
+    cancel_reason: str | None = None
+    dead_reason: DeadReason | None = None
+    expired: bool = False
+    ignore_expiry: bool = False
+    finished_us: int | None = None
+    progress: tuple[int, Progress] | None = None
+    """The latest report, and which delivery made it."""
+    outputs: dict[int, LiveOutput] = field(default_factory=dict[int, LiveOutput])
+    """What deliveries that have told no output yet had printed while they ran."""
+    history: list[AttemptView] = field(default_factory=list[AttemptView])
+    settled: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+    """By which claim, and with which verdict, each delivery was settled: a repeated settlement is recognised."""
+
+    @property
+    def is_claimable(self) -> bool:
+        return self.state in (JobState.PENDING, JobState.FAILED)
+
+    def is_held_by(self, lease: JobLease, now: int) -> bool:
+        return (
+            self.state is JobState.PROCESSING
+            and self.owner_token == lease.owner_token
+            and self.number == lease.token
+            and self.lease_until_us > now
+        )
+
+    def finish(self, state: JobState, now: int) -> None:
+        self.state = state
+        self.finished_us = now
+        self.cancel_request = None
+
+    def view(self, now: int) -> JobView:
+        waiting = self.state is JobState.PENDING and self.due_us > now
+        errors = (past.record.error.line for past in reversed(self.history) if past.record.error)
+        last_error = None if self.state is JobState.COMPLETED else next(errors, None)
+        return view_of(
+            id=self.envelope.id,
+            queue=self.envelope.queue,
+            state=JobState.SCHEDULED if waiting else self.state,
+            job=self.envelope.job,
+            wire=self.envelope.wire,
+            attempts=self.attempts,
+            crashes=self.crashes,
+            deliveries=self.deliveries,
+            accepted_at=from_us(self.accepted_us),
+            due_at=from_us(self.due_us),
+            finished_at=None if self.finished_us is None else from_us(self.finished_us),
+            lease_until=from_us(self.lease_until_us) if self.state is JobState.PROCESSING else None,
+            dead_reason=self.dead_reason,
+            cancel_reason=self.cancel_reason,
+            cancel_requested=self.cancel_request is not None,
+            last_error=last_error,
+            progress=self._shown_progress(),
+        )
+
+    def _shown_progress(self) -> Progress | None:
+        is_shown = self.state in (JobState.PROCESSING, JobState.FAILED, JobState.DEAD, JobState.CANCELLED)
+        if not is_shown or self.progress is None:
+            return None
+        delivery, progress = self.progress
+        return progress if delivery == self.deliveries else None
+
+
+@dataclass(slots=True)
+class Tombstone:
+    """What is left of a job: enough to know its id again."""
+
+    digest: bytes
+    until_us: int
+
+
+class MemoryStore:
+    """Where the jobs are. One lock makes every verb atomic; heaps keep each queue's best job on top."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.records: dict[str, StoredJob] = {}
+        self.leased: dict[str, StoredJob] = {}
+        self.tombstones: dict[str, Tombstone] = {}
+        self.pauses: dict[str, QueuePause] = {}
+        self.cells: dict[CellName, StoredCell] = {}
+        self.buckets: dict[str, int] = {}
+        self.numbers = count(1)
+        self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
+        self._offers = count(1)
+
+    def offer(self, record: StoredJob) -> None:
+        """Put a claimable record where claims look for it."""
+        ready = self._ready[record.envelope.queue, record.envelope.priority]
+        record.offer = next(self._offers)
+        heapq.heappush(ready, (record.due_us, record.envelope.id, record.offer))
+
+    def due(self, queue: str, now: int) -> Iterator[StoredJob]:
+        """The queue's due records, best first. Taking one removes it; whoever does not claim it offers it again."""
+        for priority in range(9, -1, -1):
+            ready = self._ready[queue, priority]
+            while ready and ready[0][0] <= now:
+                if record := self._offered(heapq.heappop(ready)):
+                    yield record
+
+    def next_due_us(self, queue: str) -> int | None:
+        """When the queue's next record falls due."""
+        heads: list[int] = []
+        for priority in range(10):
+            ready = self._ready[queue, priority]
+            while ready and self._offered(ready[0]) is None:
+                heapq.heappop(ready)
+            heads += [due_us for due_us, _, _ in ready[:1]]
+        return min(heads, default=None)
+
+    def _offered(self, entry: tuple[int, str, int]) -> StoredJob | None:
+        """What an entry of a heap stands for; heaps keep the entries of jobs cancelled or offered again since."""
+        _, job_id, offer = entry
+        record = self.records.get(job_id)
+        return record if record is not None and record.is_claimable and record.offer == offer else None

@@ -1,0 +1,27 @@
+"""What the statements of all parts have in common: the server's clock, arrays of numbers, and what executes them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from holdfast.queues.engines.tables.rows import Row
+
+# The server's clock, read once in a statement, when it begins to work.
+NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
+NOW: Final = "(SELECT now FROM clock)"
+
+
+class Found(Protocol):
+    """The rows that a statement returned."""
+
+    def fetchall(self) -> Sequence[Row]: ...
+
+
+class Statements(Protocol):
+    """Executes statements: one of our connections, or a caller's."""
+
+    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Found: ...
+
+
+def numbers(values: Iterable[object]) -> str:
+    """An array of integers, or of "NULL", as the server reads it. Asking the driver to write each one costs more."""
+    return f"{{{','.join(map(str, values))}}}"

@@ -1,0 +1,98 @@
+-- Jobs on their way in. The server cannot compare contents: it names the jobs whose ids are known, and the caller says
+-- with which record each of them was found to be the same. Nothing is written before all of them were compared.
+
+-- ARGV from `at` on: how many jobs, and seven words of each: id, queue, job, priority, message, delay, due time; how
+-- many were compared, and of each the number of the job and of the record. Answers how many jobs there are, a function
+-- that finds the place of a job in ARGV, the numbers of records by those of jobs, and the place of the next word.
+local function read_jobs(at)
+  local first, count = at + 1, tonumber(ARGV[at])
+  local function place_of(job)
+    return first + 7 * (job - 1)
+  end
+  at = place_of(count + 1)
+  local compared, last = {}, at + 2 * tonumber(ARGV[at])
+  for place = at + 1, last, 2 do
+    compared[tonumber(ARGV[place])] = ARGV[place + 1]
+  end
+  return count, place_of, compared, last + 1
+end
+
+-- Which of these jobs are known. Answers those still to be compared (number, number of the record, digest or message),
+-- the ids that belong to the same job, and the ids of tombstones that have expired.
+local function look_up(jobs, place_of, compared)
+  local number = 0
+  for first = 1, #jobs, 1000 do
+    local keys = {}
+    for at = first, math.min(first + 999, #jobs) do
+      keys[#keys + 1] = base .. 'job:' .. ARGV[place_of(jobs[at])]
+    end
+    number = number + call('EXISTS', unpack(keys))
+  end
+  local open, known, free = {}, {}, {}
+  for _, job in ipairs(number > 0 and jobs or {}) do
+    local id = ARGV[place_of(job)]
+    local record = call('HMGET', base .. 'job:' .. id, 'state', 'number', 'known_until', 'digest')
+    if state_of(record[1]) == FORGOTTEN and tonumber(record[3]) <= now then
+      free[id] = true
+    elseif record[1] and compared[job] ~= record[2] then
+      open[#open + 1] = { job, record[2], record[4], not record[4] and call('GET', base .. 'wire:' .. id) }
+    elseif record[1] then
+      known[id] = true
+    end
+  end
+  return open, known, free
+end
+
+-- Store these jobs, but for those that are known.
+local function insert(jobs, place_of, known, free)
+  local number = call('INCRBY', base .. 'number', #jobs) - #jobs
+  local all, wires, ready, queues = {}, {}, {}, {}
+  -- Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
+  local immediate = now - #jobs
+  for _, one in ipairs(jobs) do
+    local place = place_of(one)
+    local id, queue, job, priority, wire, delay, due = unpack(ARGV, place, place + 6)
+    immediate = immediate + 1
+    if not known[id] then
+      known[id] = true
+      if free[id] then
+        call('DEL', base .. 'job:' .. id)
+        call('ZREM', base .. 'stones', id)
+      end
+      number = number + 1
+      due = delay ~= '0' and digits(now + delay) or tonumber(due) > now and due or digits(immediate)
+      local score = digits(number)
+      call('HSET', base .. 'job:' .. id, 'state', WAITING, 'queue', queue, 'job', job, 'priority', priority,
+        'number', score, 'accepted_at', at_once, 'due_at', due)
+      all[#all + 1], all[#all + 2] = score, id
+      wires[#wires + 1], wires[#wires + 2] = base .. 'wire:' .. id, wire
+      local index = 'ready:' .. queue .. ':' .. priority
+      if not ready[index] then
+        ready[index] = {}
+        queues[queue] = true
+      end
+      local waiting = ready[index]
+      waiting[#waiting + 1], waiting[#waiting + 2] = due, id
+    end
+  end
+  for first = 1, #wires, 1000 do
+    call('MSET', unpack(wires, first, math.min(first + 999, #wires)))
+  end
+  many('ZADD', base .. 'jobs', all)
+  for index, waiting in pairs(ready) do
+    many('ZADD', base .. index, waiting)
+  end
+  for queue in pairs(queues) do
+    call('SADD', base .. 'queues', queue)
+    wake(queue)
+  end
+end
+
+-- The numbers up to this one.
+local function up_to(count)
+  local numbers = {}
+  for number = 1, count do
+    numbers[number] = number
+  end
+  return numbers
+end

@@ -1,0 +1,62 @@
+-- Cells of shared state: in the hash of their kind, version, space, when the cell expires (or nothing), space, value. A
+-- dropped cell expires at once and stays until it is swept, so that the versions of its key go on growing.
+
+-- Version, expiry (if any) and value of a cell, taken apart; nothing if there is none.
+local function read_cell(stored)
+  if not stored then
+    return nil
+  end
+  local version, expires, place = string.match(stored, '^(%d+) (%d*) ()')
+  return tonumber(version), tonumber(expires), string.sub(stored, place)
+end
+
+local function is_live(expires)
+  return not expires or expires > now
+end
+
+-- What writes (kind, key, value or nothing to drop it, time to live, version asked for) come to: the version of each,
+-- and the cells by name. Answers nothing if a condition does not hold. Nothing is written.
+local function plan(writes)
+  local versions, cells = {}, {}
+  for number, write in ipairs(writes) do
+    local kind, key, value, ttl, wanted = unpack(write, 1, 5)
+    local name = kind .. ' ' .. key
+    local cell = cells[name]
+    if not cell then
+      local version, expires = read_cell(call('HGET', base .. 'cells:' .. kind, key))
+      cell = { kind = kind, key = key, version = version, expires = expires, is_new = not version }
+      cells[name] = cell
+    end
+    local current = cell.version and is_live(cell.expires) and cell.version or 0
+    if wanted and wanted ~= current then
+      return nil
+    end
+    versions[number] = 0
+    if value or cell.version then
+      cell.version = math.max((cell.version or 0) + 1, now)
+      cell.expires = not value and now or ttl and now + ttl
+      cell.value = value or ''
+      versions[number] = cell.version
+    end
+  end
+  return versions, cells
+end
+
+-- Store what was planned. A cell may be swept when it has expired and its version is below the clock: the next version
+-- of its key is greater then.
+local function store(cells)
+  for name, cell in pairs(cells) do
+    if cell.value then
+      local expires = cell.expires and digits(cell.expires) or ''
+      call('HSET', base .. 'cells:' .. cell.kind, cell.key, digits(cell.version) .. ' ' .. expires .. ' ' .. cell.value)
+      if cell.is_new then
+        call('ZADD', base .. 'keys:' .. cell.kind, 0, cell.key)
+      end
+      if cell.expires then
+        call('ZADD', base .. 'expiries', digits(math.max(cell.expires, cell.version + 1)), name)
+      elseif not cell.is_new then
+        call('ZREM', base .. 'expiries', name)
+      end
+    end
+  end
+end

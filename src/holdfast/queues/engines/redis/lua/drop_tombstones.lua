@@ -1,0 +1,7 @@
+-- Free ids that were known long enough. ARGV: how many. Answers how many it were.
+local old = call('ZRANGEBYSCORE', base .. 'stones', '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, id in ipairs(old) do
+  call('UNLINK', base .. 'job:' .. id)
+  call('ZREM', base .. 'stones', id)
+end
+return #old

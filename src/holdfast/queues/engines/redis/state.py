@@ -1,0 +1,77 @@
+"""Shared state on a Redis server. Each verb is one script, so nothing can change between what it reads and what it
+writes. A script that fails is not rolled back: every condition is checked before the first write.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.clock import MICROSECONDS, span_us
+from holdfast.queues.contract.state import PAGE, SharedState, StoredCell, cell_of
+from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.tables.rows import Row
+from holdfast.values import Cell, Put, Spend, Spent, Write
+
+READ: Final = Script("cells", "read")
+WRITE: Final = Script("cells", "write")
+SPEND: Final = Script("room", "spend")
+SWEEP: Final = Script("sweep")
+
+
+class RedisState(SharedState):
+    """Cells and buckets on a Redis server."""
+
+    def __init__(self, connections: RedisConnections) -> None:
+        self._connections = connections
+
+    def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
+        if keys is not None:
+            # Python compares by code points, which is the order of UTF-8 bytes.
+            names = sorted(set(keys))
+            return _cells(kind, *self._connections.run(READ, kind, "", 0, *names)[:2])[:limit] if names else []
+        found: list[Cell] = []
+        last: bytes | None = after.encode()
+        # Expired cells are skipped, so that one call may find fewer than it looks at.
+        while last is not None and len(found) < limit:
+            now, rows, last = self._connections.run(READ, kind, last, min(limit - len(found), PAGE))
+            found += _cells(kind, now, rows)
+        return found
+
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        if not writes:
+            return []
+        # Repeated after its answer was lost, a condition that held would fail.
+        repeats = all(one.if_version is None for one in writes)
+        rows = msgspec.msgpack.encode(write_rows(writes))
+        versions: list[int] | None = self._connections.run(WRITE, rows, repeats=repeats)
+        return versions
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        if not spends:
+            return []
+        asked = [(one.bucket, one.tokens, one.per_s, one.burst, one.reserve) for one in spends]
+        answers = self._connections.run(SPEND, msgspec.msgpack.encode(asked), repeats=False)
+        return [Spent(tokens=tokens, wait_s=float(wait_us) / MICROSECONDS) for tokens, wait_us in answers]
+
+    def sweep(self, limit: int = PAGE) -> int:
+        deleted: int = self._connections.run(SWEEP, limit)
+        return deleted
+
+
+def write_rows(writes: Sequence[Write]) -> list[Row]:
+    """Writes as `cells.lua` takes them: kind, key, value (None to drop the cell), ttl, version asked for."""
+    rows: list[Row] = []
+    for one in writes:
+        value, ttl = (packed(one.value), one.ttl) if isinstance(one, Put) else (None, None)
+        rows.append((one.kind, one.key, value, None if ttl is None else span_us(ttl), one.if_version))
+    return rows
+
+
+def packed(value: bytes) -> msgspec.Raw:
+    """Bytes, packed as a text is: the server cannot unpack the type that msgpack has for bytes."""
+    return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+
+
+def _cells(kind: str, now: int, rows: Sequence[Any]) -> list[Cell]:
+    return [cell_of((kind, key.decode()), StoredCell(*stored), now) for key, *stored in rows]

@@ -1,0 +1,114 @@
+"""Shared state in an SQLite file. There is one writer at a time, so what a transaction reads cannot change under it."""
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.clock import Clock
+from holdfast.queues.contract.state import (
+    PAGE,
+    CellName,
+    SharedState,
+    StoredCell,
+    apply_writes,
+    cell_of,
+    spend_from,
+)
+from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.transactions import Statements
+from holdfast.values import Cell, Spend, Spent, Write
+
+READ: Final = """
+    SELECT key, value, version, expires_at FROM holdfast_cells
+    WHERE kind = :kind AND key > :after AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY key LIMIT :limit"""
+
+READ_THESE: Final = """
+    SELECT key, value, version, expires_at FROM holdfast_cells
+    WHERE kind = :kind AND key IN (SELECT value FROM json_each(:keys)) AND (expires_at IS NULL OR expires_at > :now)
+    ORDER BY key LIMIT :limit"""
+
+STORED: Final = "SELECT value, version, expires_at FROM holdfast_cells WHERE kind = ? AND key = ?"
+
+STORE: Final = "INSERT OR REPLACE INTO holdfast_cells (kind, key, value, version, expires_at) VALUES (?, ?, ?, ?, ?)"
+
+FULL_AT: Final = "SELECT full_at FROM holdfast_buckets WHERE name = ?"
+
+FILL: Final = "INSERT OR REPLACE INTO holdfast_buckets (name, full_at) VALUES (?, ?)"
+
+# A version ahead of the clock stays: the next one of its key has to be greater.
+IS_SWEPT: Final = """
+    SELECT EXISTS (SELECT 1 FROM holdfast_cells WHERE expires_at <= :now AND version < :now)
+        OR EXISTS (SELECT 1 FROM holdfast_buckets WHERE full_at <= :now)"""
+
+SWEEP_CELLS: Final = """
+    DELETE FROM holdfast_cells WHERE rowid IN (
+        SELECT rowid FROM holdfast_cells WHERE expires_at <= :now AND version < :now LIMIT :limit)"""
+
+SWEEP_BUCKETS: Final = """
+    DELETE FROM holdfast_buckets WHERE rowid IN (
+        SELECT rowid FROM holdfast_buckets WHERE full_at <= :now LIMIT :limit)"""
+
+
+class SqliteState(SharedState):
+    """Cells and buckets in an SQLite file."""
+
+    def __init__(self, file: SqliteFile, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+
+    def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
+        now = self._clock.now_us()
+        query = {"kind": kind, "after": after, "limit": limit, "now": now}
+        statement = READ
+        if keys is not None:
+            statement, query["keys"] = READ_THESE, json.dumps(list(keys))
+        rows = self._file.read(lambda connection: connection.execute(self._file.sql(statement), query).fetchall())
+        return [cell_of((kind, key), StoredCell(*stored), now) for key, *stored in rows]
+
+    def write(self, writes: Sequence[Write]) -> list[int] | None:
+        return self._file.write(lambda connection, now: write_cells(connection, self._file.sql, writes, now))
+
+    def spend(self, spends: Sequence[Spend]) -> list[Spent]:
+        def spend(connection: sqlite3.Connection, now: int) -> list[Spent]:
+            answers: list[Spent] = []
+            for one in spends:
+                row = connection.execute(self._file.sql(FULL_AT), (one.bucket,)).fetchone()
+                spent, full_at = spend_from(one, row[0] if row else 0, now)
+                connection.execute(self._file.sql(FILL), (one.bucket, full_at))
+                answers.append(spent)
+            return answers
+
+        return self._file.write(spend)
+
+    def sweep(self, limit: int = PAGE) -> int:
+        query = {"now": self._clock.now_us(), "limit": limit}
+        [is_swept] = self._file.read(lambda connection: connection.execute(self._file.sql(IS_SWEPT), query).fetchone())
+        if not is_swept:  # most sweeps find nothing, and take no lock from writers
+            return 0
+
+        def sweep(connection: sqlite3.Connection, now: int) -> int:
+            query["now"] = now
+            return sum(
+                connection.execute(self._file.sql(statement), query).rowcount
+                for statement in (SWEEP_CELLS, SWEEP_BUCKETS)
+            )
+
+        return self._file.write(sweep)
+
+
+def write_cells(
+    connection: Statements, sql: Callable[[str], str], writes: Sequence[Write], now: int
+) -> list[int] | None:
+    """Apply writes in the transaction that is open; None, and nothing is written, if a condition fails."""
+    stored: dict[CellName, StoredCell] = {}
+    for name in {(write.kind, write.key) for write in writes}:
+        row = connection.execute(sql(STORED), name).fetchone()
+        if row is not None:
+            stored[name] = StoredCell(*row)
+    applied = apply_writes(writes, stored, now)
+    if applied is None:
+        return None
+    connection.executemany(sql(STORE), [(*name, *cell) for name, cell in applied.cells.items()])
+    return applied.versions

@@ -1,0 +1,25 @@
+"""`Facts`: what an installation remembers about itself, such as the fingerprints of its signing keys."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from holdfast.values import Put
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import SharedState
+
+
+class Facts:
+    """Short texts by kind; a fact that was added stays."""
+
+    def __init__(self, state: "SharedState") -> None:
+        self._state = state
+
+    def of(self, kind: str) -> frozenset[str]:
+        """All facts of a kind."""
+        return frozenset(cell.key for cell in self._state.read_all(kind))
+
+    def add(self, kind: str, facts: Iterable[str]) -> None:
+        """Add these; known ones stay as they are."""
+        if writes := [Put(kind=kind, key=fact) for fact in sorted(set(facts))]:
+            self._state.write(writes)

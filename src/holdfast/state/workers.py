@@ -1,0 +1,97 @@
+"""`WorkerRegistry`: which workers there are, and what operators ask of them. For people only: leases alone decide who
+holds a job.
+
+A worker is a cell that expires a day after it counts as lost; the version of the cell is the engine's time of its last
+heartbeat. What an operator asks of a worker is a cell of its own, so that a heartbeat cannot overwrite it.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.clock import from_us
+from holdfast.values import Cell, Drop, Put, StopOrder, WorkerReport, WorkerState, WorkerView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import SharedState
+
+LOST_AFTER_BEATS: Final = 3
+SHOW_LOST_S: Final = 86_400.0
+WORKERS: Final = "workers"
+ORDERS: Final = "stop-orders"
+
+_decoder = msgspec.json.Decoder(WorkerReport)
+
+
+class WorkerRegistry:
+    """The workers of an installation."""
+
+    def __init__(self, state: "SharedState") -> None:
+        self._state = state
+
+    def beat(self, report: WorkerReport) -> StopOrder | None:
+        """Store the worker's report as of now; returns what an operator asks of it."""
+        ttl = silence_allowed_s(report) + SHOW_LOST_S
+        self._state.write([Put(kind=WORKERS, key=report.id, value=msgspec.json.encode(report), ttl=ttl)])
+        return self.order_of(report.id)
+
+    def order_of(self, worker_id: str) -> StopOrder | None:
+        """What an operator asks of this worker; a cheap read."""
+        cells = self._state.read(ORDERS, [worker_id])
+        return _order(cells[0]) if cells else None
+
+    def order_stop(self, worker_id: str, order: StopOrder) -> bool:
+        """Ask a worker to stop; False if it is not known. Of two orders the more urgent one stands."""
+        while True:
+            given = self._state.read(ORDERS, [worker_id])
+            if not self._state.read(WORKERS, [worker_id]):
+                return False
+            if given and _order(given[0]) is StopOrder.NOW:
+                return True
+            version = given[0].version if given else 0
+            put = Put(kind=ORDERS, key=worker_id, value=order.encode(), ttl=SHOW_LOST_S, if_version=version)
+            if self._state.write([put]) is not None:
+                return True
+
+    def leave(self, worker_id: str) -> None:
+        """Remove a worker that has stopped."""
+        self._state.write([Drop(kind=WORKERS, key=worker_id), Drop(kind=ORDERS, key=worker_id)])
+
+    def all(self) -> list[WorkerView]:
+        """All known workers, the oldest first.
+
+        A report that a newer version of Holdfast wrote in a way this one cannot read is left out.
+        """
+        orders = {cell.key: _order(cell) for cell in self._state.read_all(ORDERS)}
+        views = [
+            WorkerView(
+                report=report, state=_state(report, cell), heard_at=from_us(cell.version), order=orders.get(report.id)
+            )
+            for cell in self._state.read_all(WORKERS)
+            if (report := _report(cell)) is not None
+        ]
+        return sorted(views, key=lambda view: (view.report.started_at, view.report.id))
+
+
+def silence_allowed_s(report: WorkerReport) -> float:
+    """How long a worker may be silent before it counts as lost."""
+    return LOST_AFTER_BEATS * report.beat_every_s
+
+
+def _state(report: WorkerReport, cell: Cell) -> WorkerState:
+    if cell.expires_in is not None and cell.expires_in < SHOW_LOST_S:
+        return WorkerState.LOST
+    return WorkerState.DRAINING if report.draining else WorkerState.LIVE
+
+
+def _report(cell: Cell) -> WorkerReport | None:
+    try:
+        return _decoder.decode(cell.value)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _order(cell: Cell) -> StopOrder | None:
+    """The order in a cell, if this version of Holdfast knows it."""
+    stored = cell.value.decode(errors="replace")
+    return StopOrder(stored) if stored in list(StopOrder) else None
