@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.clock import Clock, from_us, span_us, to_us
+from holdfast.clock import Clock, from_us, span_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
@@ -19,6 +19,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.contract.state import apply_writes
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
+from holdfast.queues.engines.tables.rows import dues
 from holdfast.values import (
     Accepted,
     AttemptView,
@@ -80,12 +81,8 @@ class MemoryJobs(Jobs):
         return tombstone.digest if tombstone is not None and tombstone.until_us > now else None
 
     def _insert(self, fresh: Mapping[str, JobEnvelope], now: int) -> None:
-        # Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
-        for due_us, envelope in enumerate(fresh.values(), now - len(fresh) + 1):
-            if envelope.delay > 0:
-                due_us = now + span_us(envelope.delay)
-            elif envelope.run_at is not None and to_us(envelope.run_at) > now:
-                due_us = to_us(envelope.run_at)
+        envelopes = list(fresh.values())
+        for envelope, due_us in zip(envelopes, dues(envelopes, now), strict=True):
             record = StoredJob(number=next(self._store.numbers), envelope=envelope, accepted_us=now, due_us=due_us)
             self._store.tombstones.pop(envelope.id, None)
             self._store.records[envelope.id] = record
