@@ -13,6 +13,7 @@ from typing import Protocol
 MICROSECONDS = 1_000_000
 _SELECT_LIMIT = 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -102,9 +103,12 @@ def to_us(instant: datetime) -> int:
 
 
 def from_us(microseconds: int) -> datetime:
-    """The aware UTC datetime of that many microseconds since the epoch."""
+    """The aware UTC datetime of that many microseconds since the epoch; beyond the calendar, the end of it."""
     # A float of seconds is good to a quarter of a microsecond until the year 2242, and is rounded to the nearest one.
-    return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
+    try:
+        return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
+    except (ValueError, OverflowError, OSError):
+        return _LATEST if microseconds > 0 else _EARLIEST
 
 
 def span_us(seconds: float) -> int:

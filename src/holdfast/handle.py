@@ -175,3 +175,5 @@ def _value(history: JobHistory, returns: Any) -> Any:
             f"job '{job.id}' completed, but what it returned is not what the function declares here ({problem}); "
             f"hf.handle('{job.id}').result() gives it as it stands"
         ) from None
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise ResultGone(f"job '{job.id}' completed, but its stored result is not readable: {problem}") from None

@@ -383,6 +383,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     meta: Raw = Raw(b"{}")
     fence: bool = False
+    damaged: bool = False
+    """Whether the store holds something that Holdfast does not write: what can be read of it is shown."""
 
 
 class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,6 +31,11 @@ def test_microseconds_survive_the_way_through_a_datetime(microseconds: int) -> N
     assert to_us(from_us(microseconds)) == microseconds
 
 
+@pytest.mark.parametrize(("microseconds", "year"), [(2**63 - 1, 9999), (-(2**63), 1), (253_402_300_800_000_000, 9999)])
+def test_an_instant_beyond_the_calendar_is_the_end_of_it(microseconds: int, year: int) -> None:
+    assert from_us(microseconds).year == year
+
+
 def test_what_comes_back_is_in_utc_whatever_zone_went_in() -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=30)))
     assert from_us(to_us(noon)).isoformat() == "2026-01-01T06:30:00+00:00"

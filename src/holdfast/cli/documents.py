@@ -54,6 +54,7 @@ class JobDocument(Document, frozen=True, kw_only=True, tag="holdfast.job/1"):
     tags: tuple[str, ...]
     meta: Any
     fence: bool
+    damaged: Annotated[bool, Meta(description="The store holds values that Holdfast does not write for this job.")]
 
 
 class AttemptDocument(Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ SHORT: Final[dict[str, Callable[[JobView], object]]] = {
     "job": lambda job: job.name or job.job,
     "try": lambda job: f"{runs(job)}/{possible_runs(job)}",
     "age": lambda job: age(job.accepted_at),
-    "error": lambda job: _shortened(job.cancel_reason if job.state is JobState.CANCELLED else job.last_error),
+    "error": lambda job: _shortened(_error(job)),
 }
 USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
 # With -o wide, where nothing is cut.
@@ -337,6 +337,12 @@ def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
             return words(value) if column == "progress" else value
 
 
+def _error(job: JobView) -> str | None:
+    if job.damaged:
+        return "its record is damaged"
+    return job.cancel_reason if job.state is JobState.CANCELLED else job.last_error
+
+
 def _shortened(text: str | None) -> str:
     return f"{text[:77]}{glyph('…', '~')}" if text and len(text) > 78 else text or ""
 
@@ -428,12 +434,19 @@ def _print_attempt(number: int, attempt: AttemptView) -> None:
     record = attempt.record
     click.echo(f"\n#{number} {verdict(record)}")
     if record.result is not None:
-        click.echo(f"  result  {plain(msgspec.json.format(record.result, indent=0).decode())}")
+        click.echo(f"  result  {plain(_formatted(record.result))}")
     if record.note:
         click.echo(f"  note    {plain(record.note)}")
     if record.error is not None:
         click.echo(_indented(record.error.traceback or record.error.line))
     _print_output(record.output)
+
+
+def _formatted(result: bytes) -> str:
+    try:
+        return msgspec.json.format(result, indent=0).decode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _shortened(result.decode(errors="replace"))
 
 
 def _print_output(output: str) -> None:

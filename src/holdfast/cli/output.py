@@ -142,12 +142,12 @@ def _attempt_document(attempt: AttemptView) -> dict[str, Any]:
         "duration_s": record.duration_s,
         "error": record.error,
         "output": record.output,
-        "result": None if record.result is None else msgspec.json.decode(record.result),
+        "result": None if record.result is None else _value(record.result),
         "note": record.note,
     }
 
 
-def _value(json_text: msgspec.Raw) -> Any:
+def _value(json_text: msgspec.Raw | bytes) -> Any:
     """The value of a stored JSON text, or the text itself: nobody has verified it yet, so it may be anything."""
     try:
         return msgspec.json.decode(json_text)

@@ -22,7 +22,7 @@ _DEATHS: Final = {
     DeadReason.TIMEOUT: "its last run took too long and no retry was left",
     DeadReason.CRASH_LOOP: "it was delivered again and again without a verdict: it may be what kills its workers",
     DeadReason.BAD_SIGNATURE: "its message was signed by nobody its worker trusts; it was never started",
-    DeadReason.UNDECODABLE: "its message could not be read; it was never started",
+    DeadReason.UNDECODABLE: "its message or its record could not be read; it was not started",
     DeadReason.WRONG_QUEUE: "its message belongs to another queue; it was never started",
     DeadReason.HANDLER_FORBIDDEN: "its queue forbids its handler, or its worker its command; it was never started",
     DeadReason.NO_RETRY: "it failed with an error that is not to be retried",
@@ -32,10 +32,16 @@ _DEATHS: Final = {
 
 def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
     """What keeps the job in its state; nothing where the state says it all."""
-    job = history.job
+    if not history.job.damaged:
+        return _reasons(history.job, pauses, workers, now)
+    damage = "its record in the store is damaged; only readable values are shown, and its state may be wrong"
+    return [damage, *_reasons(history.job, pauses, workers, now)]
+
+
+def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
     match job.state:
         case JobState.BLOCKED:
-            return ["it waits for jobs it depends on"]
+            return [] if job.damaged else ["it waits for jobs it depends on"]
         case JobState.SCHEDULED:
             return [f"its time comes in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
         case JobState.FAILED:

@@ -86,9 +86,11 @@ def _state(report: WorkerReport, cell: Cell) -> WorkerState:
 
 def _report(cell: Cell) -> WorkerReport | None:
     try:
-        return _decoder.decode(cell.value)
+        report = _decoder.decode(cell.value)
     except (msgspec.MsgspecError, RecursionError):
         return None
+    # Without a zone, it could not be compared with the others.
+    return report if report.started_at.tzinfo is not None else None
 
 
 def _order(cell: Cell) -> StopOrder | None:

@@ -1,12 +1,13 @@
 """`QueueWorker.process_once`: one message end to end: fetch, verify, run one attempt, settle."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Final, Self
 
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
-from holdfast.errors import BackendUnavailable, HoldfastError
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
@@ -19,6 +20,8 @@ from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.decision import decide, handed_back, policy_of, status_of
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
+
+log = logging.getLogger("holdfast.worker")
 
 EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
@@ -133,6 +136,10 @@ class QueueWorker:
                 if self.clock.monotonic() >= give_up_at:
                     raise
                 self.clock.sleep(self.backoff.failed(problem, f"settle job {settlement.lease.id}"))
+            except BackendError:
+                # Only this record cannot be written: its lease expires, and the job is reaped.
+                log.exception("job %s cannot be settled", settlement.lease.id)
+                return False
             else:
                 self.backoff.answered()
                 return held

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
 import msgspec
 
@@ -126,6 +126,7 @@ class RecordFields(TypedDict):
     cancel_requested: bool
     last_error: str | None
     progress: Progress | None
+    damaged: NotRequired[bool]
 
 
 def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:

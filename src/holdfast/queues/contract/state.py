@@ -13,6 +13,9 @@ from holdfast.clock import MICROSECONDS, span_us
 from holdfast.values import Cell, Drop, Put, Spend, Spent, Write
 
 PAGE: Final = 1000
+# A damaged store may hold larger values; the next one still has to fit into 64 bits.
+_LAST_VERSION: Final = 2**63 - 2
+_NEVER_FULL: Final = 2**62
 
 
 class SharedState(ABC):
@@ -85,7 +88,7 @@ def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell],
         if known is None and isinstance(write, Drop):
             versions.append(0)
             continue
-        version = max(known.version + 1, now_us) if known is not None else now_us
+        version = max(min(known.version, _LAST_VERSION) + 1, now_us) if known is not None else now_us
         cells[name] = _stored(write, version, now_us)
         versions.append(version)
     return Applied(versions, cells)
@@ -112,7 +115,7 @@ def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
     """
     each_us = MICROSECONDS / spend.per_s
     depth_us = spend.burst * each_us
-    full_at_us = max(full_at_us, now_us)
+    full_at_us = min(max(full_at_us, now_us), _NEVER_FULL)
     if spend.reserve or spend.tokens < 0:
         granted = spend.tokens
     else:

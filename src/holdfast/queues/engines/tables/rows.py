@@ -1,5 +1,10 @@
-"""What engines that keep records in tables have in common: stored states, and rows made into values and back."""
+"""What engines that keep records in tables have in common: stored states, and rows made into values and back.
 
+A row may hold anything: a failing disk, a partial restore or another program can have written it. `repaired` replaces
+values of the wrong type, so that one damaged record never hides the others.
+"""
+
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -22,6 +27,7 @@ from holdfast.values import (
     Outcome,
     Page,
     Progress,
+    QueuePause,
     ReplayAnswer,
     Settlement,
 )
@@ -30,6 +36,10 @@ Row: TypeAlias = tuple[Any, ...]
 
 PRUNE_BATCH: Final = 1000
 NEVER: Final = 2**63 - 1
+# Counters stop one above this, where every engine can still store them.
+MANY: Final = 2**31 - 2
+# No lease is renewed for longer than this, some thirty years.
+LONG_US: Final = 10**15
 
 # Stored states. `WAITING` shows as scheduled or pending, as the time decides; `FORGOTTEN` rows are tombstones.
 WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
@@ -176,16 +186,56 @@ def told(record: AttemptRecord) -> Row:
     return (*times, *problem, record.output or None, record.result, record.note or None)
 
 
+_MAYBE_INT: Final = (int, type(None))
+_MAYBE_TEXT: Final = (str, type(None))
+_MAYBE_NUMBER: Final = (float, int, type(None))
+_VIEW: Final = (
+    *(int, str, str, int, str, bytes, int, int, int, int, int, _MAYBE_INT, _MAYBE_INT),
+    *(_MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_NUMBER, _MAYBE_NUMBER, _MAYBE_TEXT, _MAYBE_INT),
+)
+_ATTEMPT: Final = (
+    *(int, str, int, int, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, (bytes, type(None)), _MAYBE_TEXT),
+)
+_OUTPUT: Final = (int, int, str)
+_PAUSE: Final = (str, str, int)
+
+
+def repaired(row: Row, kinds: Sequence[type | tuple[type, ...]]) -> Row:
+    """The row with each value of the wrong type replaced; the same row if there is none."""
+    if all(map(isinstance, row, kinds)):
+        return row
+    return tuple(one if isinstance(one, kind) else _repaired(one, kind) for one, kind in zip(row, kinds, strict=True))
+
+
+def _repaired(value: Any, kind: type | tuple[type, ...]) -> Any:
+    wanted = kind[0] if isinstance(kind, tuple) else kind
+    if wanted is str:
+        return text(value)
+    if wanted is bytes:
+        return b""
+    if isinstance(value, float) and math.isfinite(value):
+        return int(value)
+    return None if isinstance(kind, tuple) else 0
+
+
+def text(stored: Any) -> str:
+    """A stored value as text, whatever its type."""
+    if isinstance(stored, bytes):
+        return stored.decode(errors="replace")
+    return str(stored) if isinstance(stored, str | int | float) else ""
+
+
 def view(row: Row, now: int) -> JobView:
     """A job as people see it, of a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when it
     was accepted, is due, was finished, its lease ends, dead reason, cancel reason, cancel request, last error, progress
     (done, total, message, instant).
     """
+    stored, row = row, repaired(row, _VIEW)
     state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
     return view_of(
         id=row[1],
         queue=row[2],
-        state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES[state],
+        state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES.get(state, JobState.BLOCKED),
         job=row[4],
         wire=row[5],
         attempts=row[6],
@@ -194,12 +244,13 @@ def view(row: Row, now: int) -> JobView:
         accepted_at=from_us(row[9]),
         due_at=from_us(due_at),
         finished_at=None if finished_at is None else from_us(finished_at),
-        lease_until=from_us(lease_until) if state == PROCESSING else None,
+        lease_until=from_us(lease_until) if state == PROCESSING and lease_until is not None else None,
         dead_reason=DeadReason(row[13]) if row[13] in list(DeadReason) else None,
         cancel_reason=row[14],
         cancel_requested=row[15] is not None,
         last_error=row[16],
         progress=_progress(row[17:]),
+        damaged=row is not stored or state not in STATES,
     )
 
 
@@ -224,17 +275,26 @@ def not_replayed(state: JobState | None) -> ReplayAnswer:
 
 def _progress(row: Row) -> Progress | None:
     done, total, message, at = row
-    return None if done is None else Progress(done=done, total=total, message=message, at=from_us(at))
+    if done is None or not math.isfinite(done):
+        return None
+    is_known = total is not None and math.isfinite(total)
+    return Progress(done=done, total=total if is_known else None, message=message or "", at=from_us(at or 0))
+
+
+_OUTCOMES: Final = frozenset(Outcome)
 
 
 def attempt(row: Row) -> AttemptView:
     """An attempt, of a row: delivery, and what `told` tells."""
-    delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = row
-    error = None if error_type is None else ErrorInfo(type=error_type, message=message, traceback=traceback)
+    sound = repaired(row, _ATTEMPT)
+    delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = sound
+    error = None if error_type is None else ErrorInfo(type=error_type, message=message or "", traceback=traceback or "")
+    if sound is not row or outcome not in _OUTCOMES:
+        note = f"this record is damaged; its outcome was '{outcome}'"
     return AttemptView(
         delivery=delivery,
         record=AttemptRecord(
-            outcome=Outcome(outcome),
+            outcome=Outcome(outcome) if outcome in _OUTCOMES else Outcome.INTERRUPTED,
             started_us=started_us,
             ended_us=ended_us,
             error=error,
@@ -247,5 +307,12 @@ def attempt(row: Row) -> AttemptView:
 
 def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row]) -> JobHistory:
     """A job with its attempts, and what deliveries have printed, of rows: delivery, start, text."""
-    live = {delivery: LiveOutput(text=text, start=start) for delivery, start, text in outputs}
+    printed = (repaired(row, _OUTPUT) for row in outputs)
+    live = {delivery: LiveOutput(text=text, start=max(0, start)) for delivery, start, text in printed}
     return history_of(job, map(attempt, attempts), live)
+
+
+def pauses(rows: Iterable[Row]) -> tuple[QueuePause, ...]:
+    """The pauses, of rows: queue, reason, since when."""
+    each = (repaired(row, _PAUSE) for row in rows)
+    return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in each)
