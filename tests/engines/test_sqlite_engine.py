@@ -32,7 +32,7 @@ DAY_US = 86_400_000_000
     ("statement", "index"),
     [
         pytest.param(sqlite.CANDIDATES, "ready (queue=? AND priority=? AND due_at<?)", id="CANDIDATES"),
-        pytest.param(sqlite.NEXT_DUE, "ready (queue=? AND priority=?)", id="NEXT_DUE"),
+        pytest.param(sqlite.NEXT_DUE, "ready (queue=? AND priority=? AND due_at<?)", id="NEXT_DUE"),
         pytest.param(sqlite.STAMPED, "leased (owner_token=? AND queue=? AND lease_until>?)", id="STAMPED"),
         pytest.param(sqlite.LEASES, "leased (owner_token=? AND queue=?)", id="LEASES"),
         pytest.param(sqlite.LEASED_BEFORE, "leased (owner_token=? AND queue=? AND lease_until>?)", id="LEASED_BEFORE"),

@@ -31,6 +31,7 @@ from holdfast.queues.engines.sqlite.jobs import (
     SETTLED_AS,
     STAMPED,
 )
+from holdfast.queues.engines.tables.rows import LONG_US, MANY
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 
@@ -38,6 +39,8 @@ from .planting import Bug, Edit, Plant, Planting, bug
 
 # Bugs need no disk.
 RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+COUNTS_A_CRASH = f"crashes = min(coalesce(crashes, 0), {MANY}) + 1, "
 
 BUGS: dict[str, Bug] = {
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, "AND owner_token = :token ", "")),
@@ -63,7 +66,8 @@ BUGS: dict[str, Bug] = {
     ),
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, "AND owner_token = :token ", "")),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, ":now + lease_us", ":now + 60000000")
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        (RENEW, f"min(lease_us, {LONG_US})", "60000000"),
     ),
     "reaper takes living leases": bug(
         "test_the_reaper_leaves_living_leases_alone",
@@ -72,11 +76,9 @@ BUGS: dict[str, Bug] = {
     ),
     "reaper does not say when the run began": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
-        (REAP, "RETURNING seq, deliveries, claimed_at", "RETURNING seq, deliveries, :now"),
+        (REAP, "RETURNING seq, deliveries, coalesce(claimed_at, :now)", "RETURNING seq, deliveries, :now"),
     ),
-    "crash not counted": bug(
-        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
-    ),
+    "crash not counted": bug("test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "")),
     "crash limit off by one": bug(
         "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
         (REAP, ">= :crash_limit", "> :crash_limit"),
@@ -86,15 +88,15 @@ BUGS: dict[str, Bug] = {
     ),
     "crashes not reset by a verdict": bug(
         "test_a_verdict_ends_the_count_of_crashes",
-        (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
+        (GIVE_BACK, "THEN coalesce(crashes, 0) ELSE 0 END", "THEN crashes ELSE crashes END"),
     ),
     "crashes reset by handing back": bug(
         "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
-        (GIVE_BACK, "WHEN :keeps_crashes THEN crashes ELSE 0 END", "ELSE 0 END"),
+        (GIVE_BACK, "WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END", "ELSE 0 END"),
     ),
     "crashes reset by a rejection": bug(
         "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
-        (END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0"),
+        (END, "CASE WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END", "0"),
     ),
     "suspect claimed with others": bug(
         "test_a_suspect_at_the_head_of_the_queue_comes_alone",
@@ -133,14 +135,10 @@ BUGS: dict[str, Bug] = {
     ),
     "delivery not counted": bug(
         "test_a_delivery_is_counted_once_per_claim",
-        (CLAIM, "deliveries = deliveries + 1", "deliveries = max(deliveries, 1)"),
+        (CLAIM, f"deliveries = min(deliveries, {MANY}) + 1", "deliveries = max(deliveries, 1)"),
     ),
-    "attempt lost on nack": bug(
-        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + :attempt", "attempts")
-    ),
-    "attempt counted on release": bug(
-        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + :attempt", "attempts + 1")
-    ),
+    "attempt lost on nack": bug("test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, " + :attempt", "")),
+    "attempt counted on release": bug("test_a_release_costs_nothing", (GIVE_BACK, " + :attempt", " + 1")),
     "transaction outlives its lease": bug(
         "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along",
         (ACK, " AND lease_until > :now", ""),
@@ -161,7 +159,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request seen once": bug(
         "test_a_running_job_is_asked_to_be_cancelled",
-        (RENEW, "SET lease_until = :now + lease_us", "SET lease_until = :now + lease_us, cancel_request = NULL"),
+        (RENEW, "SET lease_until = :now", "SET cancel_request = NULL, lease_until = :now"),
     ),
     "repeated settlement refused": bug(
         "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, "verdict = ?", "verdict = ? AND 0")

@@ -142,7 +142,7 @@ class SqliteFile:
                     return query(connection)
             handle = self._used_handle()
             try:
-                return query(handle.connection)
+                return _as_text(handle.connection, lambda: query(handle.connection))
             finally:
                 handle.is_used = False
         except sqlite3.Error as problem:
@@ -156,7 +156,9 @@ class SqliteFile:
                     return self._transact(connection, work)
             handle = self._used_handle()
             try:
-                answer = _patiently(lambda: self._transact(handle.connection, work))
+                answer = _as_text(
+                    handle.connection, lambda: _patiently(lambda: self._transact(handle.connection, work))
+                )
                 self._checkpoint_if_large(handle.connection)
                 return answer
             finally:
@@ -473,6 +475,24 @@ def _patiently(action: Callable[[], T]) -> T:
             if _code(problem) not in _BUSY or time.monotonic() >= give_up_at:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
+
+
+def _as_text(connection: sqlite3.Connection, action: Callable[[], T]) -> T:
+    """Run an action. If it reads a text that is not UTF-8, run it again with replacement characters."""
+    try:
+        return action()
+    except sqlite3.OperationalError as problem:
+        if "decode to UTF-8" not in str(problem):
+            raise
+    connection.text_factory = _replaced
+    try:
+        return action()
+    finally:
+        connection.text_factory = str
+
+
+def _replaced(stored: bytes) -> str:
+    return stored.decode(errors="replace")
 
 
 def _code(problem: sqlite3.Error) -> int:

@@ -5,13 +5,14 @@ a whole batch, and polling an empty queue only reads. The engine's clock is the 
 """
 
 import json
+import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, count, groupby
 from typing import Any, Final, TypeAlias
 
-from holdfast.clock import Clock, from_us, span_us
+from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, StateConflict
 from holdfast.queues.contract import (
@@ -25,7 +26,7 @@ from holdfast.queues.contract import (
     with_extras,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.sqlite.records import DELETE_JOB
+from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
 from holdfast.queues.engines.sqlite.state import write_cells
 from holdfast.queues.engines.sqlite.transactions import (
     BEGIN_A_WRITE,
@@ -40,6 +41,8 @@ from holdfast.queues.engines.tables.rows import (
     DEAD,
     FAILED,
     FORGOTTEN,
+    LONG_US,
+    MANY,
     PROCESSING,
     WAITING,
     Row,
@@ -50,6 +53,7 @@ from holdfast.queues.engines.tables.rows import (
     lease_state,
     leased,
     output_report,
+    pauses,
     progress_report,
     told,
 )
@@ -66,6 +70,8 @@ from holdfast.values import (
     Settlement,
     Write,
 )
+
+log = logging.getLogger("holdfast.sqlite")
 
 # How long to trust, while waiting, that no due time has moved and no commit was missed.
 LOOK_EVERY_S: Final = 1.0
@@ -92,12 +98,14 @@ INSERT_LIKE_JOBS: Final = f"""
 INSERT_MESSAGES: Final = f"""
     INSERT INTO holdfast_messages (seq, wire) VALUES {", ".join(["(?, ?)"] * ROWS_AT_ONCE)}"""
 
-DELETE_FROM: Final = "DELETE FROM holdfast_jobs WHERE seq >= ?"
+DELETE_FROM: Final = "DELETE FROM holdfast_jobs WHERE seq >= ? AND seq < ?"
 
-NEXT_SEQ: Final = "SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs"
+# A larger number was not assigned by Holdfast, and no other could follow it.
+NEXT_SEQ: Final = f"SELECT coalesce(max(seq), 0) + 1 FROM holdfast_jobs WHERE seq < {2**62}"
 
 KNOWN: Final = """
-    SELECT seq, state, finished_at, digest, (SELECT wire FROM holdfast_messages AS m WHERE m.seq = j.seq)
+    SELECT seq, state, CAST(coalesce(finished_at, 0) AS INTEGER), digest,
+        coalesce((SELECT CAST(wire AS BLOB) FROM holdfast_messages AS m WHERE m.seq = j.seq), x'')
     FROM holdfast_jobs AS j WHERE id = ?"""
 
 # One index range per priority, best first, each in due order: the cost does not grow with what is not due yet.
@@ -112,10 +120,12 @@ CANDIDATES: Final = (
     + " LIMIT :limit"
 )
 
+# Numbers sort before texts, so this skips a due time that is not a number.
 NEXT_DUE: Final = " UNION ALL ".join(
     f"""SELECT * FROM (
         SELECT due_at FROM holdfast_jobs
-        WHERE state <= {FAILED} AND queue = :queue AND priority = {priority} ORDER BY due_at LIMIT 1)"""
+        WHERE state <= {FAILED} AND queue = :queue AND priority = {priority} AND due_at < ''
+        ORDER BY due_at LIMIT 1)"""
     for priority in range(10)
 )
 
@@ -127,7 +137,7 @@ IS_PAUSED: Final = "SELECT 1 FROM holdfast_pauses WHERE queue = ?"
 
 CLAIM: Final = f"""
     UPDATE holdfast_jobs
-    SET state = {PROCESSING}, owner_token = :token, deliveries = deliveries + 1,
+    SET state = {PROCESSING}, owner_token = :token, deliveries = min(deliveries, {MANY}) + 1,
         claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
     WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 
@@ -140,13 +150,16 @@ _LEASED: Final = f"""
 
 # What all jobs of a fresh claim have in common is not read from each of them.
 LEASES: Final = f"""
-    SELECT j.seq, j.id, coalesce(m.wire, x''), :lease, :now, j.deliveries, j.attempts, j.crashes, j.ignore_expiry,
-           :lease
+    SELECT j.seq, coalesce(j.id, ''), coalesce(CAST(m.wire AS BLOB), x''), :lease, :now, j.deliveries,
+           coalesce(j.attempts, 0), coalesce(j.crashes, 0), j.ignore_expiry, :lease
     {_LEASED}"""
 
 LEASED_BEFORE: Final = f"""
-    SELECT j.seq, j.id, coalesce(m.wire, x''), j.lease_us, j.claimed_at, j.deliveries, j.attempts, j.crashes,
-           j.ignore_expiry, min(j.lease_until - :now, j.lease_us)
+    SELECT j.seq, CAST(coalesce(j.id, '') AS TEXT), coalesce(CAST(m.wire AS BLOB), x''),
+           CAST(coalesce(j.lease_us, :lease) AS INTEGER), CAST(coalesce(j.claimed_at, :now) AS INTEGER),
+           CAST(coalesce(j.deliveries, 1) AS INTEGER), CAST(coalesce(j.attempts, 0) AS INTEGER),
+           CAST(coalesce(j.crashes, 0) AS INTEGER), j.ignore_expiry,
+           min(CAST(j.lease_until AS INTEGER) - :now, CAST(coalesce(j.lease_us, :lease) AS INTEGER))
     {_LEASED} AND j.lease_until > :now ORDER BY j.seq"""
 
 ACK: Final = f"""
@@ -160,12 +173,13 @@ ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j
     WHERE seq IN (SELECT value FROM json_each(:seqs))
         AND owner_token = :token AND state = {COMPLETED} AND finished_at = :now
-        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
+        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a
+                        WHERE a.seq = j.seq AND a.delivery = j.deliveries AND a.owner_token = :token)"""
 
 END: Final = f"""
     UPDATE holdfast_jobs
-    SET state = :state, attempts = attempts + :attempt, finished_at = :now, cancel_request = NULL,
-        crashes = CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
+    SET state = :state, attempts = min(coalesce(attempts, 0), {MANY}) + :attempt, finished_at = :now,
+        cancel_request = NULL, crashes = CASE WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END,
         last_error = CASE WHEN :state <> {COMPLETED} THEN coalesce(:error, last_error) END,
         dead_reason = :dead_reason, expired = :expired,
         cancel_reason = CASE WHEN :state = {CANCELLED} THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
@@ -179,16 +193,18 @@ GIVE_BACK: Final = f"""
         finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit) THEN :now END,
         dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
         cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
-        attempts = attempts + :attempt, due_at = :due,
-        crashes = CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        attempts = min(coalesce(attempts, 0), {MANY}) + :attempt, due_at = :due,
+        crashes = CASE WHEN :crash THEN min(coalesce(crashes, 0), {MANY}) + 1
+                       WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END,
         last_error = coalesce(:error, last_error)
     WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 SETTLED_AS: Final = """
     SELECT 1 FROM holdfast_attempts WHERE seq = ? AND delivery = ? AND owner_token = ? AND verdict = ?"""
 
+# Only the settlement of a delivery writes its row: one that is already there is damage.
 INSERT_ATTEMPT: Final = """
-    INSERT INTO holdfast_attempts
+    INSERT OR REPLACE INTO holdfast_attempts
         (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
          error_type, error_message, traceback, output, result, note)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -198,15 +214,15 @@ DELETE_LIVE_OUTPUT: Final = "DELETE FROM holdfast_live_output WHERE seq = ? AND 
 
 # Most attempts have nothing to tell but that they went well, and when: these are written many at once.
 INSERT_SUCCESS: Final = """
-    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
+    INSERT OR REPLACE INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
     VALUES (?, ?, ?, ?, ?, ?, ?)"""
 
 INSERT_SUCCESSES: Final = f"""
-    INSERT INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
+    INSERT OR REPLACE INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
     SELECT ?, ?, ?, column1, column2, column3, column4 FROM (VALUES {", ".join(["(?, ?, ?, ?)"] * ROWS_AT_ONCE)})"""
 
 RENEW: Final = f"""
-    UPDATE holdfast_jobs SET lease_until = :now + lease_us
+    UPDATE holdfast_jobs SET lease_until = :now + min(lease_us, {LONG_US})
     WHERE seq IN (SELECT value FROM json_each(:seqs))
         AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now
     RETURNING seq, cancel_request IS NOT NULL"""
@@ -232,13 +248,15 @@ REPORT_OUTPUT: Final = f"""
 # The wall clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = f"""
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
-    WHERE state = {PROCESSING} AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)"""
+    WHERE state = {PROCESSING} AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)
+        AND (:seq IS NULL OR seq = :seq)"""
 
-HAS_EXPIRED: Final = f"""
-    SELECT 1 FROM holdfast_jobs
+EXPIRED: Final = f"""
+    SELECT seq FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue)
-        AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)
-    LIMIT 1"""
+        AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)"""
+
+HAS_EXPIRED: Final = f"{EXPIRED} LIMIT 1"
 
 REAP: Final = f"""
     UPDATE holdfast_jobs
@@ -247,9 +265,17 @@ REAP: Final = f"""
         finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN :now END,
         dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
         cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
-        crashes = crashes + 1, owner_token = NULL, due_at = :now, last_error = :error
+        crashes = min(coalesce(crashes, 0), {MANY}) + 1, owner_token = NULL, due_at = :now, last_error = :error
     WHERE state = {PROCESSING} AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
-    RETURNING seq, deliveries, claimed_at"""
+        AND (:seq IS NULL OR seq = :seq)
+    RETURNING seq, deliveries, coalesce(claimed_at, :now)"""
+
+# A strict table refuses to update a row that holds a value of the wrong type, so every column is cast.
+DEAD_LETTER: Final = f"""
+    UPDATE holdfast_jobs
+    SET {REPAIRED}, state = {DEAD}, dead_reason = 'undecodable', finished_at = :now, owner_token = NULL,
+        last_error = :problem
+    WHERE seq = :seq"""
 
 PAUSE: Final = "INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)"
 RESUME: Final = "DELETE FROM holdfast_pauses WHERE queue = ?"
@@ -301,7 +327,7 @@ class SqliteJobs(Jobs):
             _insert_rows(connection, sql(INSERT_MESSAGE), many_messages, list(enumerate(wires, start)))
             return [True] * new
         # Cheaper than a savepoint, which would copy every page that is changed behind it.
-        connection.execute(sql(DELETE_FROM), (start,))
+        connection.execute(sql(DELETE_FROM), (start, start + len(envelopes)))
         return [
             self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
         ]
@@ -345,14 +371,33 @@ class SqliteJobs(Jobs):
         stamped = connection.execute(sql(LEASED_BEFORE), query).fetchall()
         if stamped or limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():
             return stamped
-        seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
-        if crashes:
-            seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
-        if not number:
-            return []
-        connection.execute(sql(CLAIM), {**query, "seqs": seqs})
+        held = "[]"
+        while held == "[]":  # every chosen job was dead-lettered: choose again
+            seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
+            if crashes:
+                seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
+            if not number:
+                return []
+            held = self._hold(connection, query, seqs)
         rows = {row[0]: row for row in connection.execute(sql(LEASES), query)}
-        return [rows[seq] for seq in json.loads(seqs)]
+        return [rows[seq] for seq in json.loads(held)]
+
+    def _hold(self, connection: sqlite3.Connection, query: dict[str, Any], seqs: str) -> str:
+        """Stamp these and return those that could be. A damaged record is dead-lettered; the others go on."""
+        try:
+            connection.execute(self._sql(CLAIM), {**query, "seqs": seqs})
+        except sqlite3.IntegrityError as problem:
+            chosen: list[int] = json.loads(seqs)
+            if len(chosen) > 1:
+                each = [json.loads(self._hold(connection, query, f"[{seq}]")) for seq in chosen]
+                return json.dumps([seq for held in each for seq in held])
+            self._dead_letter(connection, chosen[0], query["now"], problem)
+            return "[]"
+        return seqs
+
+    def _dead_letter(self, connection: sqlite3.Connection, seq: int, now: int, problem: Exception) -> None:
+        log.error("job number %d was dead-lettered: its record is damaged: %s", seq, problem)
+        connection.execute(self._sql(DEAD_LETTER), {"seq": seq, "now": now, "problem": f"DamagedRecord: {problem}"})
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -512,12 +557,12 @@ class SqliteJobs(Jobs):
             error = abandoned_run(now, now).error
             query = {
                 "queue": queue,
+                "seq": None,
                 "now": now,
                 "crash_limit": self.policy.crash_limit,
                 "error": error.line if error else None,
             }
-            connection.execute(self._sql(CLAMP), query)
-            reaped = connection.execute(self._sql(REAP), query).fetchall()
+            reaped = self._reap(connection, query)
             ends = [
                 (seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
             ]
@@ -525,6 +570,18 @@ class SqliteJobs(Jobs):
             return len(reaped)
 
         return self._file.write(reap)
+
+    def _reap(self, connection: sqlite3.Connection, query: dict[str, Any]) -> list[Row]:
+        """Requeue these and return their rows. A damaged record is dead-lettered; the others go on."""
+        try:
+            connection.execute(self._sql(CLAMP), query)
+            return connection.execute(self._sql(REAP), query).fetchall()
+        except sqlite3.IntegrityError as problem:
+            if query["seq"] is None:
+                expired = connection.execute(self._sql(EXPIRED), query).fetchall()
+                return [row for (seq,) in expired for row in self._reap(connection, {**query, "seq": seq})]
+            self._dead_letter(connection, query["seq"], query["now"], problem)
+            return []
 
     def pause(self, queue: str, reason: str = "") -> None:
         self._file.write(lambda connection, now: connection.execute(self._sql(PAUSE), (queue, reason, now)))
@@ -534,7 +591,7 @@ class SqliteJobs(Jobs):
 
     def pauses(self) -> Sequence[QueuePause]:
         rows = self._file.read(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
-        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
+        return pauses(rows)
 
     def _sql(self, statement: str) -> str:
         return self._file.sql(statement)

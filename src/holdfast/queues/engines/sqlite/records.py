@@ -2,12 +2,13 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
+from holdfast.errors import BackendError
 from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.tables.retention import Outdated, prune, purge
@@ -28,6 +29,7 @@ from holdfast.queues.engines.tables.rows import (
     is_by_finish,
     not_replayed,
     page,
+    text,
     view,
 )
 from holdfast.values import (
@@ -38,6 +40,32 @@ from holdfast.values import (
     Page,
     ReplayAnswer,
 )
+
+T = TypeVar("T")
+
+# Every column of a job, cast to its type. A missing id is replaced by one that no other job has.
+_TYPES: Final = {
+    "INTEGER": ("priority", "due_at", "accepted_at", "attempts", "crashes", "deliveries", "ignore_expiry", "expired"),
+    "TEXT": ("queue", "job"),
+}
+_MAYBE: Final = {
+    "INTEGER": ("claimed_at", "lease_us", "lease_until"),
+    "TEXT": ("trace_id", "cancel_request", "cancel_reason"),
+    "BLOB": ("digest",),
+}
+_CASTS: Final = {
+    "id": "CAST(coalesce(id, 'damaged-' || seq) AS TEXT)",
+    **{name: f"CAST(coalesce({name}, '') AS {kind})" for kind, names in _TYPES.items() for name in names},
+    **{name: f"CAST({name} AS {kind})" for kind, names in _MAYBE.items() for name in names},
+}
+REPAIRED: Final = ", ".join(f"{name} = {cast}" for name, cast in _CASTS.items())
+
+REPAIR: Final = f"""
+    UPDATE holdfast_jobs
+    SET {REPAIRED}, state = CAST(state AS INTEGER), finished_at = CAST(finished_at AS INTEGER),
+        owner_token = CAST(owner_token AS BLOB), dead_reason = CAST(dead_reason AS TEXT),
+        last_error = CAST(last_error AS TEXT)
+    WHERE id = :id OR seq = :seq"""
 
 FORGET: Final = f"""
     UPDATE holdfast_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -54,7 +82,7 @@ FINISHED_BEFORE: Final = f"""
     WHERE state >= {COMPLETED} AND state = :state AND finished_at <= :before AND (:queue IS NULL OR queue = :queue)
     ORDER BY finished_at LIMIT :limit"""
 
-MESSAGE: Final = "SELECT wire FROM holdfast_messages WHERE seq = ?"
+MESSAGE: Final = "SELECT coalesce(CAST(wire AS BLOB), x'') FROM holdfast_messages WHERE seq = ?"
 
 OLD_TOMBSTONES: Final = f"""
     SELECT seq FROM holdfast_jobs WHERE state >= {COMPLETED} AND state = {FORGOTTEN} AND finished_at <= ?
@@ -88,9 +116,9 @@ COUNT_FINISHED_IN: Final = f"""
     WHERE state >= {COMPLETED} AND state IN ({COMPLETED}, {DEAD}, {CANCELLED}) AND queue = :queue GROUP BY state"""
 
 VIEW_COLUMNS: Final = f"""
-    j.seq, j.id, j.queue, j.state, j.job, coalesce(m.wire, x''), j.attempts, j.crashes, j.deliveries, j.accepted_at,
-    j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error,
-    p.done, p.total, p.message, p.at
+    j.seq, j.id, j.queue, j.state, j.job, coalesce(CAST(m.wire AS BLOB), x''), j.attempts, j.crashes, j.deliveries,
+    j.accepted_at, j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request,
+    j.last_error, p.done, p.total, p.message, p.at
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
     LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
         AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
@@ -110,7 +138,7 @@ REQUEST_CANCEL: Final = f"""
     WHERE id = :id AND state = {PROCESSING}"""
 
 MESSAGE_OF: Final = f"""
-    SELECT m.wire FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
+    SELECT coalesce(CAST(m.wire AS BLOB), x'') FROM holdfast_jobs AS j JOIN holdfast_messages AS m ON m.seq = j.seq
     WHERE j.id = ? AND j.state IN ({DEAD}, {CANCELLED}) AND NOT j.ignore_expiry"""
 
 REPLAY: Final = f"""
@@ -144,9 +172,9 @@ class SqliteRecords(Records):
         query = {"queue": queue, "now": self._clock.now_us()}
         numbers: dict[str, dict[JobState, int]] = {}
 
-        def add(name: str, state: JobState, number: int) -> None:
+        def add(name: Any, state: JobState, number: int) -> None:
             if number:
-                numbers.setdefault(name, {})[state] = number
+                numbers.setdefault(text(name), {})[state] = number
 
         def read(connection: sqlite3.Connection) -> None:
             try:
@@ -190,16 +218,16 @@ class SqliteRecords(Records):
             f"ORDER BY {newest_first} LIMIT :limit"
             for states in apart
         ]
-        text = parts[0] if len(parts) == 1 else _merged(parts)
+        statement = parts[0] if len(parts) == 1 else _merged(parts)
         query["limit"] = limit + 1
-        rows = self._file.read(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        rows = self._file.read(lambda connection: connection.execute(self._sql(statement), query).fetchall())
         return page(rows, query["now"], limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < {FORGOTTEN}"
+        statement = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < {FORGOTTEN}"
 
         def read(connection: sqlite3.Connection) -> JobHistory | None:
-            row = connection.execute(self._sql(text), (job_id,)).fetchone()
+            row = connection.execute(self._sql(statement), (job_id,)).fetchone()
             if row is None:
                 return None
             outputs = connection.execute(self._sql(OUTPUTS), (row[0],)).fetchall()
@@ -217,7 +245,7 @@ class SqliteRecords(Records):
                 return CancelAnswer.REQUESTED
             return CancelAnswer.UNKNOWN if self._state(connection, job_id) is None else CancelAnswer.TOO_LATE
 
-        return self._file.write(change)
+        return self._change(job_id, change)
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         def change(connection: sqlite3.Connection, now: int) -> ReplayAnswer:
@@ -229,7 +257,21 @@ class SqliteRecords(Records):
                 return ReplayAnswer.REPLAYED
             return not_replayed(self._state(connection, job_id))
 
-        return self._file.write(change)
+        return self._change(job_id, change)
+
+    def _change(self, job_id: str, change: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Change a record. A damaged one is repaired first: a strict table would refuse to update it."""
+
+        def repair_and_change(connection: sqlite3.Connection, now: int) -> T:
+            connection.execute(self._sql(REPAIR), {"id": job_id, "seq": None})
+            return change(connection, now)
+
+        try:
+            return self._file.write(change)
+        except BackendError as problem:
+            if not isinstance(problem.__cause__, sqlite3.IntegrityError):
+                raise
+        return self._file.write(repair_and_change)
 
     def _state(self, connection: sqlite3.Connection, job_id: str) -> JobState | None:
         row = connection.execute(self._sql("SELECT state FROM holdfast_jobs WHERE id = ?"), (job_id,)).fetchone()
@@ -277,10 +319,17 @@ class SqliteRecords(Records):
         for seq, until in stones:
             message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
             digest = content_digest(message[0] if message else b"")
-            connection.execute(self._sql(FORGET), {"seq": seq, "until": until, "digest": digest})
+            self._forget(connection, {"seq": seq, "until": until, "digest": digest})
         seqs = json.dumps([seq for seq, _ in stones])
         for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), (seqs,))
+
+    def _forget(self, connection: sqlite3.Connection, query: dict[str, Any]) -> None:
+        try:
+            connection.execute(self._sql(FORGET), query)
+        except sqlite3.IntegrityError:
+            connection.execute(self._sql(REPAIR), {"id": None, "seq": query["seq"]})
+            connection.execute(self._sql(FORGET), query)
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
         for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from holdfast.clock import Clock
 from holdfast.queues.contract.state import (
@@ -17,6 +17,7 @@ from holdfast.queues.contract.state import (
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.transactions import Statements
+from holdfast.queues.engines.tables.rows import repaired, text
 from holdfast.values import Cell, Spend, Spent, Write
 
 READ: Final = """
@@ -51,6 +52,9 @@ SWEEP_BUCKETS: Final = """
         SELECT rowid FROM holdfast_buckets WHERE full_at <= :now LIMIT :limit)"""
 
 
+_CELL: Final = (bytes, int, (int, type(None)))
+
+
 class SqliteState(SharedState):
     """Cells and buckets in an SQLite file."""
 
@@ -65,7 +69,7 @@ class SqliteState(SharedState):
         if keys is not None:
             statement, query["keys"] = READ_THESE, json.dumps(list(keys))
         rows = self._file.read(lambda connection: connection.execute(self._file.sql(statement), query).fetchall())
-        return [cell_of((kind, key), StoredCell(*stored), now) for key, *stored in rows]
+        return [cell_of((kind, text(key)), _stored(stored), now) for key, *stored in rows]
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         return self._file.write(lambda connection, now: write_cells(connection, self._file.sql, writes, now))
@@ -75,7 +79,7 @@ class SqliteState(SharedState):
             answers: list[Spent] = []
             for one in spends:
                 row = connection.execute(self._file.sql(FULL_AT), (one.bucket,)).fetchone()
-                spent, full_at = spend_from(one, row[0] if row else 0, now)
+                spent, full_at = spend_from(one, repaired(row, (int,))[0] if row else 0, now)
                 connection.execute(self._file.sql(FILL), (one.bucket, full_at))
                 answers.append(spent)
             return answers
@@ -98,6 +102,10 @@ class SqliteState(SharedState):
         return self._file.write(sweep)
 
 
+def _stored(row: Sequence[Any]) -> StoredCell:
+    return StoredCell(*repaired(tuple(row), _CELL))
+
+
 def write_cells(
     connection: Statements, sql: Callable[[str], str], writes: Sequence[Write], now: int
 ) -> list[int] | None:
@@ -106,7 +114,7 @@ def write_cells(
     for name in {(write.kind, write.key) for write in writes}:
         row = connection.execute(sql(STORED), name).fetchone()
         if row is not None:
-            stored[name] = StoredCell(*row)
+            stored[name] = _stored(row)
     applied = apply_writes(writes, stored, now)
     if applied is None:
         return None
