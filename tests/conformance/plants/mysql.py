@@ -35,6 +35,7 @@ from holdfast.queues.engines.mysql.jobs import (
 )
 from holdfast.queues.engines.mysql.lanes import PLACE
 from holdfast.queues.engines.mysql.state import MysqlState, write_cells
+from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 from holdfast.values import Accepted, AttemptRecord, JobEnvelope, Settlement, Spend, Spent, Write
@@ -49,6 +50,8 @@ UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
 DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
 SLOW = f"seq + {DELAY}"
 LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
+
+COUNTS_A_CRASH = f"crashes = LEAST(crashes, {MANY}) + 1, "
 
 BUGS: dict[str, Bug] = {
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, HOLDER, "")),
@@ -76,11 +79,11 @@ BUGS: dict[str, Bug] = {
     ),
     "renewal moves nothing": bug(
         "test_a_renewed_lease_ends_a_full_length_from_now",
-        (RENEW, f"lease_until = {CLOCK} + lease_us", "lease_until = lease_until"),
+        (RENEW, f"lease_until = {CLOCK} + LEAST(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
         "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
-        (RENEW, f"{CLOCK} + lease_us", f"{CLOCK} + 60000000"),
+        (RENEW, f"{CLOCK} + LEAST(lease_us, {LONG_US})", f"{CLOCK} + 60000000"),
     ),
     "reaper takes living leases": bug(
         "test_the_reaper_leaves_living_leases_alone",
@@ -96,12 +99,10 @@ BUGS: dict[str, Bug] = {
         (LOCK_EXPIRED, "claimed_at", "lease_until"),
     ),
     "reaped job stays among those that run": bug("test_the_lease_tells_of_earlier_crashes", (REAP, f",{PLACE}", "")),
-    "crash not counted": bug(
-        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, "crashes = crashes + 1, ", "")
-    ),
+    "crash not counted": bug("test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "")),
     "crash counted before it is compared": bug(
         "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
-        (REAP, "crashes = crashes + 1, ", ""),
+        (REAP, COUNTS_A_CRASH, ""),
         (REAP, "SET state", "SET crashes = crashes + 1, state"),
     ),
     "crash limit off by one": bug(
@@ -192,14 +193,12 @@ BUGS: dict[str, Bug] = {
     ),
     "delivery not counted": bug(
         "test_a_delivery_is_counted_once_per_claim",
-        (CLAIM, "deliveries = deliveries + 1", "deliveries = GREATEST(deliveries, 1)"),
+        (CLAIM, f"deliveries = LEAST(deliveries, {MANY}) + 1", "deliveries = GREATEST(deliveries, 1)"),
     ),
     "attempt lost on nack": bug(
-        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "attempts + %(attempt)s", "attempts")
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, " + %(attempt)s", "")
     ),
-    "attempt counted on release": bug(
-        "test_a_release_costs_nothing", (GIVE_BACK, "attempts + %(attempt)s", "attempts + 1")
-    ),
+    "attempt counted on release": bug("test_a_release_costs_nothing", (GIVE_BACK, " + %(attempt)s", " + 1")),
     "delay forgotten on nack": bug(
         "test_a_retry_is_never_delivered_early", (GIVE_BACK, "due_at = %(due)s", "due_at = %(now)s")
     ),
@@ -246,7 +245,7 @@ BUGS: dict[str, Bug] = {
     ),
     "clock set back reaps": bug(
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
-        (CLAMP, "SET lease_until = %(now)s + lease_us", "SET lease_until = %(now)s"),
+        (CLAMP, "SET lease_until = %(now)s + GREATEST(lease_us, 0)", "SET lease_until = %(now)s"),
     ),
     "clock set back holds for ever": bug(
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped", (CLAMP, "state = 2", "state = 9")
@@ -338,7 +337,8 @@ BUGS: dict[str, Bug] = {
         "test_versions_grow_across_drop_expiry_and_sweep", (state.LOCKED_CELLS, "version, expires_at", "1, 1")
     ),
     "a put starts the versions again": bug(
-        "test_versions_grow_across_drop_expiry_and_sweep", (state.PUT, f"GREATEST(version + 1, {CLOCK})", "1")
+        "test_versions_grow_across_drop_expiry_and_sweep",
+        (state.PUT, f"GREATEST(LEAST(version, {NEVER - 1}) + 1, {CLOCK})", "1"),
     ),
     "swept while the version is ahead": bug(
         "test_versions_grow_across_drop_expiry_and_sweep",

@@ -33,6 +33,7 @@ from holdfast.queues.engines.postgres.jobs import (
 )
 from holdfast.queues.engines.postgres.state import PostgresState
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
+from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
 from holdfast.values import Settlement, Spend, Spent, Write
@@ -90,10 +91,11 @@ BUGS: dict[str, Bug] = {
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, OF_CLAIM, "")),
     "renewal moves nothing": bug(
         "test_a_renewed_lease_ends_a_full_length_from_now",
-        (RENEW, f"lease_until = {NOW} + lease_us", "lease_until = lease_until"),
+        (RENEW, f"lease_until = {NOW} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, f"{NOW} + lease_us", f"{NOW} + 60000000")
+        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        (RENEW, f"least(lease_us, {LONG_US})", "60000000"),
     ),
     "reaper takes living leases": bug(
         "test_the_reaper_leaves_living_leases_alone", (REAP, f"lease_until <= {NOW}", "lease_until IS NOT NULL")
@@ -101,15 +103,15 @@ BUGS: dict[str, Bug] = {
     "reaper reaps every queue": bug("test_the_reaper_reaps_one_queue_or_all", (REAP, OF_QUEUE, "")),
     "reaper leaves no history": bug(
         "test_a_delivery_without_a_verdict_is_in_the_history",
-        (REAP, "        FROM held\n    )", "        FROM held WHERE false\n    )"),
+        (REAP, "FROM held ON CONFLICT (seq, delivery)", "FROM held WHERE false ON CONFLICT (seq, delivery)"),
     ),
     "reaper does not say when the run began": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
-        (REAP, ":outcome, claimed_at, greatest", f":outcome, {NOW}, greatest"),
+        (REAP, ":outcome, coalesce(claimed_at, ", ":outcome, coalesce(NULL::bigint, "),
     ),
     "crash not counted": bug(
         "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
-        (REAP, "crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN", "crashes = CASE WHEN"),
+        (REAP, f"crashes = CASE WHEN :crash THEN least(o.crashes, {MANY}) + 1 WHEN", "crashes = CASE WHEN"),
     ),
     "crash counted by each of two reapers": bug(
         "test_reapers_at_once_count_a_crash_once",
@@ -118,11 +120,6 @@ BUGS: dict[str, Bug] = {
             REAP,
             "AND lease_until",
             "AND (SELECT count(*) FROM generate_series(1, 50000 + 0 * crashes)) > 0 AND lease_until",
-        ),
-        (
-            REAP,
-            ":error_message, ''\n        FROM held",
-            ":error_message, ''\n        FROM held ON CONFLICT DO NOTHING",
         ),
     ),
     "crash limit off by one": bug(
@@ -191,13 +188,14 @@ BUGS: dict[str, Bug] = {
     ),
     "delivery not counted": bug(
         "test_a_delivery_is_counted_once_per_claim",
-        (CLAIM, "deliveries = deliveries + 1", "deliveries = greatest(deliveries, 1)"),
+        (CLAIM, f"deliveries = least(deliveries, {MANY}) + 1", "deliveries = greatest(deliveries, 1)"),
     ),
     "attempt lost on nack": bug(
-        "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, "o.attempts + :attempt", "o.attempts")
+        "test_a_nack_costs_an_attempt_and_waits_for_its_retry",
+        (GIVE_BACK, f"least(o.attempts, {MANY}) + :attempt", "o.attempts"),
     ),
     "attempt counted on release": bug(
-        "test_a_release_costs_nothing", (GIVE_BACK, "o.attempts + :attempt", "o.attempts + 1")
+        "test_a_release_costs_nothing", (GIVE_BACK, f"least(o.attempts, {MANY}) + :attempt", "o.attempts + 1")
     ),
     "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (GIVE_BACK, f"{NOW} + :delay", NOW)),
     "transaction outlives its lease": bug(
@@ -223,7 +221,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request taken back by a renewal": bug(
         "test_a_running_job_is_asked_to_be_cancelled",
-        (RENEW, f"SET lease_until = {NOW} + lease_us", f"SET lease_until = {NOW} + lease_us, cancel_request = NULL"),
+        (RENEW, f"SET lease_until = {NOW} + least(", f"SET cancel_request = NULL, lease_until = {NOW} + least("),
     ),
     "running job cancelled under its worker": bug(
         "test_a_running_job_is_asked_to_be_cancelled", (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
@@ -237,7 +235,7 @@ BUGS: dict[str, Bug] = {
     ),
     "clock set back reaps": bug(
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
-        (CLAMP, f"SET lease_until = {NOW} + lease_us", f"SET lease_until = {NOW}"),
+        (CLAMP, f"SET lease_until = {NOW} + greatest(lease_us, 0)", f"SET lease_until = {NOW}"),
     ),
     "clock set back holds for ever": bug(
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped", (CLAMP, "state = 2", "state = 9")
@@ -337,7 +335,7 @@ BUGS: dict[str, Bug] = {
     "versions begin at one": bug(
         "test_versions_grow_across_drop_expiry_and_sweep",
         (state.PUT, f"THEN 0 ELSE {NOW} END", "THEN 0 ELSE 1 END"),
-        (state.PUT, f"greatest(c.version + 1, {NOW})", "c.version + 1"),
+        (state.PUT, f"greatest(least(c.version, {NEVER - 1}) + 1, {NOW})", "c.version + 1"),
     ),
     "sweep forgets a version ahead of the clock": bug(
         "test_versions_grow_across_drop_expiry_and_sweep", (state.SWEEP, f" AND version < {NOW}", "")

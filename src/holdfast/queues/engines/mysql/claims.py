@@ -8,7 +8,7 @@ from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
 from holdfast.queues.engines.mysql.lanes import LAST_WAITING, LEASED, mark_of
-from holdfast.queues.engines.tables.rows import FAILED, PROCESSING, Row, alone_if_suspect
+from holdfast.queues.engines.tables.rows import FAILED, MANY, PROCESSING, Row, alone_if_suspect
 
 PAUSED, STAMPED, NOW = -1, -2, -3
 
@@ -49,7 +49,7 @@ LOCK_THESE: Final = f"""
 
 CLAIM: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = {PROCESSING}, owner_token = %(token)s, deliveries = deliveries + 1,
+    SET state = {PROCESSING}, owner_token = %(token)s, deliveries = LEAST(deliveries, {MANY}) + 1,
         claimed_at = %(now)s, lease_us = %(lease)s, lease_until = %(now)s + %(lease)s,
         lane = {LEASED}, mark = %(token)s, since = %(now)s
     WHERE seq IN %(seqs)s"""
@@ -91,7 +91,7 @@ class MysqlClaims:
             seen = self._look(session, queue, token)
             if seen.is_stamped:
                 rows = session.rows(self._sql(LEASES), {"queue": queue, "token": token})
-                return [(row[0], row[1].decode(), *row[2:]) for row in rows]
+                return [(row[0], row[1].decode(errors="replace"), *row[2:]) for row in rows]
             if limit <= 0 or not seen.is_worthwhile:
                 return []
             candidates = self._lock(session, queue, limit, seen)
@@ -103,7 +103,7 @@ class MysqlClaims:
         for seqs in chunks(row[0] for row in chosen):
             session.run(self._sql(CLAIM), {"token": token, "now": now, "lease": lease_us, "seqs": seqs})
         return [
-            (seq, id, wire, lease_us, now, deliveries + 1, attempts, crashes, ignore_expiry, lease_us)
+            (seq, id, wire, lease_us, now, min(deliveries, MANY) + 1, attempts, crashes, ignore_expiry, lease_us)
             for seq, deliveries, attempts, crashes, ignore_expiry, id, wire in chosen
         ]
 
@@ -167,7 +167,7 @@ def _unpacked(rows: Sequence[Row]) -> list[Row]:
         seq, deliveries, attempts, crashes, ignore_expiry, length, rest = packed.split(b" ", 6)
         numbers = (int(seq), int(deliveries), int(attempts), int(crashes), int(ignore_expiry))
         end = int(length)
-        candidates.append((*numbers, rest[:end].decode(), rest[end:]))
+        candidates.append((*numbers, rest[:end].decode(errors="replace"), rest[end:]))
     return candidates
 
 

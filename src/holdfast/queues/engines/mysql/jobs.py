@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pymysql.constants import ER
 
-from holdfast.clock import Clock, from_us
+from holdfast.clock import Clock
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError, BackendUnavailable, IdConflict
 from holdfast.queues.contract import (
@@ -38,6 +38,8 @@ from holdfast.queues.engines.tables.rows import (
     COMPLETED,
     DEAD,
     FORGOTTEN,
+    LONG_US,
+    MANY,
     PROCESSING,
     WAITING,
     Row,
@@ -46,6 +48,8 @@ from holdfast.queues.engines.tables.rows import (
     end_row,
     lease_state,
     leased,
+    pauses,
+    text,
     told,
 )
 from holdfast.values import (
@@ -92,12 +96,13 @@ ACK: Final = f"""
 ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j FORCE INDEX (PRIMARY)
     WHERE seq IN %(seqs)s AND owner_token = %(token)s AND state = {COMPLETED} AND finished_at = %(now)s
-        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a WHERE a.seq = j.seq AND a.delivery = j.deliveries)"""
+        AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a
+                        WHERE a.seq = j.seq AND a.delivery = j.deliveries AND a.owner_token = %(token)s)"""
 
 # An assignment sees what those before it have assigned: what others read is changed last.
 END: Final = f"""
     UPDATE holdfast_jobs
-    SET state = %(state)s, attempts = attempts + %(attempt)s, finished_at = %(now)s,
+    SET state = %(state)s, attempts = LEAST(attempts, {MANY}) + %(attempt)s, finished_at = %(now)s,
         crashes = CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
         last_error = CASE WHEN %(state)s <> {COMPLETED} THEN COALESCE(%(error)s, last_error) END,
         dead_reason = %(dead_reason)s, expired = %(expired)s,
@@ -115,16 +120,17 @@ GIVE_BACK: Final = f"""
                            THEN %(now)s ELSE 0 END,
         dead_reason = CASE WHEN cancel_request IS NULL AND %(crash)s AND crashes + 1 >= %(crash_limit)s
                            THEN 'crash-loop' END,
-        attempts = attempts + %(attempt)s, due_at = %(due)s, expired = 0,
+        attempts = LEAST(attempts, {MANY}) + %(attempt)s, due_at = %(due)s, expired = 0,
         last_error = COALESCE(%(error)s, last_error),
-        crashes = CASE WHEN %(crash)s THEN crashes + 1 WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
+        crashes = CASE WHEN %(crash)s THEN LEAST(crashes, {MANY}) + 1 WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
         cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
     WHERE seq = %(seq)s AND {_IS_HELD}"""
 
 SETTLED_AS: Final = "SELECT seq, delivery, owner_token, verdict FROM holdfast_attempts WHERE seq IN %s"
 
+# Only the settlement of a delivery writes its row: one that is already there is damage, and is replaced.
 INSERT_ATTEMPTS: Final = """
-    INSERT INTO holdfast_attempts
+    REPLACE INTO holdfast_attempts
         (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
          error_type, error_message, traceback, output, result, note)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
@@ -132,7 +138,7 @@ INSERT_ATTEMPTS: Final = """
 # Most attempts have nothing to tell but that they went well, and when: numbers, which need no escaping, and a claim,
 # which the statement before was given as bytes.
 INSERT_SUCCESSES: Final = """
-    INSERT INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at) VALUES """
+    REPLACE INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at) VALUES """
 SUCCESS: Final = f"(%d, %d, X'%s', '{EFFECT_OF_ACK.verdict}', '{Outcome.SUCCEEDED.value}', %d, %d)"
 SUCCESSES_AT_ONCE: Final = 400
 
@@ -141,7 +147,8 @@ _HOLDS: Final = (
 )
 
 RENEW: Final = f"""
-    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + lease_us WHERE {_HOLDS}"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + LEAST(lease_us, {LONG_US})
+    WHERE {_HOLDS}"""
 LEASE_STATES: Final = f"""
     SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS}"""
 HELD: Final = f"""
@@ -163,13 +170,13 @@ DELETE_LIVE_OUTPUT: Final = """
 EXPIRED: Final = f"""
     SELECT seq, lease_until <= %(now)s FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = {LEASED} AND (%(queue)s IS NULL OR queue = %(queue)s)
-        AND (lease_until <= %(now)s OR lease_until > %(now)s + 2 * lease_us)
+        AND (lease_until <= %(now)s OR lease_until > %(now)s + 2e0 * lease_us)
     LIMIT %(limit)s"""
 
 # The wall clock was set back: such a lease would outlive its worker by as much.
 CLAMP: Final = f"""
-    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + lease_us
-    WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until > %(now)s + 2 * lease_us"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + GREATEST(lease_us, 0)
+    WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until > %(now)s + 2e0 * lease_us"""
 
 LOCK_EXPIRED: Final = f"""
     SELECT seq, deliveries, claimed_at FROM holdfast_jobs FORCE INDEX (PRIMARY)
@@ -182,7 +189,7 @@ REAP: Final = f"""
         finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= %(crash_limit)s THEN %(now)s ELSE 0 END,
         dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= %(crash_limit)s THEN 'crash-loop' END,
         expired = 0, owner_token = '', due_at = %(now)s, last_error = %(error)s,
-        crashes = crashes + 1, cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
+        crashes = LEAST(crashes, {MANY}) + 1, cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
     WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until <= %(now)s"""
 
 PAUSE: Final = f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})"
@@ -505,9 +512,7 @@ class MysqlJobs(Jobs):
 
     def pauses(self) -> Sequence[QueuePause]:
         rows = self._connections.run(lambda session: session.rows(self._sql(PAUSES)))
-        return tuple(
-            QueuePause(queue=queue.decode(), reason=reason, since=from_us(since)) for queue, reason, since in rows
-        )
+        return pauses((text(queue), *rest) for queue, *rest in rows)
 
     def _sql(self, statement: str) -> str:
         return self._connections.sql(statement)

@@ -28,6 +28,7 @@ from holdfast.queues.engines.tables.rows import (
     is_by_finish,
     not_replayed,
     page,
+    text,
     view,
 )
 from holdfast.values import (
@@ -118,8 +119,8 @@ class MysqlRecords(Records):
         numbers: dict[str, dict[JobState, int]] = {}
         rows = self._connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
         for name, code, is_later, number in rows:
-            states = numbers.setdefault(name, {})
-            state = JobState.SCHEDULED if code == WAITING and is_later else STATES[code]
+            states = numbers.setdefault(text(name), {})
+            state = JobState.SCHEDULED if code == WAITING and is_later else STATES.get(code, JobState.BLOCKED)
             states[state] = states.get(state, 0) + number
         return numbers
 
@@ -136,20 +137,20 @@ class MysqlRecords(Records):
             query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         asked = " AND ".join([_states_condition(where.states), *chosen])
-        text = f"SELECT {VIEW_COLUMNS} WHERE {asked} ORDER BY {newest_first} LIMIT %(limit)s"
+        statement = f"SELECT {VIEW_COLUMNS} WHERE {asked} ORDER BY {newest_first} LIMIT %(limit)s"
 
         def read(session: Session) -> tuple[Sequence[Row], int]:
             now = session.now()
-            return session.rows(self._sql(text), query | {"now": now, "limit": limit + 1}), now
+            return session.rows(self._sql(statement), query | {"now": now, "limit": limit + 1}), now
 
         rows, now = self._connections.run(read)
         return page(rows, now, limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
-        text = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < {FORGOTTEN}"
+        statement = f"SELECT {VIEW_COLUMNS} WHERE j.id = %s AND j.state < {FORGOTTEN}"
 
         def read(session: Session) -> JobHistory | None:
-            row = session.row(self._sql(text), (job_id,))
+            row = session.row(self._sql(statement), (job_id,))
             if row is None:
                 return None
             outputs = session.rows(self._sql(OUTPUTS), (row[0],))

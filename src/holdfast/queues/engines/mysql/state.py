@@ -22,6 +22,7 @@ from holdfast.queues.contract.state import (
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session, pieces
 from holdfast.queues.engines.mysql.transactions import Statements
+from holdfast.queues.engines.tables.rows import NEVER, text
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
 S = TypeVar("S", str, bytes)
@@ -40,8 +41,8 @@ READ_THESE: Final = f"""
 PUT: Final = f"""
     INSERT INTO holdfast_cells (kind, name, value, version, expires_at)
     VALUES (%s, %s, %s, LAST_INSERT_ID({CLOCK}), {CLOCK} + %s)
-    ON DUPLICATE KEY UPDATE value = VALUES(value), version = LAST_INSERT_ID(GREATEST(version + 1, {CLOCK})),
-        expires_at = VALUES(expires_at)"""
+    ON DUPLICATE KEY UPDATE value = VALUES(value), expires_at = VALUES(expires_at),
+        version = LAST_INSERT_ID(GREATEST(LEAST(version, {NEVER - 1}) + 1, {CLOCK}))"""
 
 LOCK_CELLS: Final = """
     INSERT INTO holdfast_cells (kind, name, value, version, expires_at) VALUES (%s, %s, '', 0, 0)
@@ -95,7 +96,7 @@ class MysqlState(SharedState):
         statement = self._connections.sql(READ if keys is None else READ_THESE)
         query = {"kind": kind, "after": after, "keys": list(keys or ()), "limit": limit}
         rows = self._connections.run(lambda session: session.rows(statement, query))
-        return [cell_of((kind, name.decode()), StoredCell(*stored), now) for name, *stored, now in rows]
+        return [cell_of((kind, text(name)), StoredCell(*stored), now) for name, *stored, now in rows]
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         sql = self._connections.sql

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 
-from holdfast.clock import MICROSECONDS, Clock, from_us, span_us, to_us
+from holdfast.clock import MICROSECONDS, Clock, span_us, to_us
 from holdfast.codec import content_digest
-from holdfast.errors import IdConflict
+from holdfast.errors import BackendError, IdConflict
 from holdfast.queues.contract import (
     EFFECT_OF_ACK,
     EngineTransaction,
@@ -38,6 +38,8 @@ from holdfast.queues.engines.tables.rows import (
     DEAD,
     FAILED,
     FORGOTTEN,
+    LONG_US,
+    MANY,
     PROCESSING,
     PRUNE_BATCH,
     WAITING,
@@ -47,6 +49,7 @@ from holdfast.queues.engines.tables.rows import (
     lease_state,
     leased,
     output_report,
+    pauses,
     progress_report,
 )
 from holdfast.values import (
@@ -98,8 +101,9 @@ KNOWN: Final = f"""
     WHERE j.id = ANY (:ids::text[])"""
 
 LEASE_COLUMNS: Final = f"""
-    o.seq, o.id, (SELECT wire FROM holdfast.jobs AS j WHERE j.seq = o.seq), o.lease_us, o.claimed_at, o.deliveries,
-    o.attempts, o.crashes, o.ignore_expiry, least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
+    o.seq, o.id, coalesce((SELECT wire FROM holdfast.jobs AS j WHERE j.seq = o.seq), ''), coalesce(o.lease_us, :lease),
+    coalesce(o.claimed_at, {NOW}), o.deliveries, o.attempts, o.crashes, o.ignore_expiry,
+    least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
 
 # One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
 # whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
@@ -122,8 +126,8 @@ CLAIM: Final = f"""
         WHERE place = 1 OR place < (SELECT coalesce(min(place), {2**31}) FROM placed WHERE crashes > 0)
     ), o AS (
         UPDATE holdfast.open_jobs
-        SET state = {PROCESSING}, owner_token = :token, deliveries = deliveries + 1, claimed_at = {NOW},
-            lease_us = :lease, lease_until = {NOW} + :lease
+        SET state = {PROCESSING}, owner_token = :token, deliveries = least(deliveries, {MANY}) + 1,
+            claimed_at = {NOW}, lease_us = :lease, lease_until = {NOW} + :lease
         WHERE seq = ANY (ARRAY(SELECT seq FROM picked)) RETURNING *
     )
     SELECT {LEASE_COLUMNS} FROM o
@@ -139,7 +143,7 @@ PLAN_ONCE: Final = b"""
 
 NEXT_DUE: Final = f"""
     WITH {NOW_IS}
-    SELECT min(best.due_at) - {NOW}
+    SELECT min(greatest(best.due_at, 0)) - {NOW}
     FROM unnest(:queues::text[]) AS asked (queue) CROSS JOIN generate_series(9, 0, -1) AS rank (priority)
     CROSS JOIN LATERAL (
         SELECT due_at FROM holdfast.open_jobs AS o
@@ -161,6 +165,11 @@ ACK: Final = f"""
     )
     SELECT seq FROM held"""
 
+# Only the settlement of a delivery writes its record: one of a job that is still held is damage.
+DELETE_FOREIGN: Final = """
+    DELETE FROM holdfast.attempts AS a USING holdfast.open_jobs AS o
+    WHERE a.seq = :seq AND o.seq = :seq AND a.delivery = o.deliveries AND o.owner_token = :token"""
+
 _KEEP_ATTEMPT: Final = """
     kept AS (
         INSERT INTO holdfast.attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at,
@@ -180,7 +189,7 @@ END: Final = f"""
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
             crashes, last_error, dead_reason, expired, cancel_reason)
-        SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, attempts + :attempt, {NOW},
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, :state, least(attempts, {MANY}) + :attempt, {NOW},
             CASE WHEN :keeps_crashes THEN crashes ELSE 0 END,
             CASE WHEN :state <> {COMPLETED} THEN coalesce(:error, last_error) END, :dead_reason, :expired,
             CASE WHEN :state = {CANCELLED} THEN coalesce(nullif(:cancel_reason, ''), cancel_request, '') END
@@ -189,14 +198,15 @@ END: Final = f"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
 _NEXT_STATE: Final = f"""
-    CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED} WHEN :crash AND crashes + 1 >= :crash_limit THEN {DEAD}
+    CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED} WHEN :crash AND crashes >= :crash_limit - 1 THEN {DEAD}
          ELSE :state END AS next_state"""
 
 _MOVE_ON: Final = f"""
     back AS (
         UPDATE holdfast.open_jobs AS o
-        SET state = next_state, attempts = o.attempts + :attempt, due_at = {NOW} + :delay, owner_token = NULL,
-            crashes = CASE WHEN :crash THEN o.crashes + 1 WHEN :keeps_crashes THEN o.crashes ELSE 0 END,
+        SET state = next_state, attempts = least(o.attempts, {MANY}) + :attempt, due_at = {NOW} + :delay,
+            owner_token = NULL,
+            crashes = CASE WHEN :crash THEN least(o.crashes, {MANY}) + 1 WHEN :keeps_crashes THEN o.crashes ELSE 0 END,
             last_error = coalesce(:error, o.last_error)
         FROM held WHERE o.seq = held.seq AND next_state < {COMPLETED}
     ), gone AS (
@@ -204,10 +214,10 @@ _MOVE_ON: Final = f"""
     ), ended AS (
         INSERT INTO holdfast.ended_jobs (seq, due_at, deliveries, ignore_expiry, queue, state, attempts, finished_at,
             crashes, last_error, dead_reason, cancel_reason)
-        SELECT seq, due_at, deliveries, ignore_expiry, queue, next_state, attempts + :attempt, {NOW},
-            CASE WHEN :crash THEN crashes + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
+        SELECT seq, due_at, deliveries, ignore_expiry, queue, next_state, least(attempts, {MANY}) + :attempt, {NOW},
+            CASE WHEN :crash THEN least(crashes, {MANY}) + 1 WHEN :keeps_crashes THEN crashes ELSE 0 END,
             coalesce(:error, last_error), CASE WHEN next_state = {DEAD} THEN 'crash-loop' END, cancel_request
-        FROM held WHERE next_state >= {COMPLETED}
+        FROM held WHERE next_state >= {COMPLETED} ON CONFLICT (seq) DO NOTHING
     )"""
 
 GIVE_BACK: Final = f"""
@@ -232,7 +242,7 @@ RENEW: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs {_HELD} ORDER BY seq FOR UPDATE
     )
-    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + least(lease_us, {LONG_US})
     WHERE seq = ANY (ARRAY(SELECT seq FROM held)) RETURNING seq, owner_token, cancel_request IS NOT NULL"""
 
 LEASE_STATES: Final = f"""
@@ -257,10 +267,12 @@ REPORT_OUTPUT: Final = f"""
 CLAMP: Final = f"""
     WITH {NOW_IS}, ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
-        WHERE state = {PROCESSING} AND lease_until > {NOW} + 2 * lease_us AND (:queue::text IS NULL OR queue = :queue)
+        WHERE state = {PROCESSING} AND lease_until > {NOW} + 2::float8 * lease_us
+            AND (:queue::text IS NULL OR queue = :queue)
         ORDER BY seq LIMIT :limit FOR UPDATE SKIP LOCKED
     )
-    UPDATE holdfast.open_jobs SET lease_until = {NOW} + lease_us WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} + greatest(lease_us, 0)
+    WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
 
 REAP: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
@@ -270,8 +282,11 @@ REAP: Final = f"""
     ), {_MOVE_ON}, kept AS (
         INSERT INTO holdfast.attempts
             (seq, delivery, outcome, started_at, ended_at, error_type, error_message, traceback)
-        SELECT seq, deliveries, :outcome, claimed_at, greatest(claimed_at, {NOW}), :error_type, :error_message, ''
-        FROM held
+        SELECT seq, deliveries, :outcome, coalesce(claimed_at, {NOW}), greatest(claimed_at, {NOW}), :error_type,
+            :error_message, ''
+        FROM held ON CONFLICT (seq, delivery) DO UPDATE SET owner_token = NULL, verdict = NULL,
+            outcome = excluded.outcome, started_at = excluded.started_at, ended_at = excluded.ended_at,
+            error_type = excluded.error_type, error_message = excluded.error_message
     )
     SELECT queue, count(*) FROM held GROUP BY queue"""
 
@@ -418,7 +433,20 @@ class PostgresJobs(Jobs):
             look_s = min(look_s * 2, LOOK_EVERY_S)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self._exchange(settlements, None)[0] if settlements else []
+        if not settlements:
+            return []
+        try:
+            return self._exchange(settlements, None)[0]
+        except BackendError as problem:
+            if not isinstance(problem.__cause__, psycopg.errors.UniqueViolation):
+                raise
+        self._connections.run(lambda connection: self._delete_foreign(connection, settlements))
+        return self._exchange(settlements, None)[0]
+
+    def _delete_foreign(self, connection: Connection, settlements: Sequence[Settlement]) -> None:
+        for one in settlements:
+            query = {"seq": one.lease.token, "token": bytes.fromhex(one.lease.owner_token)}
+            connection.execute(self._sql(DELETE_FOREIGN), query)
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
@@ -577,7 +605,7 @@ class PostgresJobs(Jobs):
 
     def pauses(self) -> Sequence[QueuePause]:
         rows = self._connections.run(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
-        return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in rows)
+        return pauses(rows)
 
     def _sql(self, statement: str) -> bytes:
         return self._connections.sql(statement)

@@ -118,7 +118,7 @@ CANCEL_WAITING: Final = f"""
     INSERT INTO holdfast.ended_jobs (seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error,
         state, finished_at, cancel_reason)
     SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, {NOW}, :reason
-    FROM waiting"""
+    FROM waiting ON CONFLICT (seq) DO NOTHING"""
 # Asking again without a reason does not take the first one back.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
@@ -138,7 +138,7 @@ REPLAY: Final = f"""
         last_error)
     SELECT j.seq, j.id, j.priority, j.queue, {NOW}, 0, 0, over.deliveries, over.ignore_expiry OR :ignore_expiry,
         over.last_error
-    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq RETURNING queue"""
+    FROM over JOIN holdfast.jobs AS j ON j.seq = over.seq ON CONFLICT (seq) DO NOTHING RETURNING queue"""
 
 CONDITIONS: Final = {
     "queue": "s.queue = :queue",
@@ -166,7 +166,9 @@ class PostgresRecords(Records):
         )
         found: dict[str, dict[JobState, int]] = {}
         for name, state, is_later, number in rows:
-            found.setdefault(name, {})[JobState.SCHEDULED if is_later else STATES[state]] = number
+            states = found.setdefault(name, {})
+            shown = JobState.SCHEDULED if is_later else STATES.get(state, JobState.BLOCKED)
+            states[shown] = states.get(shown, 0) + number
         return found
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:

@@ -21,6 +21,7 @@ from holdfast.queues.contract.state import (
 )
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Found, Statements, numbers
+from holdfast.queues.engines.tables.rows import NEVER
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
 READ: Final = f"""
@@ -40,7 +41,8 @@ PUT: Final = f"""
     FROM unnest(:kinds::text[], :keys::text[], :values::bytea[], :ttls::bigint[]) AS given (kind, key, value, ttl)
     ORDER BY kind COLLATE "C", key COLLATE "C"
     ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at,
-        version = CASE WHEN c.version = 0 THEN excluded.version ELSE greatest(c.version + 1, {NOW}) END
+        version = CASE WHEN c.version = 0 THEN excluded.version
+                       ELSE greatest(least(c.version, {NEVER - 1}) + 1, {NOW}) END
     RETURNING kind, key, version"""
 
 # An update that changes no row still locks each of them.
