@@ -52,7 +52,7 @@ VIEW = part("view")
 WRITE = part("write")
 
 HOLDER = "owner ~= token or "
-IN_TIME = "lease_until > now and lease_until"
+IN_TIME = "(lease_until or 0) > now and lease_until"
 IS_HELD = "held_until(token, record[1])"
 IS_PROCESSING = "state_of(record[1]) == PROCESSING"
 
@@ -91,7 +91,7 @@ BUGS: dict[str, Bug] = {
     "renewal without token check": bug(
         "test_a_forged_lease_is_lost",
         (RENEW, IS_HELD, IS_PROCESSING),
-        (RENEW, "tonumber(call('HGET', claim, 'length'))", "60000000"),
+        (RENEW, "length_of(fields(claim, 'length')[1]) or 0", "60000000"),
     ),
     "renewal moves nothing": bug(
         "test_a_renewed_lease_ends_a_full_length_from_now",
@@ -121,7 +121,7 @@ BUGS: dict[str, Bug] = {
     ),
     "crash not counted": bug(
         "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
-        (REAP, "(record[2] or 0) + 1", "(record[2] or 0) + 0"),
+        (REAP, "count(record[2]) + 1", "count(record[2]) + 0"),
     ),
     "crash limit off by one": bug(
         "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
@@ -143,13 +143,13 @@ BUGS: dict[str, Bug] = {
     ),
     "suspect claimed with others": bug(
         "test_a_suspect_at_the_head_of_the_queue_comes_alone",
-        (CLAIM, "is_full = crashes > 0", "is_full = crashes > 99"),
+        (CLAIM, "is_full = count(record[3]) > 0", "is_full = count(record[3]) > 99"),
     ),
     "due time ignored": bug(
-        "test_a_job_is_never_delivered_early", (CLAIM, "ready, '-inf', now,", "ready, '-inf', '+inf',")
+        "test_a_job_is_never_delivered_early", (CLAIM, "'-inf', now, 'LIMIT'", "'-inf', '+inf', 'LIMIT'")
     ),
     "delivered late": bug(
-        "test_a_job_is_never_delivered_early", (CLAIM, "ready, '-inf', now,", "ready, '-inf', '(' .. at_once,")
+        "test_a_job_is_never_delivered_early", (CLAIM, "'-inf', now, 'LIMIT'", "'-inf', '(' .. at_once, 'LIMIT'")
     ),
     "order of a batch lost": bug(
         "test_a_batch_is_claimed_in_the_order_it_was_accepted",
@@ -158,13 +158,13 @@ BUGS: dict[str, Bug] = {
     "priorities the wrong way round": bug(
         "test_higher_priorities_come_first", (CLAIM, "for priority = 9, 0, -1 do", "for priority = 0, 9 do")
     ),
-    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "0, limit - #ids)", "0, 1000)")),
+    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "limit - #ids)", "1000)")),
     "limit for each priority": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "0, limit - #ids)", "0, limit)")
+        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "limit - #ids)", "limit)")
     ),
     "claimed job stays ready": bug(
         "test_a_claimed_job_is_given_to_nobody_else",
-        (CLAIM, "      call('ZREMRANGEBYRANK', ready, 0, taken - 1)\n", ""),
+        (CLAIM, "      call('ZREMRANGEBYRANK', base .. 'ready:' .. queue .. ':' .. priority, 0, number - 1)\n", ""),
     ),
     "claim needs a hint": bug(
         "test_a_job_is_never_delivered_early",
@@ -192,7 +192,7 @@ BUGS: dict[str, Bug] = {
     ),
     "delivery not counted": bug(
         "test_a_delivery_is_counted_once_per_claim",
-        (CLAIM, "deliveries = before + 1", "deliveries = math.max(before, 1)"),
+        (CLAIM, "record[1] = count(record[1] and select(2, read_state(record[1]))) + 1", "record[1] = 1"),
     ),
     "delivered before, and taken for new": bug(
         "test_attempts_count_failed_runs_only", (ENDING, "  call('SADD', base .. 'again:' .. queue, id)\n", "")
@@ -243,7 +243,7 @@ BUGS: dict[str, Bug] = {
     ),
     "cancel request outlives a replay": bug(
         "test_a_request_to_cancel_does_not_outlive_a_replay",
-        (ENDING, "    call('HDEL', base .. 'job:' .. id, 'cancel_request')\n", ""),
+        (ENDING, "    try('HDEL', base .. 'job:' .. id, 'cancel_request')\n", ""),
     ),
     "cancelled job stays ready": bug(
         "test_a_waiting_job_is_cancelled_at_once",
@@ -271,7 +271,7 @@ BUGS: dict[str, Bug] = {
     ),
     "same id overwrites": bug(
         "test_the_same_id_with_other_content_is_refused",
-        (ACCEPTING, "elseif record[1] and compared[job] ~= record[2] then", "elseif false then"),
+        (ACCEPTING, "elseif is_there and compared[job] ~= (record[2] or '') then", "elseif false then"),
     ),
     "half a batch kept": bug(
         "test_a_refused_job_keeps_its_whole_batch_out",
@@ -282,7 +282,8 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "tombstone not looked at": bug(
-        "test_a_discarded_id_is_known_for_an_hour_and_then_free", (ACCEPTING, " and tonumber(record[3]) <= now", "")
+        "test_a_discarded_id_is_known_for_an_hour_and_then_free",
+        (ACCEPTING, " and (tonumber(record[3] or 0) or 0) <= now", ""),
     ),
     "tombstone free too soon": bug(
         "test_a_purged_id_is_known_for_an_hour_and_then_free", (BURY, "now + hour", "now + hour / 2")
@@ -302,17 +303,14 @@ BUGS: dict[str, Bug] = {
         "test_a_dead_letter_keeps_everything",
         (
             ACCEPTING,
-            "  many('ZADD', base .. 'jobs', all)\n",
-            "  many('ZADD', base .. 'jobs', all)\n"
+            "    call('MSET', unpack(wires, first, math.min(first + 999, #wires)))\n",
+            "    call('MSET', unpack(wires, first, math.min(first + 999, #wires)))\n"
             "for place = 1, #wires, 2 do\n  call('EXPIRE', wires[place], 86400)\nend\n",
         ),
     ),
     "pruned job counted on": bug(
         "test_completed_jobs_are_kept_as_long_as_the_policy_says",
         (FORGETTING, "  call('HINCRBY', base .. 'completions', queue, -left)\n", ""),
-    ),
-    "purged job stays among the completed": bug(
-        "test_a_purge_keeps_to_its_queue", (FORGETTING, "      call('ZREM', completed, member)\n", "")
     ),
     "any job discarded": bug("test_only_dead_letters_are_discarded", (BURY, "state_of(record[1]) == state and ", "")),
     "purge ignores age": bug("test_a_purge_keeps_what_finished_lately", (SIFT, "age and now - age or ", "")),
@@ -359,7 +357,7 @@ BUGS: dict[str, Bug] = {
     ),
     "first output stays": bug(
         "test_the_latest_output_takes_the_place_of_the_one_before",
-        (REPORT, "call('HSET', told, 'output:'", "call('HSETNX', told, 'output:'"),
+        (REPORT, "write('told:' .. id, 'output:'", "call('HSETNX', base .. 'told:' .. id, 'output:'"),
     ),
     "an error takes the place of the output": bug(
         "test_a_verdict_that_tells_no_output_leaves_what_was_reported",

@@ -94,6 +94,8 @@ def _part(name: str) -> str:
 
 
 PREPARE: Final = Script("prepare")
+REPAIR: Final = Script("repair")
+WRONG_TYPE: Final = "WRONGTYPE"
 
 
 class RedisConnections:
@@ -152,10 +154,23 @@ class RedisConnections:
 
     def run(self, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
         """What the script answers. Without `repeats`, a lost connection is an error: the script may have been run, and
-        must not be run twice.
+        must not be run twice. If it meets an index of another type, that is set aside, and the script is run again.
         """
         words = ("EVALSHA", script.digest, 1, self.base, *arguments)
+        try:
+            return self.call(*words, source=script.source, repeats=repeats)
+        except BackendError as problem:
+            if WRONG_TYPE not in str(problem) or not self._set_aside():
+                raise
         return self.call(*words, source=script.source, repeats=repeats)
+
+    def _set_aside(self) -> bool:
+        """Rename the indexes that are of another type; whether there were any."""
+        names: list[bytes] = self.call("EVALSHA", REPAIR.digest, 1, self.base, source=REPAIR.source)
+        if names:
+            listed = ", ".join(name.decode(errors="replace") for name in names)
+            log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
+        return bool(names)
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """What a command answers; a script that is not known there is sent whole."""

@@ -5,6 +5,7 @@ What is accepted is as durable as the server's settings say, and no key that bel
 `connections.py` speaks to the server.
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -58,6 +59,7 @@ RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
 REPORT: Final = Script("room", "ending", "report")
 REAP: Final = Script("room", "ending", "reap")
+DEAD_LETTER: Final = Script("room", "ending", "dead_letter")
 PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
@@ -75,6 +77,8 @@ VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", 
 NO_TIMES: Final = (0, 0)
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
 REFUSED: Final = ord("0")
+
+log = logging.getLogger("holdfast.redis")
 
 _Words: TypeAlias = list[bytes | str | int]
 
@@ -140,7 +144,19 @@ class RedisJobs(Jobs):
         asked_at = self.clock.monotonic()
         length = span_us(self.policy.lease_s)
         groups = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
-        return leased(_rows(groups), queue, owner_token, asked_at)
+        leases = self._leases(groups, queue, owner_token, asked_at)
+        return leases if leases or not groups else self.claim_now(queue, limit, owner_token)
+
+    def _leases(self, groups: Sequence[Any], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
+        """The leases of a claim. A job whose id is not UTF-8 is dead-lettered; the others go on."""
+        try:
+            rows = _rows(groups)
+        except UnicodeDecodeError:
+            names = [name for group in groups for name in group[3] if not _is_text(name)]
+            log.warning("%d jobs of queue %s were dead-lettered: their ids are not UTF-8", len(names), queue)
+            self._connections.run(DEAD_LETTER, queue, bytes.fromhex(owner_token), *names)
+            rows = _rows([_readable(group) for group in groups])
+        return leased(rows, queue, owner_token, asked_at)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -177,7 +193,10 @@ class RedisJobs(Jobs):
             _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, [extras, *words])
         else:
             answers, groups = self._connections.run(EXCHANGE, *head, *words)
-        return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
+        leases = self._leases(groups, queue, owner_token, asked_at)
+        if groups and not leases:
+            leases = self.claim_now(queue, limit, owner_token)
+        return _answers(answers, places), leases
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self._states(RENEW, leases)
@@ -225,8 +244,9 @@ class RedisJobs(Jobs):
         found: dict[bytes, bytes] = self._connections.call("HGETALL", f"{self._connections.base}pauses")
         pauses: list[QueuePause] = []
         for queue, stored in sorted(found.items()):
-            since, _, reason = stored.decode().partition(" ")
-            pauses.append(QueuePause(queue=queue.decode(), reason=reason, since=from_us(int(since))))
+            since, _, reason = stored.decode(errors="replace").partition(" ")
+            at = from_us(int(since) if since.isdecimal() else 0)
+            pauses.append(QueuePause(queue=queue.decode(errors="replace"), reason=reason, since=at))
         return tuple(pauses)
 
 
@@ -339,6 +359,7 @@ def _other(settlement: Settlement) -> _Words:
     return [
         "one",
         lease.id,
+        lease.queue,
         lease.delivery,
         token,
         _ended(token + VERDICTS[effect.verdict], record),
@@ -388,9 +409,27 @@ def _rows(groups: Sequence[Any]) -> list[Row]:
     for claimed_us, length, left, names, wires, numbers in groups:
         ids = [name.decode() for name in names]
         if not numbers:
-            rows += [(id, id, wire, length, claimed_us, 1, 0, 0, 0, left) for id, wire in zip(ids, wires, strict=True)]
+            rows += [
+                (id, id, wire or b"", length, claimed_us, 1, 0, 0, 0, left) for id, wire in zip(ids, wires, strict=True)
+            ]
             continue
         each = iter(numbers)
         for id, wire, *counts in zip(ids, wires, each, each, each, each, strict=True):
-            rows.append((id, id, wire, length, claimed_us, *counts, left))
+            rows.append((id, id, wire or b"", length, claimed_us, *counts, left))
     return rows
+
+
+def _readable(group: Sequence[Any]) -> Row:
+    """A group without the jobs whose ids are not UTF-8."""
+    claimed_us, length, left, names, wires, numbers = group
+    places = [place for place, name in enumerate(names) if _is_text(name)]
+    counts = [count for place in places for count in numbers[4 * place : 4 * place + 4]]
+    return (claimed_us, length, left, [names[place] for place in places], [wires[place] for place in places], counts)
+
+
+def _is_text(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -9,18 +9,16 @@ import msgspec
 
 from holdfast.clock import span_us, to_us
 from holdfast.codec import content_digest, describe
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, history_of
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
 from holdfast.queues.engines.tables.retention import Outdated, prune, purge
-from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, attempt, is_by_finish, view
+from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, history, is_by_finish, text, view
 from holdfast.values import (
-    AttemptView,
     CancelAnswer,
     JobFilter,
     JobHistory,
     JobState,
     JobView,
-    LiveOutput,
     Outcome,
     Page,
     ReplayAnswer,
@@ -29,6 +27,7 @@ from holdfast.values import (
 COUNTS: Final = Script("counts")
 FIND: Final = Script("view", "find")
 GET: Final = Script("view", "get")
+MESSAGE: Final = Script("message")
 CANCEL: Final = Script("room", "ending", "cancel")
 REPLAY: Final = Script("room", "ending", "replay")
 SIFT: Final = Script("forgetting", "sift")
@@ -50,6 +49,8 @@ SIFT_BYTES: Final = 8 * 1024 * 1024
 # The claim and the verdict in front of what is kept of an attempt; start and end of one that succeeded.
 END_HEAD: Final = 17
 TIMES: Final = struct.Struct(">qq")
+NO_TIMES: Final = (0, 0)
+DAMAGE: Final = object()
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
@@ -64,7 +65,7 @@ class RedisRecords(Records):
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         rows = self._connections.run(COUNTS) if queue is None else self._connections.run(COUNTS, queue)
         numbers = {
-            name.decode(): {state: number for state, number in zip(COUNTED, counted, strict=True) if number}
+            text(name): {state: number for state, number in zip(COUNTED, counted, strict=True) if number}
             for name, *counted in rows
         }
         return {name: states for name, states in numbers.items() if states}
@@ -93,7 +94,7 @@ class RedisRecords(Records):
             )
             rows += found
         page = rows[:limit]
-        cursors = tuple(f"{row[-1].decode()}.{row[0].decode()}" for row in page)
+        cursors = tuple(f"{row[-1].decode()}.{text(row[0])}" for row in page)
         following = cursors[-1] if len(rows) > limit and cursors else None
         return Page(jobs=tuple(_view(row[:-1], now) for row in page), next=following, cursors=cursors)
 
@@ -103,13 +104,12 @@ class RedisRecords(Records):
             return None
         now, row, fields, told, success = found
         tells, job = _pairs(told), _view(row, now)
-        ends = [(int(name[4:]), _end(ended)) for name, ended in _pairs(fields).items() if name.startswith(b"end:")]
+        ends = [(delivery, _end(ended)) for delivery, ended in _by_delivery(_pairs(fields), b"end:")]
         if job.state is JobState.COMPLETED and success:
             ends.append((job.deliveries, _success(success)))
-        attempts = [_attempt(delivery, end, tells.get(b"%d" % delivery)) for delivery, end in sorted(ends) if end]
-        outputs = {int(name[7:]): _unpack(said) for name, said in tells.items() if name.startswith(b"output:")}
-        live = {delivery: LiveOutput(text=text, start=start) for delivery, (start, text) in outputs.items()}
-        return history_of(job, attempts, live)
+        attempts = [(delivery, *end, *_unpacked(tells.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
+        outputs = [(delivery, *_unpacked(said, 2)) for delivery, said in _by_delivery(tells, b"output:")]
+        return history(job, sorted(attempts, key=lambda row: row[0]), outputs)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return CancelAnswer(self._connections.run(CANCEL, job_id, reason).decode())
@@ -123,9 +123,8 @@ class RedisRecords(Records):
 
     def _message(self, job_id: str) -> tuple[bytes, bytes]:
         """The number of a record, and its message, which never changes."""
-        base = self._connections.base
-        number = self._connections.call("HGET", f"{base}job:{job_id}", "number")
-        return number or b"", self._connections.call("GET", f"{base}wire:{job_id}") or b""
+        number, wire = self._connections.run(MESSAGE, job_id)
+        return number, wire
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
         number, wire = self._message(job_id)
@@ -149,7 +148,10 @@ class RedisRecords(Records):
             removed, named = self._connections.run(SIFT, *limits)
             if not removed and not named:
                 return total
-            total += removed + self._bury(outdated.state, named, outdated.known_us)
+            buried = self._bury(outdated.state, named, outdated.known_us)
+            if not removed and not buried:  # the records of what is left are in another state
+                return total
+            total += removed + buried
 
     def _bury(self, state: int, named: Sequence[Sequence[bytes]], known_us: int | None) -> int:
         """Leave only tombstones of these (id, number, message), as far as they are in this state still."""
@@ -182,11 +184,11 @@ def _view(row: Sequence[Any], now: int) -> JobView:
     """A job as people see it, of what `view.lua` answers."""
     id, wire, number, queue, state, job, attempts, crashes, accepted_at, due_at, dead_reason, cancel_reason = row[:12]
     cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at = row[12:]
-    counts = (int(attempts or 0), int(crashes or 0), deliveries)
-    times = (int(accepted_at), int(due_at), finished_at, lease_until)
+    counts = (_number(attempts or b"0"), _number(crashes or b"0"), deliveries)
+    times = (_number(accepted_at), _number(due_at), finished_at, lease_until)
     texts = (_text(dead_reason), _text(cancel_reason), _text(cancel_request), _text(last_error))
-    reported: Row = (None, None, None, None) if progress is None else (*_unpack(progress), int(progress_at))
-    head = (int(number), _text(id), _text(queue), int(state), _text(job), wire or b"")
+    reported: Row = (*_unpacked(progress, 3), None if progress_at is None else _number(progress_at))
+    head = (_number(number), _text(id), _text(queue), _number(state), _text(job), wire or b"")
     return view((*head, *counts, *times, *texts, *reported), now)
 
 
@@ -194,20 +196,44 @@ def _end(stored: bytes) -> Row:
     """How a delivery ended, if it left a record: behind the claim and the verdict come outcome, start and end."""
     if len(stored) <= END_HEAD:
         return ()
-    outcome, started_us, ended_us = stored[END_HEAD:].decode().split()
-    return (outcome, int(started_us), int(ended_us))
+    outcome, started_us, ended_us, *_ = (*stored[END_HEAD:].split(b" "), b"", b"")
+    return (_text(outcome), _number(started_us), _number(ended_us))
 
 
 def _success(stored: bytes) -> Row:
     """The same of a delivery that was acknowledged: its record is only that it succeeded, and when."""
-    times = TIMES.unpack(stored[END_HEAD:])
+    times = TIMES.unpack(stored[END_HEAD:]) if len(stored) == END_HEAD + TIMES.size else NO_TIMES
     return (Outcome.SUCCEEDED.value, *times) if any(times) else ()
 
 
-def _attempt(delivery: int, end: Row, told: bytes | None) -> AttemptView:
-    tells = [None] * 6 if told is None else _unpack(told)
-    return attempt((delivery, *end, *tells))
+def _by_delivery(fields: dict[bytes, bytes], prefix: bytes) -> list[tuple[int, bytes]]:
+    """Those fields whose name is this and the number of a delivery."""
+    named = [(name.removeprefix(prefix), value) for name, value in fields.items() if name.startswith(prefix)]
+    return [(int(name), value) for name, value in named if name.isdigit()]
 
 
-def _text(stored: bytes | None) -> str | None:
-    return None if stored is None else stored.decode()
+def _unpacked(stored: bytes | None, size: int) -> Row:
+    """The values of a packed list of this size; of anything else, values that show as damage."""
+    if stored is None:
+        return (None,) * size
+    try:
+        values = _unpack(stored)
+    except (msgspec.MsgspecError, RecursionError):
+        values = []
+    return tuple(values) if len(values) == size else (DAMAGE,) * size
+
+
+def _number(stored: bytes | None) -> int | bytes | None:
+    """The number, or what is stored instead, which shows as damage."""
+    try:
+        return None if stored is None else int(stored)
+    except ValueError:
+        return stored
+
+
+def _text(stored: bytes | None) -> str | bytes | None:
+    """The text, or the bytes that are not UTF-8, which show as damage."""
+    try:
+        return None if stored is None else stored.decode()
+    except UnicodeDecodeError:
+        return stored

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.clock import MICROSECONDS, span_us
 from holdfast.queues.contract.state import PAGE, SharedState, StoredCell, cell_of
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.tables.rows import Row, text
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
 READ: Final = Script("cells", "read")
@@ -74,4 +74,4 @@ def packed(value: bytes) -> msgspec.Raw:
 
 
 def _cells(kind: str, now: int, rows: Sequence[Any]) -> list[Cell]:
-    return [cell_of((kind, key.decode()), StoredCell(*stored), now) for key, *stored in rows]
+    return [cell_of((kind, text(key)), StoredCell(*stored), now) for key, *stored in rows]

@@ -31,12 +31,14 @@ local function look_up(jobs, place_of, compared)
   local open, known, free = {}, {}, {}
   for _, job in ipairs(number > 0 and jobs or {}) do
     local id = ARGV[place_of(job)]
-    local record = call('HMGET', base .. 'job:' .. id, 'state', 'number', 'known_until', 'digest')
-    if state_of(record[1]) == FORGOTTEN and tonumber(record[3]) <= now then
+    local record = fields(base .. 'job:' .. id, 'state', 'number', 'known_until', 'digest')
+    local is_there = record[1] or call('EXISTS', base .. 'job:' .. id) == 1
+    if state_of(record[1]) == FORGOTTEN and (tonumber(record[3] or 0) or 0) <= now then
       free[id] = true
-    elseif record[1] and compared[job] ~= record[2] then
-      open[#open + 1] = { job, record[2], record[4], not record[4] and call('GET', base .. 'wire:' .. id) }
-    elseif record[1] then
+    elseif is_there and compared[job] ~= (record[2] or '') then
+      local wire = not record[4] and try('GET', base .. 'wire:' .. id)
+      open[#open + 1] = { job, record[2] or '', record[4] or false, type(wire) == 'string' and wire }
+    elseif is_there then
       known[id] = true
     end
   end
@@ -78,12 +80,16 @@ local function insert(jobs, place_of, known, free)
   for first = 1, #wires, 1000 do
     call('MSET', unpack(wires, first, math.min(first + 999, #wires)))
   end
-  many('ZADD', base .. 'jobs', all)
+  for first = 1, #all, 1000 do
+    put('ZADD', 'jobs', unpack(all, first, math.min(first + 999, #all)))
+  end
   for index, waiting in pairs(ready) do
-    many('ZADD', base .. index, waiting)
+    for first = 1, #waiting, 1000 do
+      put('ZADD', index, unpack(waiting, first, math.min(first + 999, #waiting)))
+    end
   end
   for queue in pairs(queues) do
-    call('SADD', base .. 'queues', queue)
+    put('SADD', 'queues', queue)
     wake(queue)
   end
 end

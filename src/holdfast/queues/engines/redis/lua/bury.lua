@@ -4,8 +4,8 @@ local state, kept, hour = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local buried = 0
 for at = 4, #ARGV, 3 do
   local id, number, digest = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'number', 'queue')
-  if state_of(record[1]) == state and record[2] == number then
+  local record = fields(base .. 'job:' .. id, 'state', 'number', 'queue')
+  if state_of(record[1]) == state and (record[2] or '') == number and record[3] then
     local finished = finished_at(id, record[1], record[3])
     bury(id, number, digest, kept and finished + kept or now + hour)
     leave(id, state, record[3], digits(finished))

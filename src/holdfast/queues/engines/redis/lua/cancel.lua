@@ -1,7 +1,7 @@
 -- ARGV: id, reason.
 local id, reason = ARGV[1], ARGV[2]
-local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'priority')
-local state, queue, priority = state_of(record[1]), record[2], record[3]
+local record = fields(base .. 'job:' .. id, 'state', 'queue', 'priority')
+local state, queue, priority = state_of(record[1]), record[2] or '', rank(record[3])
 if not state or state == FORGOTTEN then
   return 'unknown'
 elseif FINISHED[state] then

@@ -11,7 +11,7 @@ local function settle_and_carry(at, crash_limit)
   for _, carrier in ipairs(carriers) do
     local _, id, token, delivery, _, numbers = unpack(carrier)
     -- What is not held now will be refused, and its jobs with it.
-    local is_held = held_until(token, call('HGET', base .. 'job:' .. id, 'state'), delivery)
+    local is_held = held_until(token, state_field(id), delivery)
     for _, job in ipairs(is_held and numbers or {}) do
       local place = place_of(job)
       local other = by_id[ARGV[place]]

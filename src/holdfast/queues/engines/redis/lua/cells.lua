@@ -7,6 +7,9 @@ local function read_cell(stored)
     return nil
   end
   local version, expires, place = string.match(stored, '^(%d+) (%d*) ()')
+  if not version then
+    return nil
+  end
   return tonumber(version), tonumber(expires), string.sub(stored, place)
 end
 

@@ -18,73 +18,77 @@ end
 -- What this claim holds already: its answer was lost, and it is repeated.
 local function held_by(token, claim)
   local groups = {}
-  local at, length = tonumber(claim[1]), tonumber(claim[2])
+  local at, length = tonumber(claim[1]) or now, length_of(claim[2]) or 0
   for _, id in ipairs(lines(claim[3])) do
-    local record = call('HMGET', base .. 'job:' .. id, 'state', 'attempts', 'crashes', 'ignore_expiry')
+    local record = fields(base .. 'job:' .. id, 'state', 'attempts', 'crashes', 'ignore_expiry')
     local lease_until = held_until(token, record[1])
     if lease_until then
       local _, deliveries = read_state(record[1])
       groups[#groups + 1] = {
         at, length, math.min(lease_until - now, length), { id }, messages({ id }),
-        { deliveries, tonumber(record[2] or 0), tonumber(record[3] or 0), tonumber(record[4] or 0) },
+        { count(deliveries), count(record[2]), count(record[3]), count(record[4]) },
       }
     end
   end
   return groups
 end
 
-local function stamp(queue, limit, token, length)
-  local ids, numbers = {}, {}
-  local again, failed = base .. 'again:' .. queue, base .. 'failed:' .. queue
-  local lease_until = now + length
-  local first = held(1, lease_until, token)
-  local is_full = false
+-- The best jobs that are due: their ids, and of those that were delivered before the counts, each by its place. A
+-- suspect runs alone: it waits for the next claim, or is all there is in this one. Nothing is written here, so that a
+-- script that fails because of a damaged index has changed nothing.
+local function choose(queue, limit)
+  local ids, old, taken, is_full = {}, {}, {}, false
+  local again = base .. 'again:' .. queue
   local has_old = call('EXISTS', again) == 1
   for priority = 9, 0, -1 do
-    local ready = base .. 'ready:' .. queue .. ':' .. priority
-    local best = call('ZRANGEBYSCORE', ready, '-inf', now, 'LIMIT', 0, limit - #ids)
+    local best = call('ZRANGEBYSCORE', base .. 'ready:' .. queue .. ':' .. priority, '-inf', now, 'LIMIT', 0,
+      limit - #ids)
     -- Of a job that was never delivered nothing has to be read: there are no counts yet.
     local is_old = has_old and each('SMISMEMBER', again, best) or {}
-    local taken = 0
+    taken[priority] = 0
     for place, id in ipairs(best) do
-      local job, field = base .. 'job:' .. id, first
-      local deliveries, attempts, crashes, ignore_expiry = 1, 0, 0, 0
       if is_old[place] == 1 then
-        local record = call('HMGET', job, 'state', 'attempts', 'crashes', 'ignore_expiry')
-        attempts, crashes = tonumber(record[2] or 0), tonumber(record[3] or 0)
-        ignore_expiry = tonumber(record[4] or 0)
-        -- A suspect runs alone: it waits for the next claim, or is all there is in this one.
-        is_full = crashes > 0
+        local record = fields(base .. 'job:' .. id, 'state', 'attempts', 'crashes', 'ignore_expiry')
+        is_full = count(record[3]) > 0
         if is_full and #ids > 0 then
           break
         end
-        local _, before = read_state(record[1])
-        deliveries = before + 1
-        field = held(deliveries, lease_until, token)
-        call('ZREM', failed, id)
-        call('SREM', again, id)
+        old[#ids + 1] = record
       end
-      call('HSET', job, 'state', field)
-      taken = taken + 1
+      taken[priority] = taken[priority] + 1
       ids[#ids + 1] = id
-      if has_old then
-        local last = #numbers
-        numbers[last + 1], numbers[last + 2] = deliveries, attempts
-        numbers[last + 3], numbers[last + 4] = crashes, ignore_expiry
-      end
       if is_full then
         break
       end
-    end
-    -- These are the first ones of the index, so they leave it by their rank, which is quicker than by their names.
-    if taken > 0 then
-      call('ZREMRANGEBYRANK', ready, 0, taken - 1)
     end
     is_full = is_full or #ids == limit
     if is_full then
       break
     end
   end
+  return ids, old, taken, is_full, has_old
+end
+
+local FIRST = { 1, 0, 0, 0 }
+
+-- Dead-letter the jobs that could not be stamped. Answers the others, with their counts.
+local function without(damaged, ids, old, token, queue)
+  local left, records = {}, {}
+  for place, id in ipairs(ids) do
+    if damaged[place] then
+      let_go(token, queue, { id })
+      dead_letter(id, queue)
+    else
+      left[#left + 1] = id
+      records[#left] = old[place]
+    end
+  end
+  return left, records
+end
+
+local stamp
+function stamp(queue, limit, token, length)
+  local ids, old, taken, is_full, has_old = choose(queue, limit)
   if is_full then
     wake(queue)
   else
@@ -93,10 +97,43 @@ local function stamp(queue, limit, token, length)
   if #ids == 0 then
     return {}
   end
-  call('HSET', base .. 'claim:' .. token .. ':' .. queue, 'at', at_once, 'length', length, 'held', #ids,
-    'ids', table.concat(ids, '\n'))
+  local lease_until = now + length
   call('ZADD', base .. 'leased:' .. queue, lease_until, token)
   call('ZADD', base .. 'lengths', length, length)
+  call('HSET', base .. 'claim:' .. token .. ':' .. queue, 'at', at_once, 'length', length, 'held', #ids,
+    'ids', table.concat(ids, '\n'))
+  -- These are the first ones of their index, so they leave it by their rank, which is quicker than by their names.
+  for priority, number in pairs(taken) do
+    if number > 0 then
+      call('ZREMRANGEBYRANK', base .. 'ready:' .. queue .. ':' .. priority, 0, number - 1)
+    end
+  end
+  local first, damaged = held(1, lease_until, token), {}
+  for place, id in ipairs(ids) do
+    local record, field = old[place], first
+    if record then
+      record[1] = count(record[1] and select(2, read_state(record[1]))) + 1
+      field = held(record[1], lease_until, token)
+      try('ZREM', base .. 'failed:' .. queue, id)
+      try('SREM', base .. 'again:' .. queue, id)
+    end
+    -- 0 means that the field existed: of a record that is there.
+    if try('HSET', base .. 'job:' .. id, 'state', field) ~= 0 then
+      damaged[place] = id
+    end
+  end
+  if next(damaged) then
+    ids, old = without(damaged, ids, old, token, queue)
+    if #ids == 0 then
+      return stamp(queue, limit, token, length)
+    end
+  end
+  local numbers = {}
+  for place = 1, has_old and #ids or 0 do
+    local record, last = old[place] or FIRST, #numbers
+    numbers[last + 1], numbers[last + 2] = record[1], count(record[2])
+    numbers[last + 3], numbers[last + 4] = count(record[3]), count(record[4])
+  end
   return { { now, length, length, ids, messages(ids), numbers } }
 end
 

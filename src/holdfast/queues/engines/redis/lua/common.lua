@@ -34,10 +34,13 @@
 --   expiries                    zset: kind, space and key of cells that expire, by when they may be swept
 --   buckets                     zset: token buckets, by when they are full
 --
+-- Other programs may write any of these keys. A key of the wrong type is renamed to `damaged:<key>`, and a job without a
+-- readable record becomes a dead letter. Nothing is deleted.
+--
 -- What a server does for each command and each of its words is most of what a job costs. So a claim and an
 -- acknowledgement write one field of each job, and what is alike for all of a batch is written once.
 local base = KEYS[1]
-local call = redis.call
+local call, try = redis.call, redis.pcall
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -57,6 +60,24 @@ local function read_state(field)
   return string.sub(field, 1, 1), tonumber(deliveries) or 0, tonumber(instant), rest
 end
 
+-- Fields of a hash; none if the key is of another type.
+local function fields(key, ...)
+  local found = try('HMGET', key, ...)
+  return found.err and {} or found
+end
+
+local function state_field(id)
+  local field = try('HGET', base .. 'job:' .. id, 'state')
+  return type(field) == 'string' and field
+end
+
+-- A counter stops where every engine can still store it.
+local MANY = 2147483646
+local function count(stored)
+  local number = math.floor(tonumber(stored or 0) or 0)
+  return number == number and math.max(0, math.min(number, MANY)) or 0
+end
+
 local function state_of(field)
   return field and string.sub(field, 1, 1)
 end
@@ -64,13 +85,13 @@ end
 -- When a finished job was.
 local function finished_at(id, field, queue)
   local state, _, instant = read_state(field)
-  return instant or tonumber(call('ZSCORE', base .. FINISHED[state] .. queue, id))
+  return instant or tonumber(call('ZSCORE', base .. FINISHED[state] .. (queue or ''), id) or 0)
 end
 
 -- The lines of a text: ids, of which none has a line feed.
 local function lines(text)
   local found = {}
-  for line in string.gmatch(text, '[^\n]+') do
+  for line in string.gmatch(text or '', '[^\n]+') do
     found[#found + 1] = line
   end
   return found
@@ -92,6 +113,27 @@ local function each(command, key, members)
     end
   end
   return answers
+end
+
+-- Rename a key of the wrong type; what was renamed before is not overwritten.
+local function set_aside(name)
+  local aside = base .. 'damaged:' .. name
+  if call('EXISTS', aside) == 1 then
+    aside = aside .. ':' .. at_once
+  end
+  call('RENAME', base .. name, aside)
+end
+
+-- Write to a key. One of another type is set aside first.
+local function put(command, name, ...)
+  if type(try(command, base .. name, ...)) == 'table' then
+    set_aside(name)
+    call(command, base .. name, ...)
+  end
+end
+
+local function write(name, ...)
+  put('HSET', name, ...)
 end
 
 -- One hint is enough: whoever takes it and leaves work behind gives the next one.

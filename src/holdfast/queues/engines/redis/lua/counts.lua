@@ -13,11 +13,11 @@ for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queu
   end
   local processing = 0
   for _, token in ipairs(call('ZRANGE', base .. 'leased:' .. queue, 0, -1)) do
-    processing = processing + call('HGET', base .. 'claim:' .. token .. ':' .. queue, 'held')
+    processing = processing + count(fields(base .. 'claim:' .. token .. ':' .. queue, 'held')[1])
   end
   answer[#answer + 1] = {
     queue, pending, scheduled, call('ZCARD', failed), processing,
-    tonumber(call('HGET', base .. 'completions', queue) or 0), call('ZCARD', base .. 'dead:' .. queue),
+    count(call('HGET', base .. 'completions', queue)), call('ZCARD', base .. 'dead:' .. queue),
     call('ZCARD', base .. 'cancelled:' .. queue),
   }
 end

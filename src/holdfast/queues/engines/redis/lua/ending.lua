@@ -16,7 +16,13 @@ local function held_until(token, field, delivery)
   if owner ~= token or deliveries ~= tonumber(delivery or deliveries) then
     return false
   end
-  return lease_until > now and lease_until
+  return (lease_until or 0) > now and lease_until
+end
+
+-- How long the leases of a claim are; nothing if the stored length is not possible.
+local function length_of(stored)
+  local length = tonumber(stored or nil)
+  return length and length > 0 and length < 1e15 and length
 end
 
 -- From now on this job is held until then, whatever its claim was given.
@@ -32,7 +38,7 @@ local function let_go(token, queue, ids)
   if call('EXISTS', renewed) == 1 then
     many('ZREM', renewed, ids)
   end
-  if call('HINCRBY', claim, 'held', -#ids) == 0 then
+  if call('HINCRBY', claim, 'held', -#ids) <= 0 then
     call('UNLINK', claim)
     call('ZREM', base .. 'leased:' .. queue, token)
   end
@@ -49,34 +55,58 @@ local function complete(queue, ids)
   call('HINCRBY', base .. 'completions', queue, #ids)
 end
 
--- Write the changes (field, value, …) together with the new state, and put the job into the index of that state.
+-- The stored priority; the default if it is not one.
+local function rank(stored)
+  return stored and string.match(stored, '^%d$') or '5'
+end
+
+-- Put the job into the index of the new state, and write that together with the changes (field, value, …). The index
+-- comes first: if it is of the wrong type, the script fails before anything was written.
 local function move(id, queue, priority, state, deliveries, due, changes)
   local at = #changes
   changes[at + 1], changes[at + 2] = 'state', state .. deliveries
   if state == COMPLETED then
     changes[at + 2] = state .. deliveries .. ':' .. at_once
-    call('HSET', base .. 'job:' .. id, unpack(changes))
     complete(queue, { id })
-    return
   elseif FINISHED[state] then
-    call('HSET', base .. 'job:' .. id, unpack(changes))
     call('ZADD', base .. FINISHED[state] .. queue, now, id)
+  else
+    changes[at + 3], changes[at + 4] = 'due_at', due
+    call('ZADD', base .. 'ready:' .. queue .. ':' .. rank(priority), due, id)
+    call('SADD', base .. 'again:' .. queue, id)
+    if state == FAILED then
+      call('ZADD', base .. 'failed:' .. queue, due, id)
+    end
+    wake(queue)
+  end
+  write('job:' .. id, unpack(changes))
+end
+
+-- Dead-letter a job of this queue that has no readable record; a record of the wrong type is set aside. An id with
+-- neither a record nor a message is only removed from the indexes.
+local function dead_letter(id, queue)
+  for priority = 0, 9 do
+    call('ZREM', base .. 'ready:' .. queue .. ':' .. priority, id)
+  end
+  call('ZREM', base .. 'failed:' .. queue, id)
+  call('SREM', base .. 'again:' .. queue, id)
+  call('ZREM', base .. 'renewed:' .. queue, id)
+  local record = fields(base .. 'job:' .. id, 'number', 'job', 'accepted_at')
+  if call('EXISTS', base .. 'job:' .. id, base .. 'wire:' .. id) == 0 then
+    call('ZREM', base .. 'jobs', id)
     return
   end
-  changes[at + 3], changes[at + 4] = 'due_at', due
-  call('HSET', base .. 'job:' .. id, unpack(changes))
-  call('ZADD', base .. 'ready:' .. queue .. ':' .. priority, due, id)
-  call('SADD', base .. 'again:' .. queue, id)
-  if state == FAILED then
-    call('ZADD', base .. 'failed:' .. queue, due, id)
-  end
-  wake(queue)
+  local number = tonumber(record[1]) or tonumber(call('ZSCORE', base .. 'jobs', id) or 0)
+  call('ZADD', base .. 'jobs', number, id)
+  move(id, queue, '5', DEAD, 0, now, { 'queue', queue, 'job', record[2] or '', 'number', digits(number), 'priority', '5',
+    'accepted_at', digits(tonumber(record[3]) or now), 'due_at', at_once, 'dead_reason', 'undecodable',
+    'last_error', 'DamagedRecord: what the store holds of this job is not a record' })
 end
 
 -- A job that would wait again is cancelled if an operator wants it so, and dead if its crashes have reached the limit.
 local function give_back(id, queue, priority, state, deliveries, due, changes, request, is_crash_loop)
   if request then
-    call('HDEL', base .. 'job:' .. id, 'cancel_request')
+    try('HDEL', base .. 'job:' .. id, 'cancel_request')
     changes[#changes + 1] = 'cancel_reason'
     changes[#changes + 1] = request
     state = CANCELLED

@@ -19,12 +19,12 @@ local function is_newer(score, id, other_score, other_id)
 end
 
 local function matches(id)
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at', 'accepted_at')
+  local record = fields(base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at', 'accepted_at')
   local state = state_of(record[1])
   if not state or state == FORGOTTEN then
     return false
   elseif state == WAITING then
-    state = tonumber(record[5]) > now and 'scheduled' or 'pending'
+    state = (tonumber(record[5] or 0) or 0) > now and 'scheduled' or 'pending'
   end
   return (#states == 0 or asked[state])
     and (ARGV[7] == '' or ARGV[7] == record[2])
@@ -32,8 +32,8 @@ local function matches(id)
     and (ARGV[9] == '' or ARGV[9] == record[4])
     and (not finished_before or (FINISHED[state] and finished_at(id, record[1], record[2]) < finished_before))
     and (not finished_from or (FINISHED[state] and finished_at(id, record[1], record[2]) >= finished_from))
-    and (not accepted_from or tonumber(record[6]) >= accepted_from)
-    and (not accepted_before or tonumber(record[6]) < accepted_before)
+    and (not accepted_from or (tonumber(record[6] or 0) or 0) >= accepted_from)
+    and (not accepted_before or (tonumber(record[6] or 0) or 0) < accepted_before)
 end
 
 local function is_behind(score, id)
@@ -86,7 +86,7 @@ end
 local function few(ids)
   local found, seen, place = {}, {}, 0
   for _, id in ipairs(ids) do
-    local record = call('HMGET', base .. 'job:' .. id, 'state', 'queue', 'number')
+    local record = fields(base .. 'job:' .. id, 'state', 'queue', 'number')
     local score = tonumber(record[3] or nil)
     if by_finish then
       score = FINISHED[state_of(record[1])] and finished_at(id, record[1], record[2])
@@ -122,7 +122,7 @@ local function unfinished()
         local key = base .. name .. queue .. (name == READY and ':' .. priority or '')
         for _, member in ipairs(call('ZRANGE', key, 0, FEW - #ids)) do
           -- Claims are indexed, not what they hold.
-          local given = name == LEASED and call('HGET', base .. 'claim:' .. member .. ':' .. queue, 'ids')
+          local given = name == LEASED and fields(base .. 'claim:' .. member .. ':' .. queue, 'ids')[1]
           for _, id in ipairs(given and lines(given) or { member }) do
             ids[#ids + 1] = id
           end

@@ -1,7 +1,7 @@
 -- ARGV: id and claim of each lease. Answers for each 0 (lost), 1 (held) or 2 (held, and to be cancelled).
 local answers = {}
 for at = 1, #ARGV, 2 do
-  local record = call('HMGET', base .. 'job:' .. ARGV[at], 'state', 'cancel_request')
+  local record = fields(base .. 'job:' .. ARGV[at], 'state', 'cancel_request')
   answers[#answers + 1] = held_until(ARGV[at + 1], record[1]) and (record[2] and 2 or 1) or 0
 end
 return answers

@@ -3,19 +3,30 @@
 local crash_limit, told, line, limit = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queues = #ARGV > 4 and { ARGV[5] } or call('SMEMBERS', base .. 'queues')
 
+local shortest = tonumber(call('ZRANGE', base .. 'lengths', 0, 0)[1])
+
 local function of_claim(token, queue, name)
-  return call('HGET', base .. 'claim:' .. token .. ':' .. queue, name)
+  local value = try('HGET', base .. 'claim:' .. token .. ':' .. queue, name)
+  return type(value) == 'string' and value
 end
 
--- What this claim holds, renewed or not: id, state, as the record has it, and end of the lease.
+-- How long its leases are; the shortest length there ever was, if the stored one is not possible.
+local function claimed_for(token, queue)
+  return length_of(of_claim(token, queue, 'length')) or shortest or 60000000
+end
+
+-- What this claim holds, renewed or not: id, state, as the record has it, and end of the lease. A job without
+-- a readable record is dead-lettered.
 local function held_jobs(token, queue)
   local found = {}
   for _, id in ipairs(lines(of_claim(token, queue, 'ids'))) do
-    local field = call('HGET', base .. 'job:' .. id, 'state')
-    if state_of(field) == PROCESSING then
+    local field = state_field(id)
+    if not field then
+      dead_letter(id, queue)
+    elseif state_of(field) == PROCESSING then
       local _, _, lease_until, owner = read_state(field)
       if owner == token then
-        found[#found + 1] = { id, field, lease_until }
+        found[#found + 1] = { id, field, lease_until or 0 }
       end
     end
   end
@@ -30,7 +41,7 @@ local function clamp(queue, shortest)
   local ahead = call('ZRANGEBYSCORE', leased, latest, '+inf', 'WITHSCORES')
   for place = 1, #ahead, 2 do
     local token, lease_until = ahead[place], tonumber(ahead[place + 1])
-    local length = tonumber(of_claim(token, queue, 'length'))
+    local length = claimed_for(token, queue)
     if lease_until > now + 2 * length then
       for _, job in ipairs(held_jobs(token, queue)) do
         if job[3] > now + 2 * length then
@@ -41,10 +52,12 @@ local function clamp(queue, shortest)
     end
   end
   for _, id in ipairs(call('ZRANGEBYSCORE', renewed, latest, '+inf')) do
-    local field = call('HGET', base .. 'job:' .. id, 'state')
-    local _, _, lease_until, token = read_state(field)
-    local length = tonumber(of_claim(token, queue, 'length'))
-    if lease_until > now + 2 * length then
+    local field = state_field(id)
+    local _, _, lease_until, token = read_state(field or '')
+    local length = claimed_for(token, queue)
+    if state_of(field) ~= PROCESSING then
+      call('ZREM', renewed, id)
+    elseif (lease_until or 0) > now + 2 * length then
       renew(id, field, queue, now + length)
     end
   end
@@ -52,22 +65,31 @@ end
 
 local function reap(id, field, queue)
   local job = base .. 'job:' .. id
-  local record = call('HMGET', job, 'priority', 'crashes', 'cancel_request')
+  local record = fields(job, 'priority', 'crashes', 'cancel_request', 'queue')
   local _, deliveries, _, token = read_state(field)
-  local claimed_at = tonumber(of_claim(token, queue, 'at'))
-  local crashes = (record[2] or 0) + 1
+  local claimed_at = tonumber(of_claim(token, queue, 'at') or nil) or now
+  local crashes = count(record[2]) + 1
+  deliveries = count(deliveries)
   -- Neither a claim nor a verdict: nobody's settlement is a repetition of this one.
   local ended = string.rep('\0', 16) .. '-crashed ' .. digits(claimed_at) .. ' ' .. digits(math.max(claimed_at, now))
-  let_go(token, queue, { id })
-  call('HSET', base .. 'told:' .. id, deliveries, told)
+  write('told:' .. id, deliveries, told)
   local changes = { 'crashes', crashes, 'last_error', line, 'end:' .. deliveries, ended }
+  if record[4] ~= queue then
+    changes[7], changes[8] = 'queue', queue
+  end
   give_back(id, queue, record[1], WAITING, deliveries, now, changes, record[3], crashes >= crash_limit)
+  let_go(token, queue, { id })
 end
 
 -- Take back what of this claim has ended; how many of at most so many.
 local function reap_claim(token, queue, most)
   local reaped, is_held = 0, false
-  for _, job in ipairs(held_jobs(token, queue)) do
+  local jobs = held_jobs(token, queue)
+  if #jobs == 0 then
+    call('UNLINK', base .. 'claim:' .. token .. ':' .. queue)
+    call('ZREM', base .. 'leased:' .. queue, token)
+  end
+  for _, job in ipairs(jobs) do
     if job[3] > now then
       is_held = true
     elseif reaped == most then
@@ -79,13 +101,12 @@ local function reap_claim(token, queue, most)
   end
   -- What is still held was renewed, and is in an index of its own.
   if is_held then
-    call('ZADD', base .. 'leased:' .. queue, now + of_claim(token, queue, 'length'), token)
+    call('ZADD', base .. 'leased:' .. queue, now + claimed_for(token, queue), token)
   end
   return reaped
 end
 
 local reaped = 0
-local shortest = call('ZRANGE', base .. 'lengths', 0, 0)[1]
 for _, queue in ipairs(queues) do
   if shortest then
     clamp(queue, shortest)
@@ -97,8 +118,12 @@ for _, queue in ipairs(queues) do
     end
   end
   for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'renewed:' .. queue, '-inf', now, 'LIMIT', 0, limit - reaped)) do
-    reap(id, call('HGET', base .. 'job:' .. id, 'state'), queue)
-    reaped = reaped + 1
+    local field = state_field(id)
+    if state_of(field) == PROCESSING then
+      reap(id, field, queue)
+      reaped = reaped + 1
+    end
+    call('ZREM', base .. 'renewed:' .. queue, id)
   end
 end
 return reaped

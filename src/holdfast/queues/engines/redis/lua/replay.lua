@@ -2,8 +2,11 @@
 -- is to be ignored.
 local id, number, expires_at, ignore_expiry = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local job = base .. 'job:' .. id
-local record = call('HMGET', job, 'state', 'number', 'queue', 'priority', 'expired', 'ignore_expiry')
+local record = fields(job, 'state', 'number', 'queue', 'priority', 'expired', 'ignore_expiry')
 local state, queue, priority = state_of(record[1]), record[3], record[4]
+if not queue then
+  return 'unknown'
+end
 if not state or state == FORGOTTEN or record[2] ~= number then
   return 'unknown'
 elseif state ~= DEAD and state ~= CANCELLED then
@@ -19,6 +22,6 @@ local changes = { 'attempts', 0, 'crashes', 0 }
 if ignore_expiry then
   changes[5], changes[6] = 'ignore_expiry', 1
 end
-local _, deliveries = read_state(record[1])
+local deliveries = count(select(2, read_state(record[1])))
 move(id, queue, priority, WAITING, deliveries, now, changes)
 return 'replayed'

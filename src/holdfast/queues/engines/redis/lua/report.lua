@@ -2,15 +2,14 @@
 local answers = {}
 for at = 2, #ARGV, 3 do
   local id, token, report = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local field = call('HGET', base .. 'job:' .. id, 'state')
+  local field = state_field(id)
   local is_held = held_until(token, field)
   if is_held then
     local _, deliveries = read_state(field)
-    local told = base .. 'told:' .. id
     if ARGV[1] == 'output' then
-      call('HSET', told, 'output:' .. deliveries, report)
+      write('told:' .. id, 'output:' .. deliveries, report)
     else
-      call('HSET', told, 'progress', report, 'progress_of', deliveries, 'progress_at', now)
+      write('told:' .. id, 'progress', report, 'progress_of', deliveries, 'progress_at', now)
     end
   end
   answers[#answers + 1] = is_held and 1 or 0

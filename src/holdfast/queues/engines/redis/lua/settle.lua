@@ -5,7 +5,7 @@ local REFUSED, APPLIED, REPEATED = '0', '1', '2'
 
 -- Whether this delivery ended like this before; `ended` begins with the claim and the verdict.
 local function was_settled(id, delivery, ended)
-  local record = call('HMGET', base .. 'job:' .. id, 'state', 'end:' .. delivery)
+  local record = fields(base .. 'job:' .. id, 'state', 'end:' .. delivery)
   local known = record[2]
   if state_of(record[1]) == COMPLETED and not known then
     local _, deliveries, _, how = read_state(record[1])
@@ -16,10 +16,9 @@ end
 
 -- Keep what an attempt has to tell. Behind a `+` that is its output, too, instead of what it said of it while it ran.
 local function tell(id, delivery, tale)
-  local told = base .. 'told:' .. id
-  call('HSET', told, delivery, string.sub(tale, 2))
+  write('told:' .. id, delivery, string.sub(tale, 2))
   if string.sub(tale, 1, 1) == '+' then
-    call('HDEL', told, 'output:' .. delivery)
+    call('HDEL', base .. 'told:' .. id, 'output:' .. delivery)
   end
 end
 
@@ -37,9 +36,9 @@ local function acknowledge(at, answers)
   end
   for number, id in ipairs(ids) do
     local job = base .. 'job:' .. id
-    local field = call('HGET', job, 'state')
+    local field = try('HGET', job, 'state')
     -- Nearly all were stamped alike, so what holds of one holds of the next.
-    if field == stamp or holds_any and held_until(token, field, delivery) then
+    if field == stamp or holds_any and type(field) == 'string' and held_until(token, field, delivery) then
       stamp = field
       call('HSET', job, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
       if told[number] then
@@ -59,26 +58,29 @@ local function acknowledge(at, answers)
 end
 
 local function settle_one(at, crash_limit)
-  local id, delivery, token, ended, told, state = unpack(ARGV, at, at + 5)
-  local adds_attempt, crashing, line, reason, expired, delay = unpack(ARGV, at + 6, at + 11)
+  local id, queue, delivery, token, ended, told, state = unpack(ARGV, at, at + 6)
+  local adds_attempt, crashing, line, reason, expired, delay = unpack(ARGV, at + 7, at + 12)
   local job = base .. 'job:' .. id
-  local record = call('HMGET', job, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
-  local queue, priority, request = record[2], record[3], record[6]
+  local record = fields(job, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
+  local priority, request = record[3], record[6]
   if not held_until(token, record[1], delivery) then
     return was_settled(id, delivery, ended) and REPEATED or REFUSED
   end
-  local crashes = crashing == 'reset' and 0 or (record[5] or 0) + (crashing == 'add' and 1 or 0)
-  local changes = { 'attempts', (record[4] or 0) + adds_attempt, 'crashes', crashes, 'end:' .. delivery, ended }
+  local crashes = crashing == 'reset' and 0 or count(record[5]) + (crashing == 'add' and 1 or 0)
+  local changes = { 'attempts', count(record[4]) + adds_attempt, 'crashes', crashes, 'end:' .. delivery, ended }
+  if record[2] ~= queue then
+    changes[#changes + 1], changes[#changes + 2] = 'queue', queue
+  end
   if line ~= '' then
     changes[#changes + 1], changes[#changes + 2] = 'last_error', line
   end
-  let_go(token, queue, { id })
   if told ~= '' then
     tell(id, delivery, told)
   end
   if not FINISHED[state] then
     local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)
     give_back(id, queue, priority, state, delivery, now + delay, changes, request, is_crash_loop)
+    let_go(token, queue, { id })
     return APPLIED
   end
   if request then
@@ -91,10 +93,11 @@ local function settle_one(at, crash_limit)
     changes[#changes + 1], changes[#changes + 2] = 'expired', expired
   end
   move(id, queue, priority, state, delivery, now, changes)
+  let_go(token, queue, { id })
   return APPLIED
 end
 
--- ARGV from `at` on: `acks` and the words of these; or `one` and the twelve words of any other settlement. Answers a
+-- ARGV from `at` on: `acks` and the words of these; or `one` and the thirteen words of any other settlement. Answers a
 -- digit for each: refused, applied now, or repeated.
 local function settle(at, crash_limit)
   local answers = {}
@@ -103,7 +106,7 @@ local function settle(at, crash_limit)
       at = at + 1 + acknowledge(at + 1, answers)
     else
       answers[#answers + 1] = settle_one(at + 1, crash_limit)
-      at = at + 13
+      at = at + 14
     end
   end
   return table.concat(answers)

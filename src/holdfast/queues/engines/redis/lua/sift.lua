@@ -19,9 +19,10 @@ for _, name in ipairs(queue ~= '' and { queue } or call('SMEMBERS', base .. 'que
         leave(id, state, name, score)
         removed = removed + 1
       elseif bytes > 0 then
-        local wire = call('GET', base .. 'wire:' .. id) or ''
+        local wire = try('GET', base .. 'wire:' .. id)
+        wire = type(wire) == 'string' and wire or ''
         bytes = bytes - #wire
-        named[#named + 1] = { id, call('HGET', base .. 'job:' .. id, 'number'), wire }
+        named[#named + 1] = { id, fields(base .. 'job:' .. id, 'number')[1] or '', wire }
       end
     end
   end

@@ -2,8 +2,10 @@
 local cells = call('ZRANGEBYSCORE', base .. 'expiries', '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, name in ipairs(cells) do
   local kind, key = string.match(name, '^(%S+) (.*)$')
-  call('HDEL', base .. 'cells:' .. kind, key)
-  call('ZREM', base .. 'keys:' .. kind, key)
+  if kind then
+    call('HDEL', base .. 'cells:' .. kind, key)
+    call('ZREM', base .. 'keys:' .. kind, key)
+  end
 end
 many('ZREM', base .. 'expiries', cells)
 local full = call('ZRANGEBYSCORE', base .. 'buckets', '-inf', now, 'LIMIT', 0, ARGV[1])

@@ -5,20 +5,24 @@ local VIEW = { 'number', 'queue', 'state', 'job', 'attempts', 'crashes', 'accept
 local SHOWS_PROGRESS = { [FAILED] = true, [PROCESSING] = true, [DEAD] = true, [CANCELLED] = true }
 
 local function view(id)
-  local record = call('HMGET', base .. 'job:' .. id, unpack(VIEW))
-  local queue, field = record[2], record[3]
+  local record = fields(base .. 'job:' .. id, unpack(VIEW))
+  local queue, field = record[2], record[3] or ''
   local state, deliveries, lease_until = read_state(field)
   record[3] = state
   -- An acknowledgement writes as little as it can: what it has made meaningless is not shown.
   if state == COMPLETED then
     record[6], record[11], record[12] = false, false, false
   end
-  local told = call('HMGET', base .. 'told:' .. id, 'progress_of', 'progress', 'progress_at')
+  local told = fields(base .. 'told:' .. id, 'progress_of', 'progress', 'progress_at')
   local is_shown = SHOWS_PROGRESS[state] and tonumber(told[1] or -1) == deliveries
-  local row = { id, call('GET', base .. 'wire:' .. id), unpack(record) }
+  local wire = try('GET', base .. 'wire:' .. id)
+  local row = { id, type(wire) == 'string' and wire }
+  for place = 1, #VIEW do
+    row[place + 2] = record[place] or false
+  end
   row[15] = deliveries
   row[16] = FINISHED[state] and finished_at(id, field, queue) or false
-  row[17] = state == PROCESSING and lease_until
+  row[17] = state == PROCESSING and lease_until or false
   row[18], row[19] = is_shown and told[2] or false, is_shown and told[3] or false
   return row
 end
