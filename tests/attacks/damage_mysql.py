@@ -1,0 +1,75 @@
+"""What can be done to the tables of a MySQL or MariaDB database."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pymysql
+
+from .cases import FACTS, NOT_UTF8, OTHER_QUEUE, Case, Fate, Stage, case, do
+from .sql_cases import SqlStore, cell, job, pause, sql_cases
+
+TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets")
+# What the index is sorted by follows from these, by the stage a job is in.
+SINCE = ("due_at", "finished_at")
+
+
+class MysqlStore(SqlStore):
+    """One set of tables for all cases, emptied before each."""
+
+    def __init__(self, connection: "pymysql.Connection[pymysql.cursors.Cursor]", prefix: str) -> None:
+        self._connection = connection
+        self._prefix = prefix
+
+    def table(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement.replace("?", "%s"), values)
+            return list(cursor.fetchall())
+
+    def job(self, **columns: Any) -> None:
+        since = [value for name, value in columns.items() if name in SINCE]
+        self.update("jobs", **columns, **({"since": since[0]} if since else {}))
+
+    def insert(self, table: str, **columns: Any) -> None:
+        # In SQL, `key` is a word of its own.
+        super().insert(table, **{"name" if name == "key" else name: value for name, value in columns.items()})
+
+    def message(self, wire: bytes) -> None:
+        self.update("jobs", wire=wire)
+
+    def clear(self) -> None:
+        for name in TABLES:
+            self.execute(f"DELETE FROM {self.table(name)}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+LARGEST_COUNT = 2**31 - 1
+
+
+def _own_cases() -> Iterable[Case]:
+    yield case("id is not UTF-8", Stage.WAITING, Fate.ENDS, do("job", id=NOT_UTF8), with_worker=True)
+    yield job("id is not UTF-8 of a dead letter", Stage.DEAD, Fate.STAYS, id=NOT_UTF8)
+    yield job("queue is not UTF-8", Stage.WAITING, Fate.STAYS, queue=NOT_UTF8)
+    yield job("queue is not UTF-8 of a dead letter", Stage.DEAD, Fate.STAYS, queue=NOT_UTF8)
+    yield pause("queue is not UTF-8", queue=NOT_UTF8)
+    for kind in FACTS:
+        yield cell("key is not UTF-8", kind, key=NOT_UTF8)
+    yield job("owner_token of zeros", Stage.LEASED, Fate.STAYS, owner_token=b"")
+    yield job("lane unknown", Stage.WAITING, Fate.STAYS, lane=120)
+    yield job("mark of another queue", Stage.WAITING, Fate.STAYS, mark=OTHER_QUEUE.encode())
+    most = do("job", deliveries=LARGEST_COUNT)
+    yield case("deliveries largest at first", Stage.WAITING, Fate.ENDS, most, with_worker=True)
+
+
+CASES = [*sql_cases(LARGEST_COUNT, {"negative": -1.0, "huge": 1.7e308}), *_own_cases()]
+IMPOSSIBLE = {
+    "number largest": "it exhausts the counter of the table, which only ALTER TABLE sets back",
+    "message missing": "the message is a column of the record, and NOT NULL",
+    "deliveries is a text": "MySQL refuses a text in a column of numbers",
+    "deliveries missing": "the column is NOT NULL",
+    "progress done not a number": "MySQL has no NaN",
+}

@@ -1,0 +1,92 @@
+"""What can be done to the tables of a PostgreSQL database."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from .cases import NOT_UTF8, QUEUE, Case, Fate, Stage, case, do
+from .sql_cases import COUNTERS, SqlStore, job, progress, sql_cases
+
+COLUMNS = {
+    "jobs": {"accepted_at", "due_at", "priority", "id", "queue", "job", "trace_id", "wire"},
+    "open_jobs": {
+        *("due_at", "claimed_at", "lease_us", "lease_until", "priority", "state", "ignore_expiry", "id", "queue"),
+        *("owner_token", "cancel_request", "last_error", *COUNTERS),
+    },
+    "ended_jobs": {
+        *("finished_at", "due_at", "started_at", "ended_at", "state", "expired", "ignore_expiry", "queue"),
+        *("cancel_reason", "dead_reason", "last_error", *COUNTERS),
+    },
+}
+TABLES = (*COLUMNS, "attempts", "progress", "live_output", "pauses", "cells", "buckets")
+
+
+class PostgresStore(SqlStore):
+    """One namespace for all cases, emptied before each."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._namespace = namespace
+
+    def table(self, name: str) -> str:
+        return f"{self._namespace}.{name}"
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(statement.replace("?", "%s").encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def job(self, **columns: Any) -> None:
+        for table, known in COLUMNS.items():
+            if here := {name: value for name, value in columns.items() if name in known}:
+                self.update(table, **here)
+
+    def message(self, wire: bytes) -> None:
+        self.update("jobs", wire=wire)
+
+    def end(self) -> None:
+        """Let the bad job be over, without taking it from those that are not."""
+        counts = dict.fromkeys(COUNTERS, 1)
+        self.add("ended_jobs", finished_at=1, due_at=1, state=5, ignore_expiry=False, queue=QUEUE, **counts)
+
+    def still_has_it(self) -> bool:
+        return any(self.execute(f"SELECT 1 FROM {self.table(name)} WHERE seq = ?", self.bad) for name in COLUMNS)
+
+    def clear(self) -> None:
+        for name in TABLES:
+            self.execute(f"DELETE FROM {self.table(name)}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+LARGEST_COUNT = 2**31 - 1
+LEASE = ("lease_until", "lease_us", "claimed_at")
+
+
+def _own_cases() -> Iterable[Case]:
+    gone = do("delete", "jobs")
+    yield case("message missing", Stage.WAITING, Fate.STAYS, gone, with_worker=True)
+    yield case("message missing of a job that failed", Stage.FAILED, Fate.STAYS, gone)
+    yield case("message missing in an expired lease", Stage.LEASED, Fate.STAYS, gone, do("job", lease_until=1))
+    yield case("message missing of a dead letter", Stage.DEAD, Fate.STAYS, gone)
+    yield case("neither open nor ended", Stage.WAITING, Fate.STAYS, do("delete", "open_jobs"))
+    yield case("open and ended", Stage.WAITING, Fate.STAYS, do("end"))
+    for column in LEASE:
+        yield job(f"{column} missing", Stage.LEASED, Fate.STAYS, **{column: None})
+    yield job("priority 12", Stage.WAITING, Fate.STAYS, priority=12)
+    yield progress("done not a number", done=float("nan"))
+    yield progress("total not a number", total=float("nan"))
+    yield case("output is not UTF-8", Stage.DEAD, Fate.STAYS, do("update", "attempts", output=NOT_UTF8))
+    most = do("job", deliveries=LARGEST_COUNT)
+    yield case("deliveries largest at first", Stage.WAITING, Fate.ENDS, most, with_worker=True)
+
+
+FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
+CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases()]
+IMPOSSIBLE = {
+    "id is not UTF-8": "PostgreSQL refuses text that is not UTF-8",
+    "deliveries is a text": "PostgreSQL refuses a text in a column of numbers",
+    "deliveries missing": "the column is NOT NULL",
+    "number largest": "numbers come from a sequence, which no record moves",
+}
