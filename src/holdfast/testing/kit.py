@@ -18,7 +18,6 @@ from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSuppor
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.job import Job
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
-from holdfast.queues.engines.memory.connections import MemoryStore
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, Signer, SigningKey
@@ -84,8 +83,8 @@ class KitEngine(MemoryEngine):
         return min(((due_us, queue) for due_us, queue in dues if due_us is not None), default=None)
 
     def forget(self) -> None:
-        """Begin anew."""
-        self.store = MemoryStore()
+        """Start again with nothing."""
+        self.store.clear()
 
 
 class _Stage(Struct, frozen=True):

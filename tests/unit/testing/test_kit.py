@@ -305,6 +305,16 @@ def test_clearing_forgets_everything(kit: JobKit) -> None:
     kit.clear()
     kit.refute_enqueued()
     assert kit.drain() == {}
+    assert kit.app.backend().counts() == {}
+
+
+def test_what_is_enqueued_after_clearing_runs(kit: JobKit) -> None:
+    job = kit.app.job(noted)
+    job.enqueue()
+    kit.clear()
+    handle = job.enqueue()
+    kit.drain()
+    assert handle.status() is JobState.COMPLETED
 
 
 def test_time_passes_when_the_test_lets_it(kit: JobKit) -> None:

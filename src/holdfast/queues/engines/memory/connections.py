@@ -128,6 +128,20 @@ class MemoryStore:
         self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
         self._offers = count(1)
 
+    def clear(self) -> None:
+        """Forget everything. The parts of an engine share this store, so it is emptied and not replaced."""
+        with self.lock:
+            for kept in (
+                self.records,
+                self.leased,
+                self.tombstones,
+                self.pauses,
+                self.cells,
+                self.buckets,
+                self._ready,
+            ):
+                kept.clear()
+
     def offer(self, record: StoredJob) -> None:
         """Put a claimable record where claims look for it."""
         ready = self._ready[record.envelope.queue, record.envelope.priority]
