@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import BackendError
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import new_session
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
-from holdfast.worker.admission import Admission
+from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.turns import Turns
@@ -33,11 +34,12 @@ class Line:
         self.backoff = EngineBackoff(SYSTEM_CLOCK)
         registry = HandlerRegistry()
         app.register(registry)
+        self.admission = Admission(floor.engine.ring, registry, SYSTEM_CLOCK)
         self.exchanger = Exchanger(
             floor.engine,
             Turns({"default": 1, "b": 1}),
             session=self.session,
-            admission=Admission(floor.engine.ring, registry, SYSTEM_CLOCK),
+            admission=self.admission,
             backoff=self.backoff,
             on_claimed=self.claimed.extend,
             on_answer=self.answers.append,
@@ -212,3 +214,35 @@ def test_claims_and_verdicts_in_vain_are_counted_together(line: Line) -> None:
     until(lambda: line.engine.calls["settle"], "a verdict in vain")
     until(lambda: line.backoff.failures > 2, "its failure to be counted with the others")
     assert line.backoff.failing_since == since
+
+
+def test_a_claim_that_fails_does_not_take_back_what_the_engine_answered_before(
+    line: Line, floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = line.lease()
+
+    def refuse(*_: object, **__: object) -> list[JobLease]:
+        raise BackendError("the table is not there any more")
+
+    monkeypatch.setattr(line.engine, "claim", refuse)
+    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 1, "b": 1}))
+    assert isinstance(answer.problem, BackendError)
+    assert answer.held == [True]
+    assert floor.state(lease.id) is JobState.COMPLETED
+
+
+def test_jobs_that_cannot_be_admitted_are_handed_back(
+    line: Line, floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = floor.put("quick")
+
+    def fail(_: object) -> Admitted:
+        raise RuntimeError("no more threads")
+
+    monkeypatch.setattr(line.admission, "admit", fail)
+    answer = line.ask(Request(limits={"default": 1}))
+    assert isinstance(answer.problem, RuntimeError)
+    assert [lease.id for lease in line.claimed] == [id]
+    [refusal] = answer.admitted.refusals
+    assert line.ask(Request(settlements=[refusal.settlement])).held == [True]
+    assert floor.state(id) is JobState.PENDING

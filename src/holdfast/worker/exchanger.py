@@ -17,8 +17,9 @@ from msgspec import Struct
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import JobLease, Settlement
-from holdfast.worker.admission import Admission, Admitted
+from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
+from holdfast.worker.decision import handed_back
 from holdfast.worker.turns import Turns
 
 log = logging.getLogger("holdfast.exchanger")
@@ -116,33 +117,39 @@ class Exchanger:
             request = self._requests.popleft()
             if request is None:
                 return
-            try:
-                answer = self._work(request)
-            except Exception as problem:
-                if isinstance(problem, BackendError):
-                    log.warning("a request failed: %s", problem)
-                else:
-                    log.exception("a request failed")
-                answer = Answer(request=request, held=[None] * len(request.settlements), problem=problem)
+            answer = self._work(request)
             self._drain_wakes()
             self._on_answer(answer)
 
     def _work(self, request: Request) -> Answer:
-        held: Sequence[bool | None] = ()
+        held: Sequence[bool | None] = [None] * len(request.settlements)
         leases: list[JobLease] = []
-        if request.settlements:
-            held, leases = self._settle(request)
-            if not leases and len(request.limits) > 1:
+        try:
+            if request.settlements:
+                held, leases = self._settle(request)
+                if not leases and len(request.limits) > 1:
+                    leases = self._claim(request.limits)
+            elif request.limits:
                 leases = self._claim(request.limits)
-        elif request.limits:
-            leases = self._claim(request.limits)
-        if not leases and request.limits and request.wait_s > 0:
-            leases = self._wait_for_work(request)
-        return Answer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+            if not leases and request.limits and request.wait_s > 0:
+                leases = self._wait_for_work(request)
+            return Answer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+        except Exception as problem:
+            if isinstance(problem, BackendError):
+                log.warning("a request failed: %s", problem)
+            else:
+                log.exception("a request failed")
+            # Verdicts that the engine answered before are answered, and jobs that were claimed are not held for ever.
+            return Answer(request=request, held=held, admitted=self._handed_back(leases), problem=problem)
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
         return self._admission.admit(leases)
+
+    def _handed_back(self, leases: Sequence[JobLease]) -> Admitted:
+        now_us = self._backend.clock.now_us()
+        returns = [handed_back(lease, now_us, "it could not be admitted", unstarted=True) for lease in leases]
+        return Admitted(refusals=[Refusal(settlement=one) for one in returns])
 
     def _wait_for_work(self, request: Request) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
