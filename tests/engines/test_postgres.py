@@ -153,7 +153,12 @@ def test_claims_of_one_session_do_not_wait_for_each_other(engine: PostgresEngine
         assert engine.connections.transact(claim_meanwhile) == accepted[1:]
 
 
-def in_the_way(engine: PostgresEngine, change: Callable[[Connection], object], ask: Callable[[], T]) -> T:
+def in_the_way(
+    engine: PostgresEngine,
+    change: Callable[[Connection], object],
+    ask: Callable[[], T],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> T:
     """What somebody is answered who asks while another has changed something, and has not committed yet."""
 
     def asked_meanwhile(connection: Connection) -> "Future[T]":
@@ -162,6 +167,7 @@ def in_the_way(engine: PostgresEngine, change: Callable[[Connection], object], a
         with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
             waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             until(lambda: asked.done() or other.execute(waits).fetchone(), "it to wait or to be answered")
+        meanwhile()
         return asked
 
     with ThreadPoolExecutor(1) as pool:
@@ -236,6 +242,25 @@ def test_a_condition_is_compared_with_what_another_writer_has_committed_meanwhil
 
     assert in_the_way(engine, theirs, lambda: engine.state.write(write)) is None
     assert [cell.value for cell in engine.state.read("thing")] == [b"theirs"]
+
+
+def test_the_version_of_a_cell_grows_though_its_writer_waited_for_another_cell(engine: PostgresEngine) -> None:
+    """Meanwhile the cell comes and goes, and is swept, so that nothing is left to count on from."""
+    versions: list[int] = []
+
+    def theirs(connection: Connection) -> None:
+        write_cells(connection, engine.connections.sql, [Put(kind="thing", key="a")])
+
+    def come_and_go() -> None:
+        versions.extend(engine.state.write([Put(kind="thing", key="b")]) or [])
+        versions.extend(engine.state.write([Drop(kind="thing", key="b")]) or [])
+        assert engine.state.sweep() == 1
+
+    ours = [Put(kind="thing", key="a"), Put(kind="thing", key="b")]
+    answer = in_the_way(engine, theirs, lambda: engine.state.write(ours), come_and_go)
+    assert answer is not None
+    versions.append(answer[1])
+    assert versions == sorted(set(versions))
 
 
 def test_a_cell_that_is_being_written_is_not_swept(engine: PostgresEngine) -> None:

@@ -32,7 +32,7 @@ from holdfast.queues.engines.postgres.jobs import (
     PostgresJobs,
 )
 from holdfast.queues.engines.postgres.state import PostgresState
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
+from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS
 from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
@@ -334,8 +334,8 @@ BUGS: dict[str, Bug] = {
     ),
     "versions begin at one": bug(
         "test_versions_grow_across_drop_expiry_and_sweep",
-        (state.PUT, f"THEN 0 ELSE {NOW} END", "THEN 0 ELSE 1 END"),
-        (state.PUT, f"greatest(least(c.version, {NEVER - 1}) + 1, {NOW})", "c.version + 1"),
+        (state.PUT, f"THEN 0 ELSE {CLOCK} END", "THEN 0 ELSE 1 END"),
+        (state.PUT, f"greatest(least(c.version, {NEVER - 1}) + 1, {CLOCK})", "c.version + 1"),
     ),
     "sweep forgets a version ahead of the clock": bug(
         "test_versions_grow_across_drop_expiry_and_sweep", (state.SWEEP, f" AND version < {NOW}", "")

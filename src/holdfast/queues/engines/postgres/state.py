@@ -20,7 +20,7 @@ from holdfast.queues.contract.state import (
     spend_from,
 )
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Found, Statements, numbers
+from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, Found, Statements, numbers
 from holdfast.queues.engines.tables.rows import NEVER
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
@@ -33,16 +33,16 @@ READ: Final = f"""
 READ_THESE: Final = READ.replace("key > :after", "key = ANY (:keys::text[])")
 
 # Without conditions there is nothing to decide: one statement locks and writes. A `Drop` expires at once, and has
-# version 0 if there was nothing to drop.
+# version 0 if there was nothing to drop. The clock is read for each row, since the statement may have waited for the
+# row before, and this cell may have been dropped and swept meanwhile.
 PUT: Final = f"""
-    WITH {NOW_IS}
     INSERT INTO holdfast.cells AS c (kind, key, value, version, expires_at)
-    SELECT kind, key, value, CASE WHEN ttl = 0 THEN 0 ELSE {NOW} END, {NOW} + ttl
+    SELECT kind, key, value, CASE WHEN ttl = 0 THEN 0 ELSE {CLOCK} END, {CLOCK} + ttl
     FROM unnest(:kinds::text[], :keys::text[], :values::bytea[], :ttls::bigint[]) AS given (kind, key, value, ttl)
     ORDER BY kind COLLATE "C", key COLLATE "C"
     ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at,
         version = CASE WHEN c.version = 0 THEN excluded.version
-                       ELSE greatest(least(c.version, {NEVER - 1}) + 1, {NOW}) END
+                       ELSE greatest(least(c.version, {NEVER - 1}) + 1, {CLOCK}) END
     RETURNING kind, key, version"""
 
 # An update that changes no row still locks each of them.

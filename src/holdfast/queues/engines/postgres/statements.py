@@ -5,8 +5,10 @@ from typing import Any, Final, Protocol
 
 from holdfast.queues.engines.tables.rows import Row
 
-# The server's clock, read once in a statement, when it begins to work.
-NOW_IS: Final = "clock AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now)"
+# The server's clock, each time that it is asked.
+CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+# The same, read once in a statement, when it begins to work.
+NOW_IS: Final = f"clock AS MATERIALIZED (SELECT {CLOCK} AS now)"
 NOW: Final = "(SELECT now FROM clock)"
 
 
