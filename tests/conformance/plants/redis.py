@@ -418,11 +418,11 @@ BUGS: dict[str, Bug] = {
             "math.max(buckets[bucket] or tonumber(call('ZSCORE', base .. 'buckets', bucket) or 0), now)",
             "buckets[bucket] or tonumber(call('ZSCORE', base .. 'buckets', bucket) or now)",
         ),
-        (SPEND, "math.max(now, full_at + math.ceil(granted * each_us))", "full_at + math.ceil(granted * each_us)"),
+        (SPEND, "math.max(now, full_at + granted * each_us)", "full_at + granted * each_us"),
     ),
     "reservation not paid for": bug(
         "test_a_reservation_is_granted_now_and_says_when",
-        (SPEND, "math.ceil(granted * each_us)", "(is_reserved and 0 or math.ceil(granted * each_us))"),
+        (SPEND, "granted * each_us", "(is_reserved and 0 or granted * each_us)"),
     ),
     "refused settlement carries": bug(
         "test_a_refused_settlement_carries_nothing", (CARRYING, "== APPLIED then", "~= '' then")

@@ -111,17 +111,18 @@ def cell_of(name: CellName, stored: StoredCell, now_us: int) -> Cell:
 def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
     """What a bucket answers that will be full at an instant, and when it will be full afterwards (GCRA).
 
-    An instant in the past means full now. The cost of tokens is rounded up, so that no rate is exceeded.
+    An instant in the past means full now. A token costs whole microseconds, rounded up: so no rate is exceeded, and
+    tokens that are taken one at a time or given back cost exactly as much as those taken together.
     """
-    each_us = MICROSECONDS / spend.per_s
+    each_us = math.ceil(MICROSECONDS / spend.per_s)
     depth_us = spend.burst * each_us
     full_at_us = min(max(full_at_us, now_us), _NEVER_FULL)
     if spend.reserve or spend.tokens < 0:
         granted = spend.tokens
     else:
-        free = math.floor(spend.burst - (full_at_us - now_us) / each_us)
+        free = (depth_us - (full_at_us - now_us)) // each_us
         granted = max(0, min(spend.tokens, free))
-    after_us = max(now_us, full_at_us + math.ceil(granted * each_us))
+    after_us = max(now_us, full_at_us + granted * each_us)
     waits_for = 0 if spend.reserve else each_us
-    wait_us = max(0.0, after_us - now_us + waits_for - depth_us)
+    wait_us = max(0, after_us - now_us + waits_for - depth_us)
     return Spent(tokens=granted, wait_s=wait_us / MICROSECONDS), after_us

@@ -203,6 +203,16 @@ class StateLaws:
         asked = [Spend(bucket=name, tokens=2, per_s=0.001, burst=3) for name in ("b", "a", "b", "b")]
         assert [spent.tokens for spent in lab.engine.state.spend(asked)] == [2, 2, 1, 0]
 
+    def test_tokens_cost_the_same_one_at_a_time_and_given_back(self, lab: Lab) -> None:
+        """A third of a microsecond that is rounded for each of them must not cost the last one."""
+
+        def ask(*numbers: int) -> list[int]:
+            spends = [Spend(bucket="b", tokens=number, per_s=0.003, burst=3) for number in numbers]
+            return [spent.tokens for spent in lab.engine.state.spend(spends)]
+
+        assert ask(1, 1, 1, 1) == [1, 1, 1, 0]
+        assert ask(-1, -1, -1, 3) == [-1, -1, -1, 3]
+
     def test_many_that_spend_at_once_get_the_burst_together(self, lab: Lab) -> None:
         def spend(engine: Engine, _: int) -> int:
             asked = Spend(bucket="b", tokens=1, per_s=0.001, burst=5)
