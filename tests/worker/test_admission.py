@@ -164,3 +164,22 @@ def test_a_job_that_is_cancelled_while_it_is_admitted_does_not_run(floor: Floor)
         gate.open()
     floor.reached(id, JobState.CANCELLED)
     assert floor.ledger() == []
+
+
+def test_a_fenced_job_whose_lease_is_lost_while_it_is_admitted_does_not_run(floor: Floor) -> None:
+    floor.open(lease_s=2.4)
+    gate = Gate("quick")
+    floor.engine.ring = Ring(gate.pass_)
+    id = floor.put("quick", fence=True)
+    worker = floor.start(reap_interval_s=3600.0)
+    gate.reached()
+    try:
+        with floor.stranger() as connection:
+            connection.execute("UPDATE holdfast_jobs SET owner_token = x'00'")
+        seen = floor.engine.calls["renew_many"]
+        until(lambda: floor.engine.calls["renew_many"] > seen + 1, "the keeper to notice the loss")
+    finally:
+        gate.open()
+    until(lambda: worker.supervisor.unsettled == 1, "the job to be let go")
+    assert floor.outcomes(id) == []
+    assert floor.ledger() == []

@@ -103,12 +103,17 @@ class Dispatcher:
                 return
 
     def _give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
-        """Hand these to the child, but those that were cancelled while they waited."""
+        """Hand these to the child, but not those that were cancelled while they waited, or lost a lease that fences."""
         cancelled = [flight for flight in flights if flight.is_cancelled]
         if cancelled:
             for flight in cancelled:
                 self._holdings.cancel(flight)
             flights = [flight for flight in flights if not flight.is_cancelled]
+        lost = [flight for flight in flights if flight.is_lost and flight.message.fence]
+        if lost:
+            for flight in lost:
+                self._holdings.forsake(flight)
+            flights = [flight for flight in flights if flight not in lost]
         if flights:
             self._fencing.arm(child, flights)
             self._pool.give(child, flights)

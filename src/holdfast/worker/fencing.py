@@ -78,6 +78,7 @@ class Fencing(Listener):
             flight.child.recall()
 
     def _lost(self, flight: Flight) -> None:
+        flight.is_lost = True
         log.warning("the lease of job %s was lost while it ran; its verdict will be refused", flight.lease.id)
         if flight.message.fence:
             self._pool.kill([flight], KillReason.FENCED)

@@ -59,6 +59,7 @@ class Flight(Struct, eq=False):
     child: "ExecutorProcess | None" = None
     started_at: float = 0.0
     is_cancelled: bool = False
+    is_lost: bool = False
     stop_sent_at: float = 0.0
     printed: Output | None = None
 
