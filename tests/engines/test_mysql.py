@@ -691,6 +691,18 @@ def test_threads_share_one_engine(backend: MysqlEngine) -> None:
     assert sum(int(str(one.answer())) for one in [Aside(drain) for _ in range(6)]) == 60
 
 
+def test_a_cell_that_a_callers_transaction_is_writing_does_not_hold_the_sweep_up(
+    backend: MysqlEngine, server: MariadbServer
+) -> None:
+    backend.state.write([Put(kind="thing", key=key, ttl=0.000_001) for key in ("held", "idle")])
+    with server.connect("holdfast") as caller:
+        caller.begin()
+        backend.accept([], tx=caller, writes=[Put(kind="thing", key="held")])
+        assert backend.state.sweep() == 1
+        caller.commit()
+    assert [cell.key for cell in backend.state.read("thing")] == ["held"]
+
+
 # The tables.
 
 

@@ -343,17 +343,17 @@ BUGS: dict[str, Bug] = {
     "swept while the version is ahead": bug(
         "test_versions_grow_across_drop_expiry_and_sweep",
         (state.EXPIRED_CELLS, " AND version < %(now)s", ""),
-        (state.DELETE_CELLS, " AND version < %(now)s", ""),
+        (state.LOCK_EXPIRED_CELLS, " AND version < %(now)s", ""),
     ),
     "live cells swept": bug(
         "test_sweeping_takes_what_has_expired_and_nothing_else",
         (state.EXPIRED_CELLS, "expires_at <= %(now)s AND ", ""),
-        (state.DELETE_CELLS, " AND expires_at <= %(now)s", ""),
+        (state.LOCK_EXPIRED_CELLS, " AND expires_at <= %(now)s", ""),
     ),
     "busy buckets swept": bug(
         "test_sweeping_takes_what_has_expired_and_nothing_else",
         (state.FULL_BUCKETS, "full_at <= %(now)s", "1"),
-        (state.DELETE_BUCKETS, " AND full_at <= %(now)s", ""),
+        (state.LOCK_FULL_BUCKETS, " AND full_at <= %(now)s", ""),
     ),
     "spent tokens forgotten": bug(
         "test_a_bucket_grants_its_burst_and_then_its_rate", (state.LOCKED_BUCKETS, "full_at,", "0,")

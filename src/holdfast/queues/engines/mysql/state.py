@@ -7,7 +7,7 @@ finds exclusively, where `INSERT IGNORE` would share the lock and deadlock. A pu
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.clock import span_us
 from holdfast.errors import StateConflict
@@ -22,7 +22,7 @@ from holdfast.queues.contract.state import (
 )
 from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session, pieces
 from holdfast.queues.engines.mysql.transactions import Statements
-from holdfast.queues.engines.tables.rows import NEVER, text
+from holdfast.queues.engines.tables.rows import NEVER, Row, text
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
 S = TypeVar("S", str, bytes)
@@ -74,14 +74,18 @@ OLDEST: Final = f"""
 EXPIRED_CELLS: Final = """
     SELECT kind, name FROM holdfast_cells FORCE INDEX (by_expiry)
     WHERE expires_at <= %(now)s AND version < %(now)s ORDER BY expires_at LIMIT %(limit)s"""
-DELETE_CELLS: Final = """
-    DELETE FROM holdfast_cells
-    WHERE kind = %(kind)s AND name IN %(names)s AND expires_at <= %(now)s AND version < %(now)s"""
+LOCK_EXPIRED_CELLS: Final = """
+    SELECT name FROM holdfast_cells FORCE INDEX (PRIMARY)
+    WHERE kind = %(kind)s AND name IN %(names)s AND expires_at <= %(now)s AND version < %(now)s FOR UPDATE"""
+DELETE_CELLS: Final = "DELETE FROM holdfast_cells WHERE kind = %(kind)s AND name IN %(names)s"
 
 FULL_BUCKETS: Final = """
     SELECT name FROM holdfast_buckets FORCE INDEX (by_time)
     WHERE full_at <= %(now)s ORDER BY full_at LIMIT %(limit)s"""
-DELETE_BUCKETS: Final = "DELETE FROM holdfast_buckets WHERE name IN %(names)s AND full_at <= %(now)s"
+LOCK_FULL_BUCKETS: Final = """
+    SELECT name FROM holdfast_buckets FORCE INDEX (PRIMARY)
+    WHERE name IN %(names)s AND full_at <= %(now)s FOR UPDATE"""
+DELETE_BUCKETS: Final = "DELETE FROM holdfast_buckets WHERE name IN %(names)s"
 
 
 class MysqlState(SharedState):
@@ -132,20 +136,32 @@ class MysqlState(SharedState):
         return answers
 
     def sweep(self, limit: int = PAGE) -> int:
-        return self._connections.run(lambda session: self._sweep(session, limit))
+        now, cells, buckets = self._connections.run(lambda session: self._idle(session, limit))
+        deleted = 0
+        for kind, names in _by_kind(cells):
+            deleted += self._delete(LOCK_EXPIRED_CELLS, DELETE_CELLS, {"kind": kind, "names": names, "now": now})
+        for names in pieces(sorted(name for (name,) in buckets)):
+            deleted += self._delete(LOCK_FULL_BUCKETS, DELETE_BUCKETS, {"names": names, "now": now})
+        return deleted
 
-    def _sweep(self, session: Session, limit: int) -> int:
+    def _idle(self, session: Session, limit: int) -> tuple[int, Sequence[Row], Sequence[Row]]:
+        """The server's time, and the cells and buckets that can be deleted."""
         sql = self._connections.sql
         now, *oldest = session.one(sql(OLDEST))
         if not any(at is not None and at <= now for at in oldest):
-            return 0
+            return now, (), ()
         query = {"now": now, "limit": limit}
-        deleted = 0
-        for kind, names in _by_kind(session.rows(sql(EXPIRED_CELLS), query)):
-            deleted += session.run(sql(DELETE_CELLS), {"kind": kind, "names": names, "now": now})
-        for names in pieces(sorted(name for (name,) in session.rows(sql(FULL_BUCKETS), query))):
-            deleted += session.run(sql(DELETE_BUCKETS), {"names": names, "now": now})
-        return deleted
+        return now, session.rows(sql(EXPIRED_CELLS), query), session.rows(sql(FULL_BUCKETS), query)
+
+    def _delete(self, lock: str, delete: str, query: dict[str, Any]) -> int:
+        """Delete those that are still idle. One that somebody has locked is about to be written."""
+        sql, skip = self._connections.sql, " SKIP LOCKED" if self._connections.skips_locked else ""
+
+        def work(session: Session) -> int:
+            names = [name for (name,) in session.rows(sql(lock) + skip, query)]
+            return session.run(sql(delete), query | {"names": names}) if names else 0
+
+        return self._connections.transact(work)
 
 
 def write_cells(session: Statements, sql: Callable[[str], str], writes: Sequence[Write]) -> list[int]:
