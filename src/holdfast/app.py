@@ -223,7 +223,7 @@ class Holdfast:
             with engine:
                 engine.create_schema()
                 if isinstance(signer, Keyring):
-                    # Now, since who enqueues later may be within a transaction.
+                    # Now, because a later enqueue may be inside a caller's transaction.
                     _compare_keys(engine, signer, self.settings.installation)
 
     # As `JobDecorator` has it, which is the last of these.
@@ -641,8 +641,8 @@ def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
     ours = {key.fingerprint for key in keyring.keys}
     if known and not known & ours and engine.counts():
         raise ConfigError(
-            "the jobs in this queue were signed with another key than the one given here, or for another installation "
-            f"than '{installation}', so every one of them would be rejected: give the old key too, behind the new one "
+            "the jobs in this queue were signed with another key or for an installation other than "
+            f"'{installation}', so every one of them would be rejected: also pass the old key, after the new one "
             "(HOLDFAST_SIGNING_KEY=new,old), or set the installation to the name that the jobs were signed for "
             "(HOLDFAST_INSTALLATION)"
         )

@@ -128,9 +128,9 @@ def _why_unreadable(signed: bytes, problem: Exception) -> Exception:
 
 
 def _parted(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
-    """The known members as a message, and the others by their names.
+    """The known members as a message, and the unknown ones by name.
 
-    It is read strictly: of a member that appears twice, a newer program might read the other one.
+    A member that appears twice is refused, because a newer program might read the other one.
     """
     document = strict_json(signed, depth=MAX_DEPTH + 1)
     members = _members_decoder.decode(signed)
@@ -203,7 +203,7 @@ def content_digest(wire: bytes) -> bytes:
         message.tags,
         without_trace(msgspec.json.decode(message.meta)),
         message.fence,
-        # By their names: a version that knows one of them can put it here and agree with the versions before it.
+        # By name: a later version that knows one of them can add it here and get the same digest as older versions.
         *([unknown] if unknown else []),
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()

@@ -96,7 +96,7 @@ class UnknownMember(WireError):
     """The message has a member that only a newer Holdfast knows."""
 
     def __init__(self, name: str) -> None:
-        # Where signatures are switched off, the name may come from anyone: it is cut, and quoted for terminals.
+        # If signatures are switched off, the name may come from anyone: it is truncated, and escaped for terminals.
         super().__init__(
             f"the message has the member {name[:64]!a}, which this program does not know: upgrade this worker"
         )
@@ -135,7 +135,7 @@ class IdConflict(BackendError):
 
 
 class StateConflict(BackendError):
-    """A condition on shared state did not hold, so nothing of the call was done; read the state again and decide."""
+    """A condition on shared state did not hold, so the call changed nothing; read the state again before retrying."""
 
 
 class NotSupported(BackendError):

@@ -211,8 +211,8 @@ _kind_pattern = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One small value in shared state. `version` grows with every write of its key, also across a drop or expiry, so
-    it can serve as a fence number.
+    """One small value in shared state. `version` grows with every write of its key, even across a drop or expiry, so
+    it can serve as a fencing token.
     """
 
     kind: str
@@ -258,13 +258,13 @@ Write: TypeAlias = Put | Drop
 
 def _check_cell(kind: str, key: str) -> None:
     if not _kind_pattern.fullmatch(kind):
-        raise ValueError(f"{kind!r} is not a valid kind of cell: use lower-case letters, digits and '-', at most 63")
+        raise ValueError(f"{kind!r} is not a valid kind of cell: use up to 63 lower-case letters, digits and '-'")
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
         size = 0
     if not 0 < size <= MAX_CELL_KEY_BYTES or "\0" in key:
-        raise ValueError(f"{key[:80]!r} is not a valid key of a cell: 1 to {MAX_CELL_KEY_BYTES} bytes without NUL")
+        raise ValueError(f"{key[:80]!r} is not a valid cell key: use 1 to {MAX_CELL_KEY_BYTES} bytes without NUL")
 
 
 class Spend(Struct, frozen=True, kw_only=True, gc=False):
@@ -284,13 +284,13 @@ class Spend(Struct, frozen=True, kw_only=True, gc=False):
         _check_cell("bucket", self.bucket)
         if not 0 < self.per_s <= 1e6 or self.burst < 1:
             raise ValueError(
-                f"bucket '{self.bucket}': {self.per_s} tokens a second with a burst of {self.burst} is not a rate; "
-                "a rate is above 0 and at most 1,000,000, a burst at least 1"
+                f"bucket '{self.bucket}': {self.per_s} tokens per second with a burst of {self.burst} is not a "
+                "valid rate: use a rate above 0 and up to 1,000,000, and a burst of at least 1"
             )
 
 
 class Spent(Struct, frozen=True, kw_only=True, gc=False):
-    """How many tokens were granted, and in how many seconds the next one is free (or, reserved, these are)."""
+    """How many tokens were granted, and the seconds until the next one is free (or until these are, if reserved)."""
 
     tokens: int
     wait_s: float
@@ -298,7 +298,7 @@ class Spent(Struct, frozen=True, kw_only=True, gc=False):
 
 class _Settled(Struct, frozen=True, kw_only=True):
     """What every settlement carries. A settlement that is applied also applies its `writes`, which have no condition,
-    and accepts its `enqueues`, in the same commit; a refused one does neither, and a repeated one does nothing twice.
+    and accepts its `enqueues`, in the same commit; a refused one does neither, and a repeated one does neither again.
     """
 
     lease: JobLease

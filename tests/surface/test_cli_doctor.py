@@ -346,10 +346,10 @@ def test_another_key_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatc
 
 def test_another_installation_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_INSTALLATION", "staging")
-    assert "or for another installation than 'staging'" in planted(worked, "keys")[1]
+    assert "or for an installation other than 'staging'" in planted(worked, "keys")[1]
     answer = worked("list")
     assert answer.code != 0
-    assert "or for another installation than 'staging'" in " ".join(answer.err.split())
+    assert "or for an installation other than 'staging'" in " ".join(answer.err.split())
 
 
 def test_two_keys_for_one_file_are_found(worked: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -712,7 +712,7 @@ def test_another_installation_name_is_refused_like_another_key(
     with shop(tmp_path, key, production) as hf:
         hf.define("mail").dispatch()
     message = (
-        r"for another installation than 'staging'.*the name that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
+        r"for an installation other than 'staging'.*the name that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
     )
     with pytest.raises(ConfigError, match=message):
         shop(tmp_path, key, staging).backend()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Facts:
-    """Short texts by kind; a fact that was added stays."""
+    """Short texts by kind. A fact is never removed."""
 
     def __init__(self, state: "SharedState") -> None:
         self._state = state
@@ -20,6 +20,6 @@ class Facts:
         return frozenset(cell.key for cell in self._state.read_all(kind))
 
     def add(self, kind: str, facts: Iterable[str]) -> None:
-        """Add these; known ones stay as they are."""
+        """Add these facts; known ones stay as they are."""
         if writes := [Put(kind=kind, key=fact) for fact in sorted(set(facts))]:
             self._state.write(writes)

@@ -30,7 +30,7 @@ class WorkerRegistry:
         self._state = state
 
     def beat(self, report: WorkerReport) -> StopOrder | None:
-        """Store the worker's report as of now; returns what an operator asks of it."""
+        """Store the worker's current report, and return the stop order for it, if there is one."""
         ttl = silence_allowed_s(report) + SHOW_LOST_S
         self._state.write([Put(kind=WORKERS, key=report.id, value=msgspec.json.encode(report), ttl=ttl)])
         return self.order_of(report.id)

@@ -79,7 +79,7 @@ class Admission:
                 self._registry.resolve_for(job, message.queue)
             except Exception as problem:
                 if not isinstance(problem, HoldfastError):
-                    log.exception("job %s could not be admitted", lease.id)
+                    log.exception("job %s could not be admitted because of an error; dead-lettering it", lease.id)
                 refusals.append(Refusal(settlement=refused(lease, problem, self._clock.now_us()), job=job))
             else:
                 runnable.append((lease, message))
@@ -87,13 +87,13 @@ class Admission:
 
 
 def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:
-    """The settlement of a job that cannot run: later if a deployment can fix it, otherwise never."""
+    """The settlement of a job that cannot run: postponed if a deployment can fix it, else cancelled or dead."""
     error = ErrorInfo(type=type(problem).__name__, message=str(problem))
     match problem:
         case Expired():
             return Cancel(lease=lease, reason="expired", expired=True, record=momentary(Outcome.EXPIRED, now_us))
         case UnknownHandler() | UnknownKey() | NewerWire() | UnknownMember():
-            # Another worker of the queue may be able to run it: soon at first, then less and less often.
+            # Another worker of the queue may be able to run it: retry soon at first, then less and less often.
             times_postponed = max(0, lease.delivery - lease.attempts - 1)
             delay = min(POSTPONE_S, 2.0 ** min(times_postponed, 10))
             return Release(lease=lease, delay=delay, record=momentary(Outcome.POSTPONED, now_us, error))

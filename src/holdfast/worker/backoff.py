@@ -1,4 +1,4 @@
-"""`EngineBackoff`: how long a worker waits before it asks an unavailable engine again, and since when it has to."""
+"""`EngineBackoff`: how long a worker waits before it retries, and since when its engine has been unavailable."""
 
 import logging
 import random
@@ -16,12 +16,12 @@ _MAX_PAUSE_S: Final = 5.0
 
 
 def pause_after(failures: int) -> float:
-    """How many seconds to wait after so many failures in a row; random, so that workers do not retry in step."""
+    """Seconds to wait after this many failures in a row; random, so that workers do not retry in step."""
     return min(_MAX_PAUSE_S, 0.1 * 2.0 ** min(failures, 6)) * random.uniform(0.5, 1.0)
 
 
 class EngineBackoff:
-    """Every request to the engine that ends is reported here, by one thread; any thread may read the attributes.
+    """One thread reports the outcome of every request to the engine here; any thread may read the attributes.
 
     A listener receives each failure, and None for each answer, on the thread that reports it.
     """
@@ -38,7 +38,7 @@ class EngineBackoff:
         self._listeners.append(listener)
 
     def failed(self, problem: BackendUnavailable, what: str) -> float:
-        """Count and log that the engine was unavailable for this; the seconds to wait before the next try."""
+        """Count and log a failed request. Returns the seconds to wait before the next try."""
         self.failures += 1
         if self.failing_since is None:
             self.failing_since = self._clock.monotonic()
@@ -48,7 +48,7 @@ class EngineBackoff:
         return pause_s
 
     def answered(self) -> None:
-        """The engine has answered, whatever it was."""
+        """Record that the engine has answered, whatever the answer was."""
         self.answered_at = self._clock.monotonic()
         if self.failing_since is not None:
             log.warning("engine available again after %.1f s", self.answered_at - self.failing_since)

@@ -125,7 +125,7 @@ class Correspondence:
         return self._options.max_jobs - begun
 
     def take(self, answer: Answer) -> None:
-        """Make use of the answer to the last request."""
+        """Process the answer to the last request."""
         asked, self._asked, self._is_waiting = self._asked, None, False
         if answer.admitted:
             self._on_admitted(answer.admitted)

@@ -1,7 +1,7 @@
 """`Exchanger`: the thread that talks to the engine for a worker: settles one batch, claims the next and admits it.
 
-It has a thread of its own so that an engine which does not answer never keeps the worker from its children: their
-verdicts are read, their timeouts enforced and the probes answered meanwhile. Whatever may have to wait runs here.
+It has its own thread, so that an unavailable engine never keeps the worker from its children: in the meantime their
+verdicts are read, their timeouts enforced and the probes answered. Anything that may block runs here.
 """
 
 import logging
@@ -43,10 +43,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Exchanger:
-    """Works on one request at a time. Both callbacks are called on its thread.
+    """Processes one request at a time. Both callbacks are called on its thread.
 
-    `on_claimed` receives leases as soon as they are claimed, to have them renewed while they are admitted; `on_answer`
-    must only pass the answer on.
+    `on_claimed` receives leases as soon as they are claimed, so that they are renewed while they are admitted.
+    `on_answer` must only pass the answer on.
     """
 
     def __init__(

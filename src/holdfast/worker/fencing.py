@@ -53,7 +53,7 @@ class Fencing(Listener):
                 self._pool.kill([one for one in child.fenced.values() if now > self._fence_of(one)], KillReason.FENCED)
 
     def admitted(self) -> None:
-        """Act on reports about jobs that were being admitted at the time. The others have ended."""
+        """Act on reports that came while their jobs were being admitted. Reports about finished jobs are dropped."""
         reports, self._unmatched = self._unmatched, []
         for act, lease in reports:
             flight = self._holdings.flight_of(lease)

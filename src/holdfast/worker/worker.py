@@ -103,7 +103,7 @@ class QueueWorker:
         return self._settle(job, settlement)
 
     def _judged(self, lease: JobLease) -> tuple[str | None, Settlement]:
-        """Run the job if it may run. The handler it names, if that could be read, and how it is settled."""
+        """Run the job if it may run. Returns the handler it names, if that could be read, and the settlement."""
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
             return refusal.job, refusal.settlement

@@ -70,9 +70,9 @@ def _ring(hf: Holdfast, ring: Keyring, known: frozenset[str], *, has_jobs: bool,
     if known and not known & ours and has_jobs:
         yield error(
             "keys",
-            "the jobs there were signed with another key than the one given here, or for another installation than "
+            "the jobs there were signed with another key or for an installation other than "
             f"'{hf.settings.installation}': a worker would reject every one",
-            f"give the old key too, behind the new one:  {KEY_VARIABLE}=new,old; or set the installation to the name "
+            f"also pass the old key, after the new one:  {KEY_VARIABLE}=new,old; or set the installation to the name "
             f"that the jobs were signed for:  {KEYS['installation'].variable}=NAME",
         )
         return

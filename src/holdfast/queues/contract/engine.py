@@ -84,11 +84,11 @@ class Engine(ABC):
     # The engine as a whole.
 
     def tidy(self) -> None:  # noqa: B027 - most servers look after their own files
-        """Do maintenance on the engine's own files, such as a checkpoint; without effect on any job."""
+        """Do maintenance on the engine's own files, such as a checkpoint. No job is affected."""
 
     @abstractmethod
     def check(self) -> None:
-        """Return, or raise the reason: the engine is unavailable, or its schema is not the one this program knows."""
+        """Raise if the engine is unavailable, or if its schema is not the one this program knows."""
 
     @abstractmethod
     def describe(self) -> EngineInfo:
@@ -219,7 +219,7 @@ class Engine(ABC):
         return self.records.purge(states, queue=queue, older_than=older_than)
 
     def prune(self) -> int:
-        """Delete records that were retained long enough, and sweep shared state; how many jobs were deleted."""
+        """Delete records that were retained long enough, and sweep shared state. Returns how many jobs were deleted."""
         while self.state.sweep() >= PAGE:
             pass
         return self.records.prune()

@@ -140,16 +140,16 @@ def kept_output(output: LiveOutput) -> LiveOutput:
 
 
 def with_extras(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """Those that carry writes or enqueues, which are few. Their writes carry no condition: a verdict is not one."""
+    """The settlements that carry writes or enqueues, usually few. A verdict must not depend on a condition."""
     carriers = [one for one in settlements if one.writes or one.enqueues]
     for one in carriers:
         if any(write.if_version is not None for write in one.writes):
-            raise ValueError(f"job '{one.lease.id}': the writes of a settlement carry no if_version")
+            raise ValueError(f"job '{one.lease.id}': the writes of a settlement cannot have if_version")
     return carriers
 
 
 def take_once(remaining: set[K], one: K) -> bool:
-    """Whether it is among these, and remove it: a second one of the same is a repetition."""
+    """Remove it and return True; or return False, because it was never there or was taken before."""
     if one in remaining:
         remaining.remove(one)
         return True
@@ -179,8 +179,8 @@ class EngineTransaction(ABC):
     def complete(
         self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
     ) -> None:
-        """Acknowledge the job with these writes and jobs as the last step and commit; `LeaseLost` if this delivery no
-        longer holds the job, and then nothing of the transaction was committed.
+        """Acknowledge the job with these writes and jobs as the last step, and commit. Raises `LeaseLost` if this
+        delivery no longer holds the job; the transaction is then not committed.
         """
 
     @abstractmethod
@@ -202,8 +202,8 @@ class Jobs(ABC):
         """Store all of these jobs and apply all writes, or nothing: an id taken by other content refuses the whole call
         (`IdConflict`), and so does a write whose condition fails (`StateConflict`).
 
-        With `tx`, a connection to the engine's own database, they are stored if that transaction commits, and seen by
-        others once it has; what the driver raises is raised as it is.
+        With `tx`, a connection to the engine's own database, they are stored and become visible when that transaction
+        commits; the driver's exceptions are not translated.
         """
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
@@ -232,8 +232,8 @@ class Jobs(ABC):
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         """Return when a job of these queues may be due, when `wake` is readable, or after `timeout` seconds.
 
-        Only a hint, which may come without reason: `claim` decides what is due. What was committed after the last poll
-        of this thread is noticed.
+        This is only a hint and can be spurious: `claim` decides what is due. A job that was committed after this
+        thread's last poll is noticed.
         """
 
     @abstractmethod
@@ -267,8 +267,8 @@ class Jobs(ABC):
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         """Store the latest output of each running job; False means that the lease no longer held.
 
-        It is shown while the job runs, and afterwards if the record of the attempt has no output itself: above all, if
-        the delivery ended without a verdict.
+        It is shown while the job runs, and afterwards if the record of the attempt has no output, mainly because the
+        delivery ended without a verdict.
         """
 
     @abstractmethod

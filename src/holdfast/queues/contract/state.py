@@ -1,7 +1,7 @@
 """Shared state: small values that all processes of an installation see, written on conditions, by the engine's clock.
 
-Four verbs, each over a batch. An engine implements them once; what coordinates workers (facts, the registry of
-workers, and what is still to come) is plain Python on top, in `holdfast/state/`.
+Four verbs, each over a batch. An engine implements them once; what coordinates workers, such as facts and the registry
+of workers, is plain Python on top, in `holdfast/state/`.
 """
 
 import math
@@ -23,13 +23,13 @@ class SharedState(ABC):
 
     @abstractmethod
     def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
-        """Live cells of a kind in the order of their keys' bytes: those under `keys`, or all whose key is greater
-        than `after`. An expired cell is absent, swept or not.
+        """Live cells of a kind, ordered by the bytes of their keys: those under `keys`, or all whose key is greater
+        than `after`. An expired cell is absent even before it is swept.
         """
 
     @abstractmethod
     def write(self, writes: Sequence[Write]) -> list[int] | None:
-        """Apply all writes, in order, or none of them, and return the new version of each; None: a condition failed.
+        """Apply all writes, in order, and return their new versions; if a condition fails, apply none and return None.
 
         A version is one more than the last one of its key or the engine's clock in microseconds, whichever is
         greater. The version of a `Drop` is the one it leaves behind, 0 if there was nothing to drop.
@@ -37,11 +37,11 @@ class SharedState(ABC):
 
     @abstractmethod
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
-        """Take tokens from buckets, each as far as they are there; of one bucket, in order."""
+        """Take tokens from buckets, as many as each can grant. Spends from the same bucket are applied in order."""
 
     @abstractmethod
     def sweep(self, limit: int = PAGE) -> int:
-        """Delete up to `limit` expired cells and as many full buckets; how many it deleted."""
+        """Delete up to `limit` expired cells and as many full buckets. Returns how many were deleted."""
 
     def read_all(self, kind: str) -> Iterator[Cell]:
         """Every live cell of a kind, a page at a time."""
@@ -54,7 +54,7 @@ class SharedState(ABC):
 
 
 class StoredCell(NamedTuple):
-    """A cell as engines store it. A dropped one stays until it is swept, so that versions go on growing."""
+    """A cell as engines store it. A dropped one stays until it is swept, so that versions keep growing."""
 
     value: bytes
     version: int
@@ -69,14 +69,14 @@ CellName: TypeAlias = tuple[str, str]
 
 
 class Applied(NamedTuple):
-    """What a batch of writes comes to: the version each answers, and the cells to store."""
+    """The outcome of a batch of writes: the new version of each, and the cells to store."""
 
     versions: list[int]
     cells: dict[CellName, StoredCell]
 
 
 def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell], now_us: int) -> Applied | None:
-    """The outcome of writes to cells that are locked and stored like this; None if a condition fails."""
+    """The outcome of writes to locked cells, given what is stored; None if a condition fails."""
     versions: list[int] = []
     cells: dict[CellName, StoredCell] = {}
     for write in writes:
@@ -109,7 +109,7 @@ def cell_of(name: CellName, stored: StoredCell, now_us: int) -> Cell:
 
 
 def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
-    """What a bucket answers that will be full at an instant, and when it will be full afterwards (GCRA).
+    """The answer of a bucket that will be full at `full_at_us`, and when it will be full after the spend (GCRA).
 
     An instant in the past means full now. A token costs whole microseconds, rounded up: so no rate is exceeded, and
     tokens that are taken one at a time or given back cost exactly as much as those taken together.

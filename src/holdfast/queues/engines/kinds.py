@@ -1,4 +1,4 @@
-"""What there is to know about each engine before it is opened: one row per engine, and no driver is imported for it."""
+"""A description of each engine, one row per engine, that can be read without opening it or importing its driver."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -17,8 +17,8 @@ class Home(Enum):
 class EngineKind(NamedTuple):
     """One engine: its URL scheme, its name for people, and where its code is.
 
-    `package` is what installs the driver, and `extra` the extra of Holdfast that does. Every engine but one on a server
-    creates the signing key it needs.
+    `package` contains the driver, and `extra` is the extra of Holdfast that installs it. An engine on a server needs to
+    be given a signing key; all others create their own.
     """
 
     scheme: str

@@ -1,6 +1,4 @@
-"""What settlements, acceptance and transactions carry along: writes and jobs, in the same commit or not at all (W1 to
-W4).
-"""
+"""Writes and jobs that settlements, acceptance and transactions carry: in the same commit, or not at all (W1 to W4)."""
 
 import pytest
 from msgspec.structs import replace
@@ -39,7 +37,7 @@ def marks(lab: Lab) -> dict[str, bytes]:
 
 
 class CarryingLaws:
-    """What goes along with a settlement, an acceptance or a transaction."""
+    """Writes and jobs that a settlement, an acceptance or a transaction carries."""
 
     def test_each_settlement_applies_its_own_writes_and_enqueues(self, lab: Lab) -> None:
         ids = ["ack", "nack", "release", "abandon", "cancel"]

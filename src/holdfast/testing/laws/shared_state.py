@@ -18,7 +18,7 @@ def put(key: str, value: bytes = b"", *, ttl: float | None = None, if_version: i
 
 
 def written(lab: Lab, *writes: Write) -> list[int]:
-    """The versions of writes that have to go through."""
+    """The versions of writes that must succeed."""
     versions = lab.engine.state.write(writes)
     assert versions is not None, "a condition failed"
     return versions
@@ -31,7 +31,7 @@ def read_one(lab: Lab, key: str) -> Cell | None:
 
 
 class StateLaws:
-    """What cells and buckets promise."""
+    """What cells and buckets guarantee."""
 
     def test_what_is_written_is_read_by_every_handle(self, lab: Lab) -> None:
         [version] = written(lab, put("a", b"one\x00\xff"))

@@ -1,5 +1,5 @@
-"""Where the memory engine stores everything: one lock makes every verb atomic. Several engines on one store are several
-workers.
+"""Where the memory engine stores everything: one lock makes every verb atomic. Several engines on one store act
+as several workers.
 """
 
 import heapq

@@ -62,7 +62,7 @@ class MemoryJobs(Jobs):
             return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
     def _fresh(self, envelopes: Sequence[JobEnvelope], now: int) -> dict[str, JobEnvelope]:
-        """Those whose id is not known yet; an id that is must belong to the same job."""
+        """The envelopes whose ids are new. A known id must belong to the same job."""
         fresh: dict[str, JobEnvelope] = {}
         for envelope in envelopes:
             known = self._known_digest(envelope.id, now)

@@ -47,7 +47,7 @@ class MemoryState(SharedState):
     def sweep(self, limit: int = PAGE) -> int:
         with self._store.lock:
             now = self._clock.now_us()
-            # A version ahead of the clock stays: the next one of its key has to be greater.
+            # A cell whose version is ahead of the clock stays: the next version of its key has to be greater.
             cells = [
                 name for name, stored in self._store.cells.items() if not stored.is_live(now) and stored.version < now
             ][:limit]

@@ -73,7 +73,7 @@ class MysqlClaims:
         return self._look(session, queue, token).is_worthwhile
 
     def claim(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
-        """Stamp those whose turn it is, in the transaction that is open."""
+        """Stamp the jobs whose turn it is, in the open transaction."""
         self.pass_gate(session, token)
         return self.stamp(session, queue, limit, token)
 

@@ -45,7 +45,7 @@ LIST_LENGTH: Final = 500
 # waited for a lock since; and MariaDB adds a microsecond to it whenever the clock stood still between two statements.
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
-# The same in a session that may be in any time zone: what that adds to universal time is taken off again.
+# The same in a session with any time zone: its offset from UTC is subtracted.
 CLOCK_IN_ANY_ZONE: Final = f"{CLOCK} - TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), NOW(6))"
 
 PREPARE: Final = (
@@ -212,7 +212,7 @@ class MysqlConnections:
     def transact(self, work: Callable[[Session], T], *, repeats: bool = True) -> T:
         """Run `work(session)` in one transaction, from the beginning again if others were in its way.
 
-        Without `repeats`, a commit that got no answer is an error: it may have gone through, and the work must not be
+        Without `repeats`, a commit whose reply was lost is an error: it may have succeeded, and the work must not be
         done twice.
         """
 

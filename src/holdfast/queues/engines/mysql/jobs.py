@@ -239,11 +239,11 @@ class MysqlJobs(Jobs):
         return True
 
     def _again_if_known(self, insert: Callable[[], T]) -> T:
-        """Insert jobs; again if others have taken an id between our look and our insert."""
+        """Insert jobs, and retry if another process took an id between our check and our insert."""
         for _ in range(ACCEPT_TRIES):
             with suppress(_IdIsKnown):
                 return insert()
-        raise BackendUnavailable(f"{self._connections.address}: others keep enqueueing jobs with the same ids")
+        raise BackendUnavailable(f"{self._connections.address}: other processes keep enqueueing jobs with the same ids")
 
     def _accept_for(
         self, caller: CallersSession, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]
@@ -257,7 +257,7 @@ class MysqlJobs(Jobs):
         return self._insert_unknown(session, envelopes, session.now())
 
     def _insert_unknown(self, session: Statements, envelopes: Sequence[JobEnvelope], now: int) -> set[str]:
-        """Insert the jobs whose ids are free; returns which these were."""
+        """Insert the jobs whose ids are free, and return those ids."""
         known: dict[str, bytes] = {}
         free: list[int] = []
         for ids in pieces(sorted({one.id for one in envelopes}), KNOWN_AT_ONCE):
@@ -336,7 +336,7 @@ class MysqlJobs(Jobs):
         return [is_new or _end_of(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
 
     def _apply_extras(self, session: Session, applied: Sequence[Settlement], now: int) -> None:
-        """The writes and jobs of settlements that were applied just now."""
+        """Apply the writes and accept the jobs of settlements that were just applied."""
         carriers = with_extras(applied)
         if writes := [write for one in carriers for write in one.writes]:
             put_cells(session, self._sql, writes)

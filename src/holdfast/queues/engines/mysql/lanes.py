@@ -1,4 +1,4 @@
-"""Where a job stands: the columns that the only index of the jobs begins with, which follow from the state.
+"""Lane, mark and time: the leading columns of the only index of the jobs. They follow from the state of a job.
 
 Every statement that changes the state writes them as well (docs/decisions/0018-mysql-lanes-and-gates.md).
 """
@@ -16,7 +16,7 @@ LEASED: Final = LANE_OF_STATE + PROCESSING
 DONE: Final = LANE_OF_STATE + COMPLETED
 GONE: Final = LANE_OF_STATE + FORGOTTEN
 
-# The last of an update's assignments: they see what those before them have assigned.
+# Has to come last in an update, because assignments see the values of those before them.
 # Columns of generated values would do the same, at the price of a tenth of a millisecond for each mention of the table.
 PLACE: Final = f"""
         lane = CASE WHEN state <= {FAILED} THEN {LAST_WAITING} - priority ELSE state + {LANE_OF_STATE} END,
@@ -26,5 +26,5 @@ PLACE: Final = f"""
 
 @cache
 def mark_of(queue: str) -> bytes:
-    """By which the waiting jobs of a queue are found: as long as a claim, so that a row keeps its length."""
+    """The mark of waiting jobs in a queue. It is as long as a claim's token, so that a row keeps its length."""
     return sha256(queue.encode()).digest()[:16]

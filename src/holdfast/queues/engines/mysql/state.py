@@ -1,7 +1,7 @@
 """Shared state in MySQL or MariaDB: lock the rows in the order of their keys, then read them, then decide.
 
-A row that is not there cannot be locked, so a placeholder is inserted first: `ON DUPLICATE KEY UPDATE` locks what it
-finds exclusively, where `INSERT IGNORE` would share the lock and deadlock. A put without a condition is one statement.
+A missing row cannot be locked, so a placeholder is inserted first: `ON DUPLICATE KEY UPDATE` locks what it finds
+exclusively, where `INSERT IGNORE` would take a shared lock and deadlock. A put without a condition is one statement.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ LOCK_CELLS: Final = """
     INSERT INTO holdfast_cells (kind, name, value, version, expires_at) VALUES (%s, %s, '', 0, 0)
     ON DUPLICATE KEY UPDATE version = version"""
 
-# Locked by the statement before. A caller's transaction may have an older view, which a locking read does not use.
+# Already locked. A caller's transaction may have an older snapshot, which a locking read ignores.
 LOCKED_CELLS: Final = f"""
     SELECT name, version, expires_at, {CLOCK_IN_ANY_ZONE} FROM holdfast_cells FORCE INDEX (PRIMARY)
     WHERE kind = %s AND name IN %s FOR UPDATE"""
@@ -66,11 +66,11 @@ LOCKED_BUCKETS: Final = f"""
 FILL: Final = """
     INSERT INTO holdfast_buckets (name, full_at) VALUES (%s, %s) ON DUPLICATE KEY UPDATE full_at = VALUES(full_at)"""
 
-# Two places in two indexes, however many rows there are.
+# Reads one entry in each of two indexes, however many rows there are.
 OLDEST: Final = f"""
     SELECT {CLOCK}, (SELECT MIN(expires_at) FROM holdfast_cells), (SELECT MIN(full_at) FROM holdfast_buckets)"""
 
-# A version ahead of the clock stays: the next one of its key has to be greater.
+# A cell whose version is ahead of the clock stays: the next version of its key has to be greater.
 EXPIRED_CELLS: Final = """
     SELECT kind, name FROM holdfast_cells FORCE INDEX (by_expiry)
     WHERE expires_at <= %(now)s AND version < %(now)s ORDER BY expires_at LIMIT %(limit)s"""
@@ -165,7 +165,7 @@ class MysqlState(SharedState):
 
 
 def write_cells(session: Statements, sql: Callable[[str], str], writes: Sequence[Write]) -> list[int]:
-    """Apply writes in the transaction that is open; `StateConflict`, which has to end it, if a condition fails."""
+    """Apply writes in the open transaction, which has to be rolled back if a condition fails (`StateConflict`)."""
     names = sorted({(write.kind, write.key) for write in writes})
     session.insert(sql(LOCK_CELLS), names)
     stored: dict[CellName, StoredCell] = {}
@@ -183,7 +183,7 @@ def write_cells(session: Statements, sql: Callable[[str], str], writes: Sequence
 
 
 def put_cells(session: Session, sql: Callable[[str], str], writes: Sequence[Write]) -> None:
-    """Apply writes without conditions in the transaction that is open; puts of different cells in one statement."""
+    """Apply writes without conditions in the open transaction; puts of different cells share one statement."""
     puts = {(write.kind, write.key): write for write in writes if isinstance(write, Put)}
     if len(puts) == len(writes):
         _put(session, sql, [puts[name] for name in sorted(puts)])

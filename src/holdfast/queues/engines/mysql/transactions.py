@@ -32,7 +32,7 @@ HELD_BY_RUN: Final = f"""
 
 
 class Statements(Protocol):
-    """What executes statements: a session of ours, or a caller's."""
+    """Executes statements: our own session, or a caller's."""
 
     def run(self, statement: str, values: tuple[Any, ...], /) -> int: ...
 

@@ -12,7 +12,7 @@ import psycopg
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import Statements
 
-# A queue is announced once in this time: each announcement takes a lock that all commits of the server need.
+# A queue is announced at most once in this time: each announcement takes a lock that all commits of the server need.
 ANNOUNCE_EVERY_S: Final = 0.02
 
 NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"

@@ -175,8 +175,8 @@ class PostgresConnections:
         return self._patiently(whole)
 
     def converse(self, work: Callable[[Connection], T]) -> T:
-        """The same as a `conversation`, for work that must not be done twice: a commit that got no answer may have
-        gone through, so it is an error and not a reason to begin again.
+        """Run `work(connection)` in a `conversation`, for work that must not be done twice: if the reply to the commit
+        is lost, this raises instead of retrying, because the commit may have succeeded.
         """
 
         def whole(connection: Connection) -> T:

@@ -1,4 +1,4 @@
-"""PostgreSQL: any number of machines on the server people already run."""
+"""The engine in a PostgreSQL database, shared by any number of machines."""
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.codec import MAX_WIRE_BYTES

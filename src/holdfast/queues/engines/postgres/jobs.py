@@ -331,7 +331,7 @@ class PostgresJobs(Jobs):
         writes: Sequence[Write],
         announce: Callable[[Statements, Iterable[str]], None],
     ) -> list[bool]:
-        """Apply the writes, then insert the jobs, in the transaction that is open."""
+        """Apply the writes, then insert the jobs, in the open transaction."""
         if writes:
             write_cells(connection, self._sql, writes)
         return self._insert(connection, envelopes, announce) if envelopes else []
@@ -461,8 +461,8 @@ class PostgresJobs(Jobs):
     def _exchange(
         self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
     ) -> tuple[list[bool], list[Row]]:
-        """Send all of it before the first answer is read, unless a settlement carries writes or jobs: whether it was
-        applied has to be known first.
+        """Send everything before reading the first answer, unless a settlement carries writes or jobs: then it must
+        first be known whether the settlement was applied.
         """
         carries = bool(with_extras(settlements))
 
@@ -506,14 +506,14 @@ class PostgresJobs(Jobs):
         return connection.execute(self._sql(statement), query | texts | {"verdict": verdict})
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
-        """Apply the writes, and accept the jobs, of the settlements that were applied just now."""
+        """Apply the writes and accept the jobs of settlements that were just applied."""
         carriers = with_extras([one for one, is_new in zip(settlements, applied, strict=True) if is_new])
         writes = [write for one in carriers for write in one.writes]
         enqueues = [envelope for one in carriers for envelope in one.enqueues]
         self._accept(connection, enqueues, writes, self._announcements.announce)
 
     def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
-        """Settle in the transaction that is open: which ones were applied."""
+        """Settle in the open transaction. Returns which settlements were applied."""
         applied = _applied(self._send(connection, settlements))
         self._carry(connection, settlements, applied)
         return applied
@@ -675,7 +675,7 @@ def _acks(batch: Sequence[Settlement], token: str) -> dict[str, Any]:
 
 
 def _applied(sent: Sequence[_Sent]) -> list[bool]:
-    """Which settlements were applied just now."""
+    """Which settlements were just applied."""
     return [answer for batch, cursor in sent for answer in _ended(batch, cursor.fetchall())]
 
 

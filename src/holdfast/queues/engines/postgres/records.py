@@ -301,7 +301,7 @@ class PostgresRecords(Records):
 
 
 def drop_records(connection: Statements, sql: Callable[[str], bytes], seqs: Sequence[int]) -> None:
-    """Delete all that is stored of these jobs, how they ended first: that is the order in which all do it."""
+    """Delete everything stored about these jobs, `ended_jobs` first: all transactions lock in this order."""
     for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
         connection.execute(sql(statement), {"seqs": numbers(seqs)})
 

@@ -77,7 +77,8 @@ FILL: Final = """
     UPDATE holdfast.buckets AS b SET full_at = given.full_at
     FROM unnest(:names::text[], :instants::bigint[]) AS given (name, full_at) WHERE b.name = given.name"""
 
-# A version ahead of the clock stays: the next one of its key has to be greater. Without anything to sweep, this reads.
+# A cell whose version is ahead of the clock stays: the next version of its key has to be greater.
+# If there is nothing to sweep, this only reads.
 SWEEP: Final = f"""
     WITH {NOW_IS}, expired AS MATERIALIZED (
         SELECT kind, key FROM holdfast.cells WHERE expires_at <= {NOW} AND version < {NOW}
@@ -140,7 +141,7 @@ class PostgresState(SharedState):
 
 
 def write_cells(connection: Statements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
-    """Apply writes in the transaction that is open, which has to be rolled back if a condition fails
+    """Apply writes in the open transaction, which has to be rolled back if a condition fails
     (`StateConflict`). In a pipeline, only a caller that reads the versions waits for them.
     """
     if _are_independent(writes):

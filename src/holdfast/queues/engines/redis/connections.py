@@ -153,8 +153,9 @@ class RedisConnections:
         self._client: Any = _driver.Redis(connection_pool=_driver.ConnectionPool(**self._options))
 
     def run(self, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
-        """What the script answers. Without `repeats`, a lost connection is an error: the script may have been run, and
-        must not be run twice. If it meets an index of another type, that is set aside, and the script is run again.
+        """Run a script and return its answer. Without `repeats`, a lost connection is an error: the script may have run
+        already, and must not run twice. If the script meets an index of another type, that index is set aside and the
+        script runs again.
         """
         words = ("EVALSHA", script.digest, 1, self.base, *arguments)
         try:

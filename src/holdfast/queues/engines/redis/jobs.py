@@ -1,5 +1,5 @@
 """Moving jobs on a Redis or Valkey server. Every verb is one Lua script over a whole batch, so nothing can change
-between what it reads and what it writes, and the server's clock is the only one asked; `lua/common.lua` names the keys.
+between what it reads and what it writes, and the server's clock is the only one used; `lua/common.lua` names the keys.
 
 What is accepted is as durable as the server's settings say, and no key that belongs to a job ever expires.
 `connections.py` speaks to the server.
@@ -118,8 +118,8 @@ class RedisJobs(Jobs):
     def _compare(
         self, script: Script, head: _Words, jobs: list[JobEnvelope], tail: _Words, *, repeats: bool = True
     ) -> tuple[dict[int, bytes], list[Any]]:
-        """Run a script that accepts jobs, and return which of them were known, with the numbers of their records, and
-        what else it answers.
+        """Run a script that accepts jobs. Returns the known jobs with the numbers of their records, and the rest of the
+        script's answer.
 
         The server cannot compare contents. It names the known ids and writes nothing; then the call is repeated with
         the records that were found to be the same.
@@ -266,7 +266,7 @@ def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
 
 def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[list[JobEnvelope], bytes]:
     """The jobs that settlements enqueue, and what each of them carries: the number of its answer, its claim, writes,
-    and the numbers of its jobs. `places` says which settlement each of the answers will be to.
+    and the numbers of its jobs. `places` has the settlement of each answer.
     """
     answers = {place: number for number, place in enumerate(places, 1)}
     enqueues = _Enqueues()
@@ -287,7 +287,7 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
 
 
 class _Enqueues:
-    """The jobs of a batch of settlements, numbered: an id has as many numbers as it has contents."""
+    """The jobs of a batch of settlements, numbered. An id with several contents has a number for each."""
 
     def __init__(self) -> None:
         self.jobs: list[JobEnvelope] = []

@@ -32,7 +32,7 @@ class RedisState(SharedState):
             return _cells(kind, *self._connections.run(READ, kind, "", 0, *names)[:2])[:limit] if names else []
         found: list[Cell] = []
         last: bytes | None = after.encode()
-        # Expired cells are skipped, so that one call may find fewer than it looks at.
+        # Expired cells are skipped, so one call may return fewer cells than it reads.
         while last is not None and len(found) < limit:
             now, rows, last = self._connections.run(READ, kind, last, min(limit - len(found), PAGE))
             found += _cells(kind, now, rows)
@@ -41,7 +41,7 @@ class RedisState(SharedState):
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         if not writes:
             return []
-        # Repeated after its answer was lost, a condition that held would fail.
+        # Not repeated if its answer is lost: the first run would make the condition of the second fail.
         repeats = all(one.if_version is None for one in writes)
         rows = msgspec.msgpack.encode(write_rows(writes))
         versions: list[int] | None = self._connections.run(WRITE, rows, repeats=repeats)
@@ -60,7 +60,7 @@ class RedisState(SharedState):
 
 
 def write_rows(writes: Sequence[Write]) -> list[Row]:
-    """Writes as `cells.lua` takes them: kind, key, value (None to drop the cell), ttl, version asked for."""
+    """Writes as `cells.lua` takes them: kind, key, value (None to drop the cell), ttl, expected version."""
     rows: list[Row] = []
     for one in writes:
         value, ttl = (packed(one.value), one.ttl) if isinstance(one, Put) else (None, None)
@@ -69,7 +69,7 @@ def write_rows(writes: Sequence[Write]) -> list[Row]:
 
 
 def packed(value: bytes) -> msgspec.Raw:
-    """Bytes, packed as a text is: the server cannot unpack the type that msgpack has for bytes."""
+    """Bytes, packed as a string: the server cannot unpack msgpack's type for bytes."""
     return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
 
 

@@ -86,7 +86,7 @@ class SqliteFile:
             return statement.replace("holdfast_", prefix)
 
         self.sql: Callable[[str], str] = with_prefix
-        """A statement in the names of this file's tables."""
+        """A statement with the names of this file's tables."""
         self._clock = clock
         self._only_looks = only_looks
         # SQLite keeps its log beside the file itself, not beside a link to it.

@@ -451,7 +451,7 @@ class SqliteJobs(Jobs):
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 
     def _apply_extras(self, connection: Statements, ended: Sequence[Settlement], now: int) -> None:
-        """The writes and jobs of settlements that were applied just now."""
+        """Apply the writes and accept the jobs of settlements that were just applied."""
         carriers = with_extras(ended)
         if writes := [write for one in carriers for write in one.writes]:
             write_cells(connection, self._sql, writes, now)

@@ -38,7 +38,7 @@ FULL_AT: Final = "SELECT full_at FROM holdfast_buckets WHERE name = ?"
 
 FILL: Final = "INSERT OR REPLACE INTO holdfast_buckets (name, full_at) VALUES (?, ?)"
 
-# A version ahead of the clock stays: the next one of its key has to be greater.
+# A cell whose version is ahead of the clock stays: the next version of its key has to be greater.
 IS_SWEPT: Final = """
     SELECT EXISTS (SELECT 1 FROM holdfast_cells WHERE expires_at <= :now AND version < :now)
         OR EXISTS (SELECT 1 FROM holdfast_buckets WHERE full_at <= :now)"""
@@ -109,7 +109,7 @@ def _stored(row: Sequence[Any]) -> StoredCell:
 def write_cells(
     connection: Statements, sql: Callable[[str], str], writes: Sequence[Write], now: int
 ) -> list[int] | None:
-    """Apply writes in the transaction that is open; None, and nothing is written, if a condition fails."""
+    """Apply writes in the open transaction. If a condition fails, write nothing and return None."""
     stored: dict[CellName, StoredCell] = {}
     for name in {(write.kind, write.key) for write in writes}:
         row = connection.execute(sql(STORED), name).fetchone()

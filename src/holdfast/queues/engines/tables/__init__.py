@@ -1,1 +1,1 @@
-"""What the engines with tables share: rows, retention, migrations, transactions of others."""
+"""What the engines with tables share: rows, retention, migrations, callers' transactions."""

@@ -1,4 +1,4 @@
-"""The numbered scripts of a schema, `<engine>/schema/0001_jobs.sql` and so on, in the names of one installation.
+"""The numbered scripts of a schema, such as `<engine>/schema/0001_jobs.sql`, with the table names of an installation.
 
 What `holdfast migrate` executes and what `holdfast migrate --sql` prints is the same text.
 """

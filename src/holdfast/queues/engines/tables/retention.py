@@ -1,5 +1,5 @@
 """How long engines with tables retain finished records, and how they delete them: a batch at a time, so that no lock is
-held for long. An engine brings the two steps; `purge` and `prune` repeat them.
+held for long. An engine provides the two steps; `purge` and `prune` repeat them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +15,9 @@ from holdfast.values import JobState
 
 
 class Outdated(Struct, frozen=True, kw_only=True):
-    """Which finished records are to be deleted: of a stored state, of a queue or all, finished that long ago or ever.
+    """Which finished records to delete: by stored state, by queue (None: all) and by age (None: any).
 
-    Their ids stay known for an hour from now, or (`known_us`) until that long after their jobs finished.
+    Their ids stay known for an hour from now or, with `known_us`, for that long after their jobs finished.
     """
 
     state: int
@@ -43,14 +43,14 @@ Forget: TypeAlias = Callable[[Outdated], int]
 
 
 def purge(forget: Forget, states: Iterable[JobState], queue: str | None, older_than: timedelta | None) -> int:
-    """Delete finished jobs of these states, finished longer ago than that."""
+    """Delete jobs in these final states that finished longer ago than `older_than`."""
     age_us = None if older_than is None else span_us(older_than.total_seconds())
     chosen = [Outdated(state=CODES[state], queue=queue, age_us=age_us) for state in sorted(check_purge(states))]
     return sum(until_done(lambda: forget(outdated)) for outdated in chosen)  # noqa: B023 - called at once
 
 
 def prune(forget: Forget, drop_tombstones: Callable[[], int], policy: LeasePolicy) -> int:
-    """Delete what the policy no longer retains, and the oldest tombstones whose time is over."""
+    """Delete what the policy no longer retains, and expired tombstones."""
     retained_s = {COMPLETED: policy.retain_completed_s, CANCELLED: policy.retain_completed_s}
     if policy.retain_dead_s is not None:
         retained_s[DEAD] = policy.retain_dead_s
@@ -65,7 +65,7 @@ def prune(forget: Forget, drop_tombstones: Callable[[], int], policy: LeasePolic
 
 
 def until_done(work: Callable[[], int]) -> int:
-    """Repeat it for as long as it does a whole batch; how much it did."""
+    """Repeat `work` as long as it finds a whole batch. Returns the total."""
     total, batch = 0, PRUNE_BATCH
     while batch == PRUNE_BATCH:
         batch = work()

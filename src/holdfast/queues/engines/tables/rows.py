@@ -127,7 +127,7 @@ def end_row(settlement: Settlement) -> Row:
 
 
 def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
-    """What the statements need that end a delivery, or give its job back."""
+    """The parameters of the statements that end a delivery or release its job."""
     lease, record, effect = settlement.lease, settlement.record, effect_of(settlement)
     return {
         **_claim_of(lease),
@@ -145,7 +145,7 @@ def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
 
 
 def conditions(where: JobFilter, spelled: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of a search, as an engine spells each of them, and what they ask for."""
+    """The conditions of a search in an engine's SQL, and their parameters."""
     chosen: list[str] = []
     query: dict[str, Any] = {}
     for name, condition in spelled.items():

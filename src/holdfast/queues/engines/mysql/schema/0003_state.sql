@@ -1,7 +1,7 @@
--- What the processes of an installation share: small values under conditions, and token buckets.
+-- Shared state: small values that are written on conditions, and token buckets.
 
--- A dropped or expired cell stays until it is swept, so that the versions of its key go on growing. Version 0 is a
--- placeholder: a writer inserts it where there is no cell, to have a row that it can lock. It has expired.
+-- A dropped or expired cell stays until it is swept, so that the versions of its key keep growing. Version 0 is a
+-- placeholder, already expired: a writer inserts it if there is no cell, to have a row that it can lock.
 CREATE TABLE IF NOT EXISTS holdfast_cells (
     kind       VARBINARY(63)   NOT NULL,
     name       VARBINARY(1024) NOT NULL,
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS holdfast_buckets (
     KEY by_time (full_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- This script may have been cut off after it had dropped the facts, which are cells by then.
+-- An earlier run of this script may have been interrupted after it dropped the facts, which were cells by then.
 CREATE TABLE IF NOT EXISTS holdfast_facts (
     kind VARBINARY(255)  NOT NULL,
     fact VARBINARY(1024) NOT NULL,

@@ -1,6 +1,6 @@
--- What the processes of an installation share: small values under conditions, and token buckets.
+-- Shared state: small values that are written on conditions, and token buckets.
 
--- A dropped or expired cell stays until it is swept, so that the versions of its key go on growing. Version 0 means that
+-- A dropped or expired cell stays until it is swept, so that the versions of its key keep growing. Version 0 means that
 -- there is nothing under the key: a writer has inserted the row in order to lock it.
 CREATE TABLE holdfast.cells (
     version    bigint NOT NULL,

@@ -1,5 +1,5 @@
--- Jobs on their way in. The server cannot compare contents: it names the jobs whose ids are known, and the caller says
--- with which record each of them was found to be the same. Nothing is written before all of them were compared.
+-- Jobs on their way in. The server cannot compare contents: it names the jobs whose ids are known, and the caller
+-- reports which record each of them matches. Nothing is written before all of them are compared.
 
 -- ARGV from `at` on: how many jobs, and seven words of each: id, queue, job, priority, message, delay, due time; how
 -- many were compared, and of each the number of the job and of the record. Answers how many jobs there are, a function
@@ -45,7 +45,7 @@ local function look_up(jobs, place_of, compared)
   return open, known, free
 end
 
--- Store these jobs, but for those that are known.
+-- Store these jobs, except those that are known.
 local function insert(jobs, place_of, known, free)
   local number = call('INCRBY', base .. 'number', #jobs) - #jobs
   local all, wires, ready, queues = {}, {}, {}, {}
@@ -94,7 +94,7 @@ local function insert(jobs, place_of, known, free)
   end
 end
 
--- The numbers up to this one.
+-- The numbers from 1 to `count`.
 local function up_to(count)
   local numbers = {}
   for number = 1, count do

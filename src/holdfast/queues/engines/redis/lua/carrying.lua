@@ -1,16 +1,16 @@
--- Settlements that carry writes and jobs. A script that fails is not rolled back: all that can be refused is refused
--- before the first settlement.
+-- Settlements that carry writes and jobs. A script that fails is not rolled back, so everything that can be refused
+-- is refused before the first settlement.
 
 -- ARGV from `at` on: jobs, each content once; what settlements carry, packed: the number of the answer, id, claim,
--- delivery, writes, and the numbers of jobs; then the settlements. Answers the jobs still to be compared (nothing was
--- written then), and the answers.
+-- delivery, writes, and the numbers of jobs; then the settlements. Answers the jobs still to be compared (if there
+-- are any, nothing was written), and the answers.
 local function settle_and_carry(at, crash_limit)
   local _, place_of, compared, next_at = read_jobs(at)
   local carriers = cmsgpack.unpack(ARGV[next_at])
   local clashes, jobs, by_id = {}, {}, {}
   for _, carrier in ipairs(carriers) do
     local _, id, token, delivery, _, numbers = unpack(carrier)
-    -- What is not held now will be refused, and its jobs with it.
+    -- A settlement whose lease no longer holds will be refused, and its jobs with it.
     local is_held = held_until(token, state_field(id), delivery)
     for _, job in ipairs(is_held and numbers or {}) do
       local place = place_of(job)

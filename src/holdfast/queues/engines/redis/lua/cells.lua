@@ -1,7 +1,7 @@
--- Cells of shared state: in the hash of their kind, version, space, when the cell expires (or nothing), space, value. A
--- dropped cell expires at once and stays until it is swept, so that the versions of its key go on growing.
+-- Cells of shared state. Each is a field in the hash of its kind: version, space, expiry (or nothing), space, value. A
+-- dropped cell expires at once and stays until it is swept, so that the versions of its key keep growing.
 
--- Version, expiry (if any) and value of a cell, taken apart; nothing if there is none.
+-- Split a stored cell into version, expiry (if any) and value; nothing if there is no cell.
 local function read_cell(stored)
   if not stored then
     return nil
@@ -17,8 +17,8 @@ local function is_live(expires)
   return not expires or expires > now
 end
 
--- What writes (kind, key, value or nothing to drop it, time to live, version asked for) come to: the version of each,
--- and the cells by name. Answers nothing if a condition does not hold. Nothing is written.
+-- The outcome of writes (kind, key, value or nothing to drop it, time to live, expected version): the new version of
+-- each, and the cells by name. Answers nothing if a condition does not hold. Nothing is written.
 local function plan(writes)
   local versions, cells = {}, {}
   for number, write in ipairs(writes) do
@@ -45,8 +45,8 @@ local function plan(writes)
   return versions, cells
 end
 
--- Store what was planned. A cell may be swept when it has expired and its version is below the clock: the next version
--- of its key is greater then.
+-- Store what was planned. A cell may be swept when it has expired and its version is below the clock, because then
+-- the next version of its key is greater.
 local function store(cells)
   for name, cell in pairs(cells) do
     if cell.value then

@@ -27,7 +27,7 @@
 --   stones                      zset: ids of forgotten jobs, by when they become free
 --   wake:<queue>                list: a hint that the queue has work, never more than one, and never the work itself
 --
--- What processes share:
+-- Shared state:
 --
 --   cells:<kind>                hash: the cells of a kind by key; dropped and expired ones stay until they are swept
 --   keys:<kind>                 zset, every score 0: the keys of these cells, in the order of their bytes

@@ -1,6 +1,6 @@
--- Live cells of a kind, in the order of their keys. ARGV: kind, the key after which to go on, how many to look at; then
--- the keys, if only these are asked for. Answers the time, the cells (key, value, version, expiry), and the last key it
--- looked at, if there may be more.
+-- Live cells of a kind, in the order of their keys. ARGV: kind, the key after which to continue, how many to read; then
+-- the keys, if only these are wanted. Answers the time, the cells (key, value, version, expiry), and the last key it
+-- read, if there may be more.
 local kind, limit = ARGV[1], tonumber(ARGV[3])
 local keys = {}
 if #ARGV == 3 then

@@ -97,7 +97,7 @@ local function settle_one(at, crash_limit)
   return APPLIED
 end
 
--- ARGV from `at` on: `acks` and the words of these; or `one` and the thirteen words of any other settlement. Answers a
+-- ARGV from `at` on: `acks` and their words; or `one` and the thirteen words of any other settlement. Answers a
 -- digit for each: refused, applied now, or repeated.
 local function settle(at, crash_limit)
   local answers = {}

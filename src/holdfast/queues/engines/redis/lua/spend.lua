@@ -1,5 +1,5 @@
--- Take tokens from buckets (GCRA). ARGV, packed: bucket, tokens, tokens a second, burst, whether they are reserved, of
--- each. Answers of each how many tokens were granted, and how many microseconds to wait.
+-- Take tokens from buckets (GCRA). ARGV, packed, for each spend: bucket, tokens, tokens per second, burst, whether they
+-- are reserved. Answers for each how many tokens were granted, and how many microseconds to wait.
 local buckets, answers = {}, {}
 for number, spend in ipairs(cmsgpack.unpack(ARGV[1])) do
   local bucket, tokens, per_s, burst, is_reserved = unpack(spend)
@@ -11,7 +11,7 @@ for number, spend in ipairs(cmsgpack.unpack(ARGV[1])) do
     local free = math.floor((burst * each_us - (full_at - now)) / each_us)
     granted = math.max(0, math.min(tokens, free))
   end
-  -- A refund fills a bucket and no more.
+  -- A refund cannot overfill a bucket.
   full_at = math.max(now, full_at + granted * each_us)
   local wait = full_at - now + (is_reserved and 0 or each_us) - burst * each_us
   buckets[bucket] = full_at

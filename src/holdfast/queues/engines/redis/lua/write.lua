@@ -7,7 +7,7 @@ local has_new = false
 for _, cell in pairs(cells) do
   has_new = has_new or cell.is_new and cell.value
 end
--- A full server takes no new cells (see room.lua); those that are there, such as heartbeats, may still change.
+-- A full server takes no new cells (see room.lua); existing ones, such as heartbeats, may still change.
 if not has_new then
   call('UNLINK', base .. 'room')
 end

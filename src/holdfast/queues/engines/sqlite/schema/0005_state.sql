@@ -1,6 +1,6 @@
--- What the processes of an installation share: small values under conditions, and token buckets.
+-- Shared state: small values that are written on conditions, and token buckets.
 
--- A dropped or expired cell stays until it is swept, so that the versions of its key go on growing.
+-- A dropped or expired cell stays until it is swept, so that the versions of its key keep growing.
 CREATE TABLE holdfast_cells (
     kind TEXT NOT NULL,
     key TEXT NOT NULL,
