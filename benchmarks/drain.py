@@ -169,7 +169,7 @@ def measure_enqueue(plan: Plan) -> list[Figure]:
 def _enqueue_ours(plan: Plan, *, beforehand: bool) -> float:
     site = Site(plan.directory / "enqueue")
     with site.application() as hf:
-        Facts(hf.backend().state).of("anything")  # opens the file, which is no part of it
+        Facts(hf.backend().state).of("anything")  # opens the file, which is not measured
         made = [definitions(chunk) for chunk in chunks(range(plan.jobs))] if beforehand else None
         began = time.perf_counter()
         for many in made or map(definitions, chunks(range(plan.jobs))):

@@ -103,7 +103,7 @@ class EngineSite(Site):
     def enqueue(self, jobs: int) -> float:
         """Enqueue that many; jobs a second."""
         with self.application() as hf:
-            Facts(hf.backend().state).of("anything")  # makes the tables, which is no part of it
+            Facts(hf.backend().state).of("anything")  # creates the tables, which is not measured
             made = [definitions(chunk) for chunk in chunks(range(jobs))]
             began = time.perf_counter()
             for many in made:

@@ -11,7 +11,7 @@ from .servers.places import Place, Servers, place_on
 
 @pytest.fixture(scope="session", autouse=True)
 def heard_signals() -> Iterator[None]:
-    """A shell that runs the tests in the background has them ignore Ctrl-C, and what they start would inherit that."""
+    """A shell that runs the tests in the background makes them ignore Ctrl-C, and their children would inherit that."""
     ignored = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
         signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)

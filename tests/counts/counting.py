@@ -18,7 +18,7 @@ from .sites import Site
 from .table import Row, Work, slope
 
 PACKAGE = str(Path(holdfast.__file__).parent)
-# Which of these are calls differs between versions of Python. How often a generator goes on can depend on a network.
+# Python versions differ in which of these are calls. How often a generator resumes can depend on the network.
 INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 
 
@@ -49,7 +49,7 @@ def _row_of(site: Site, operation: Operation) -> Row:
 
 
 def _queues(operation: Operation, size: int) -> Generator[str]:
-    """Names of queues of one length, the same in every run, whatever other operations there are."""
+    """Queue names of equal length, the same in every run, whatever other operations there are."""
     for turn in count(1):
         yield sha256(f"{operation.name} {size} {turn}".encode()).hexdigest()[:12]
 
@@ -76,7 +76,7 @@ def _counted(site: Site, act: Act) -> Counter[str]:
 
 def _blocks_retained(act: Act) -> int:
     """The blocks of memory that are still in use when an operation has returned."""
-    gc.collect()  # also frees the blocks that Python keeps at hand for new objects
+    gc.collect()  # also frees the blocks that Python keeps for reuse
     before = sys.getallocatedblocks()
     answer = act()
     gc.collect()

@@ -1,4 +1,4 @@
-"""Listening in on drivers from outside: on the sockets of those written in Python, and through a proxy on libpq."""
+"""Observing drivers from outside: at the sockets of those written in Python, and through a proxy for libpq."""
 
 import socket
 import threading
@@ -40,7 +40,7 @@ class SocketListener:
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        """Count inside of the block; no request may be under way where it begins."""
+        """Count inside the block; no request may be in flight when it begins."""
         self._streams.clear()
         self._unanswered.clear()
         self._is_listening = True
@@ -51,7 +51,7 @@ class SocketListener:
 
     @contextmanager
     def not_listening(self) -> Generator[None]:
-        """Ignore what the test itself asks the server inside of the block."""
+        """Ignore the test's own requests inside the block."""
         was_listening, self._is_listening = self._is_listening, False
         try:
             yield
@@ -81,9 +81,9 @@ class SocketListener:
 
 
 class PostgresProxy:
-    """A port of the loopback that leads to a server. libpq is written in C: its sockets cannot be replaced.
+    """A loopback port that forwards to a server. libpq is written in C: its sockets cannot be replaced.
 
-    What a client sends is counted before the server gets it, and so before the client can have its answer.
+    What a client sends is counted before it reaches the server, and so before the client can have its answer.
     """
 
     def __init__(self, port: int) -> None:

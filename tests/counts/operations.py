@@ -11,7 +11,7 @@ from holdfast.definition import JobDefinition
 from holdfast.queues.contract import Engine
 from holdfast.values import Ack, AttemptRecord, ErrorInfo, JobLease, Nack, Outcome
 
-# The last two have the same remainder in chunks of a hundred: what lies between them is work for each job.
+# The last two leave the same remainder in chunks of 100, so that they differ only in the work for each job.
 SIZES = (1, 10, 110)
 BULK_SIZES = (*SIZES, 1010)
 ONCE = (1,)
@@ -80,7 +80,7 @@ def enqueue(engine: Engine, queue: str, size: int) -> None:
 
 
 def _leases(engine: Engine, queue: str, size: int, *, waiting: int = 0) -> list[JobLease]:
-    """A claimed batch, while others wait."""
+    """A claimed batch, with `waiting` more jobs in the queue."""
     enqueue(engine, queue, size + waiting)
     leases = engine.claim(queue, size, owner_token=_token(queue, "first"))
     assert len(leases) == size
@@ -98,11 +98,11 @@ def _record(engine: Engine, outcome: Outcome = Outcome.SUCCEEDED, **rest: Any) -
 
 
 def _token(queue: str, purpose: str) -> str:
-    """A token that is the same in every run: what it is made of can change the length of a statement."""
+    """A token that is the same in every run: its bytes can change the length of a statement."""
     return sha256(f"{queue} {purpose}".encode()).hexdigest()[:32]
 
 
-# Waiting comes first: later on, a connection that listens for work has announcements of other operations to read.
+# Waiting comes first: later, a connection that listens for work would read announcements from other operations.
 OPERATIONS = (
     Operation("wait", ONCE, _wait),
     Operation("claim_nothing", ONCE, _claim_nothing),

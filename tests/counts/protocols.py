@@ -16,7 +16,7 @@ class ClientStream(ABC):
         self._pending = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> bool:
-        """Count these bytes; True if a request begins or ends in them that is counted."""
+        """Count these bytes. Returns True if a counted request begins or ends in them."""
         self._pending += data
         is_counted = False
         while (length := self._message_length()) and length <= len(self._pending):
@@ -33,7 +33,7 @@ class ClientStream(ABC):
 
     @abstractmethod
     def _count(self, message: bytes) -> bool:
-        """Count a message; False if it is not to be counted."""
+        """Count a message; returns False if it does not count."""
 
 
 class PostgresStream(ClientStream):

@@ -27,11 +27,11 @@ from .operations import enqueue
 from .protocols import MysqlStream, RedisStream
 
 KEY = SigningKey(b"the key of the laboratory, 32 bytes")
-# So many jobs are there before anything is counted: enough that numbers of jobs have four digits in all statements.
+# This many jobs exist before anything is counted, so that job numbers have four digits in all statements.
 BALLAST = 1000
 PREFIX = "counted_"
 FILE_CALLS = Path("/proc/thread-self/io")
-READS_TO_COUNT = 1  # to read this file is a call itself
+READS_TO_COUNT = 1  # reading this file is itself a call
 WAL_FRAME_HEADER_BYTES = 24
 # UNBLOCK is repeated until the blocked connection has been answered: how often is a matter of timing.
 UNCOUNTED_COMMANDS = ("cmdstat_info", "cmdstat_client|unblock")
@@ -89,7 +89,7 @@ class Site(ABC):
     @contextmanager
     @abstractmethod
     def counting(self) -> Generator[Counter[str]]:
-        """Count the work that is done inside of the block."""
+        """Count the work that is done inside the block."""
         yield Counter()
 
 
@@ -175,7 +175,7 @@ def file_calls() -> tuple[int, int]:
 
 
 def frames_after(log: Path, start: int) -> tuple[int, int]:
-    """The pages in a write-ahead log behind a place, and how many commits they belong to."""
+    """The pages in a write-ahead log from an offset on, and how many commits they belong to."""
     data = log.read_bytes()
     page_bytes: int = struct.unpack_from(">I", data, 8)[0]
     frames = range(start, len(data), WAL_FRAME_HEADER_BYTES + page_bytes)
@@ -184,7 +184,7 @@ def frames_after(log: Path, start: int) -> tuple[int, int]:
 
 
 class ServerSite(Site):
-    """An engine on a server that lives by the test's clock. What is sent to the server is counted."""
+    """An engine on a server that runs on the test's clock. What is sent to the server is counted."""
 
     counted: Sequence[str] = ("statements", "round_trips", "bytes_sent")
 
@@ -250,7 +250,7 @@ class RedisSite(MysqlSite):
         super().__init__(server, listener)
 
     def _before_wait(self) -> None:
-        """Let the server learn that it is waited for, as it does if time really passes."""
+        """Wait until the server has blocked the connection, as it would if time really passed."""
         with self._listener.not_listening():
             until(lambda: self._client.info("clients")["blocked_clients"] > 0, "Redis to block the connection")
 

@@ -25,7 +25,7 @@ NAMES = {
 
 _HEAD = f"""\
 # How much work each operation does on each engine, for batches of these sizes: docs/performance.md, "Counted work".
-# A change of these numbers is a change of performance, and belongs to the commit that causes it. To rewrite them:
+# A change in these numbers is a change in performance, and belongs in the commit that causes it. To rewrite them:
 #   {UPDATE}
 """
 _section_pattern = re.compile(r"(?<=<!-- counted work: begin -->\n).*?(?=<!-- counted work: end -->)", re.DOTALL)

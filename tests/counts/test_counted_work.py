@@ -14,7 +14,7 @@ IS_UPDATE = os.environ.get(UPDATE_VARIABLE) == "1"
 # For whole batches. Failures and results have more to store, and may take a statement for each job.
 BATCHED = ("enqueue", "exchange", "renew", "lease_states")
 SHARED_BY_A_BATCH = ("statements", "round_trips", "commits")
-# How SQLite lays out its pages is its own affair: these are compared with the version that the table was counted with.
+# The page layout differs between versions of SQLite: these are compared only with the version that wrote the table.
 SQLITE_OF_THE_TABLE = (3, 40)
 KINDS_OF_SQLITE = {"pages_written", "reads", "writes"}
 # One statement for a hundred rows, in two tables.
@@ -35,7 +35,7 @@ def test_each_operation_does_as_much_work_as_the_table_says(engine: str) -> None
         [
             f"the work on {engine} differs from tests/counts/counted_work.toml (batches of {SIZES} jobs):",
             *changes,
-            f"if that is meant, rewrite the table and commit it with the change:  {UPDATE}",
+            f"if that is intended, rewrite the table and commit it with the change:  {UPDATE}",
         ]
     )
 

@@ -112,7 +112,7 @@ def _check_completed(client: Any, base: str, keys: set[str], completed: Counter[
 
 
 def _check_cells(client: Any, base: str, keys: set[str]) -> None:
-    """Every cell is among the keys of its kind, and if it expires, where it will be swept."""
+    """Check that every cell is indexed by its kind and, if it expires, by when it may be swept."""
     kinds = {key.removeprefix("cells:") for key in keys if key.startswith("cells:")}
     assert {key.removeprefix("keys:") for key in keys if key.startswith("keys:")} == kinds
     expiring: dict[str, float] = {}

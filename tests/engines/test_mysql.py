@@ -247,7 +247,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return statements
 
 
-def test_shared_state_is_asked_for_in_as_few_statements_as_it_takes(backend: MysqlEngine, asked: list[str]) -> None:
+def test_shared_state_takes_as_few_statements_as_possible(backend: MysqlEngine, asked: list[str]) -> None:
     backend.create_schema()
     put = Put(kind="thing", key="a", ttl=60)
     spend = Spend(bucket="a", tokens=1, per_s=0.01, burst=9)
@@ -295,7 +295,7 @@ def test_what_a_settlement_carries_costs_one_statement_for_all_writes_and_one_fo
 
 
 def test_claims_of_one_worker_pass_different_gates(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
-    """Their tokens begin alike: with the worker's session."""
+    """Their tokens share a prefix, the worker's session."""
     backend.accept([job("a")])
     with stranger(server) as cursor:
         cursor.execute("BEGIN")
@@ -543,7 +543,7 @@ def test_a_transaction_whose_connection_dies_is_repeated_as_a_whole(
         assert cursor.fetchall() == ((1001,),)
 
 
-def test_what_may_have_been_committed_is_not_done_again_if_that_would_matter(
+def test_work_that_must_not_repeat_is_not_retried_after_a_lost_commit(
     backend: MysqlEngine, server: MariadbServer
 ) -> None:
     backend.create_schema()
@@ -732,7 +732,9 @@ def test_a_migration_that_was_cut_off_is_completed(backend: MysqlEngine, server:
     assert backend.state.sweep() == 0
 
 
-def test_facts_become_cells_also_if_that_was_cut_off(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
+def test_facts_become_cells_even_if_the_migration_was_cut_off(
+    backend: MysqlEngine, server: MariadbServer, prefix: str
+) -> None:
     statements = [one for step in migrations(prefix) for one in step.sql.split(";\n") if one.strip()]
     [dropped] = [place for place, text in enumerate(statements) if text.endswith(f"DROP TABLE IF EXISTS {prefix}facts")]
     facts = ["one", "two"]
@@ -812,7 +814,7 @@ def test_an_address_says_everything_but_the_password() -> None:
 # A caller's transaction.
 
 
-def test_the_writes_of_a_callers_transaction_go_by_what_is_committed_and_by_universal_time(
+def test_writes_in_a_callers_transaction_see_what_is_committed_and_use_utc(
     backend: MysqlEngine, server: MariadbServer
 ) -> None:
     written = backend.state.write([Put(kind="thing", key="a")])

@@ -139,7 +139,7 @@ def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> No
 
 
 def test_claims_of_one_session_do_not_wait_for_each_other(engine: PostgresEngine) -> None:
-    """Tokens of one worker begin alike: what tells its claims apart is the other half."""
+    """Tokens of one worker share their first half; only the second half differs between claims."""
     accepted = [one.id for one in engine.accept(envelopes(engine, 2))]
     session = os.urandom(8)
     first, second = (session + os.urandom(8) for _ in range(2))
@@ -174,7 +174,7 @@ def in_the_way(
         return engine.connections.transact(asked_meanwhile).result(30)
 
 
-def test_what_may_have_been_committed_is_not_done_again_if_that_would_matter(engine: PostgresEngine) -> None:
+def test_work_that_must_not_repeat_is_not_retried_after_a_lost_commit(engine: PostgresEngine) -> None:
     engine.create_schema()
     engine.connections.run(lambda connection: connection.execute("SELECT 1"))  # so that one is idle
     runs: list[int] = []
@@ -233,7 +233,7 @@ def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresEngine)
     assert engine.counts() == {"default": {JobState.CANCELLED: 1}}
 
 
-def test_a_condition_is_compared_with_what_another_writer_has_committed_meanwhile(engine: PostgresEngine) -> None:
+def test_a_condition_is_checked_against_what_another_writer_has_just_committed(engine: PostgresEngine) -> None:
     [version] = engine.state.write([Put(kind="thing", key="a")]) or []
     write = [Put(kind="thing", key="a", value=b"mine", if_version=version)]
 

@@ -264,7 +264,7 @@ def calls(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
     return executed
 
 
-def test_what_is_carried_along_costs_nothing_where_there_is_nothing(engine: RedisEngine, calls: list[Script]) -> None:
+def test_settlements_that_carry_nothing_cost_nothing_extra(engine: RedisEngine, calls: list[Script]) -> None:
     engine.accept([job(id) for id in "abcd"])
     a, b, c, d = taken(engine)
     calls.clear()
@@ -284,7 +284,7 @@ def test_every_verb_of_shared_state_is_one_call(engine: RedisEngine, calls: list
     assert calls == [state.WRITE, state.READ, state.READ, state.SPEND, state.SWEEP]
 
 
-def test_a_page_goes_on_behind_cells_that_have_expired(server: RedisServer, engine: RedisEngine) -> None:
+def test_a_page_continues_after_expired_cells(server: RedisServer, engine: RedisEngine) -> None:
     engine.state.write([Put(kind="mark", key=f"a{number:02}", ttl=0.001) for number in range(30)])
     engine.state.write([Put(kind="mark", key=key) for key in ("b", "c", "d")])
     until(lambda: len(engine.state.read("mark")) == 3, "the others to expire")
@@ -324,7 +324,7 @@ def test_settlements_may_enqueue_the_same_job_in_other_words(server: RedisServer
         check_indexes(client)
 
 
-def test_of_two_settlements_of_a_job_the_first_alone_carries(engine: RedisEngine) -> None:
+def test_only_the_first_of_two_settlements_of_a_job_applies_what_it_carries(engine: RedisEngine) -> None:
     engine.accept([job("a"), job("b")])
     a, b = taken(engine)
 
@@ -507,7 +507,7 @@ def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: Redi
     assert [lease.id for lease in taken(engine)] == ["a"]
 
 
-def test_what_may_have_been_done_is_not_done_again_if_that_would_matter(
+def test_a_script_that_must_not_repeat_is_not_retried_after_a_lost_answer(
     engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spend = Spend(bucket="b", tokens=-1, per_s=0.001, burst=5)

@@ -24,7 +24,7 @@ from ..servers.places import SERVERS, Servers, place_on
 from ..servers.running import Server
 
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
-# Shorter than the defaults; what is to take longer takes LONGER_S.
+# Shorter than the defaults; anything that has to exceed them takes LONGER_S.
 IN_TIME = {
     "postgres": "timeout=1&connect_timeout=2",
     "mysql": "timeout=1&connect_timeout=1",

@@ -1,4 +1,4 @@
-"""Files that processes write while a test reads them: nothing is read in halves, and no line is cut by a kill."""
+"""Files that processes write while a test reads them: no line is read in part, and none is cut off by a kill."""
 
 import codecs
 import os
@@ -25,7 +25,7 @@ def text_of(path: Path) -> str:
 
 
 class GrowingFile:
-    """The lines of a file that only grows. A line counts when its end is there."""
+    """The lines of a file that only grows. A line counts once it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

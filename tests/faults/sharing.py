@@ -1,7 +1,7 @@
 """One of several processes that write the same cells and spend from the same bucket, all at once.
 
-`python -m tests.faults.sharing URL NAME SECONDS` prints that it is ready, begins when told, and prints as one line of
-JSON what it did; `test_shared_state.py` adds up what all of them did.
+`python -m tests.faults.sharing URL NAME SECONDS` prints that it is ready, waits for a line on stdin, and at the end
+prints what it did as one line of JSON; `test_shared_state.py` adds up what all of them did.
 """
 
 import random
@@ -20,7 +20,7 @@ PER_S, BURST = 40.0, 8
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one process did: numbers it counted to, tokens it was granted, versions under which it had the turn."""
+    """What one process did: numbers it counted to, tokens it was granted, versions of the turns it took."""
 
     counted: list[int]
     granted: int
@@ -28,7 +28,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Sharer:
-    """Does one of everything in a random order; every write has a condition."""
+    """Performs random operations; every write has a condition."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._state = engine.state
@@ -45,7 +45,7 @@ class Sharer:
         return Share(self.counted, self.granted, self.turns)
 
     def _count(self) -> None:
-        """One more than the last; the step is noted with it, or neither is."""
+        """Increment the counter and store the step, or do neither."""
         cells = self._state.read(COUNTER, ["c"])
         version, number = (cells[0].version, int(cells[0].value)) if cells else (0, 0)
         counter = Put(kind=COUNTER, key="c", value=b"%d" % (number + 1), if_version=version)
@@ -59,7 +59,7 @@ class Sharer:
         self.granted += spent.tokens
 
     def _take_turn(self) -> None:
-        """A turn is dropped, or runs out: either way, the next one has a greater version."""
+        """A turn is dropped or expires: either way, the next one has a greater version."""
         versions = self._state.write([Put(kind=TURN, key="t", ttl=0.01, if_version=0)])
         if versions is not None:
             self.turns += versions

@@ -1,6 +1,6 @@
 """Sixteen processes that share cells and a bucket: all writes or none, one winner per version, no rate exceeded.
 
-With HOLDFAST_LONG=1 in the environment they go on for a minute instead of two seconds.
+With HOLDFAST_LONG=1 in the environment they run for a minute instead of two seconds.
 """
 
 import os

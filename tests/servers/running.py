@@ -66,10 +66,10 @@ def chosen(engine: str) -> Path | None:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on, reserved until this process exits.
+    """A free loopback port, reserved until this process exits.
 
-    Not one of those the system gives to whoever calls somebody: while a server that was killed is down, its port could
-    be given away, or a client that calls it in vain be connected to itself.
+    Not an ephemeral port: while a killed server is down, the system could give its port to another client, or connect
+    a client that calls the port to itself.
     """
     highest = int(_GIVEN_OUT.read_text().split()[0]) if _GIVEN_OUT.exists() else 2**15
     while True:

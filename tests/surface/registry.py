@@ -44,7 +44,7 @@ def report(worker_id: str, **changes: Any) -> WorkerReport:
 
 
 def lose(registry: WorkerRegistry, worker_id: str, **changes: Any) -> None:
-    """A worker that is seen once, and then no more."""
+    """Register a worker that reports once and is then lost."""
     registry.beat(report(worker_id, beat_every_s=0.001, **changes))
     until(lambda: [view for view in registry.all() if view.report.id == worker_id and view.state is WorkerState.LOST])
 

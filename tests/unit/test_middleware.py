@@ -31,7 +31,7 @@ from holdfast.middleware import around_enqueue, around_run
 from holdfast.testing import JobKit
 from holdfast.values import WorkerStatus
 
-# A busy machine needs time until what has so short a limit has begun at all.
+# Long enough that the work has started before the limit is reached, even on a busy machine.
 SHORT_S = 0.4
 
 

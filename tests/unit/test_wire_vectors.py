@@ -133,8 +133,8 @@ def bad() -> Iterator[dict[str, Any]]:
             wire_of(DEFINITIONS[LEAST], installation=ANOTHER),
         ),
         ("BadSignature", "signed with the secret instead of the key derived from it", seal(signed, bare)),
-        ("BadSignature", "a member nobody knows was added", seal(wider, signature)),
-        ("BadSignature", "a member nobody knows, and no signature", wider),
+        ("BadSignature", "an unknown member was added", seal(wider, signature)),
+        ("BadSignature", "an unknown member, and no signature", wider),
         ("UnknownKey", "signed with a key that is not in the ring", wire_of(DEFINITIONS[LEAST], "2025-01")),
         ("EnvelopeRejected", "the signature is not the last member", b'{"_sig":"' + signature + b'",' + signed[1:]),
         ("EnvelopeRejected", "the signature is too short", seal(signed, signature[:-2])),
@@ -156,15 +156,15 @@ def bad() -> Iterator[dict[str, Any]]:
         ("EnvelopeRejected", "half of it is missing", wire[: len(wire) // 2]),
         ("EnvelopeRejected", "nothing", b""),
         ("EnvelopeRejected", "not JSON", b"not json"),
-        ("UnknownMember", "rightly signed, with a member nobody knows", sealed(key, wider)),
+        ("UnknownMember", "rightly signed, with an unknown member", sealed(key, wider)),
         (
             "EnvelopeRejected",
-            "rightly signed, but a member nobody knows is there twice",
+            "rightly signed, with an unknown member that appears twice",
             sealed(key, wider[:-1] + b',"colour":"blue"}'),
         ),
         (
             "EnvelopeRejected",
-            "rightly signed, with a member nobody knows, and one of a wrong type",
+            "rightly signed, with an unknown member, and one of the wrong type",
             sealed(key, wider.replace(b'"priority":8', b'"priority":"8"')),
         ),
         (
@@ -174,7 +174,7 @@ def bad() -> Iterator[dict[str, Any]]:
         ),
         (
             "EnvelopeRejected",
-            "rightly signed, but a member nobody knows inside of backoff",
+            "rightly signed, but an unknown member inside backoff",
             sealed(key, signed.replace(b'"jitter":0.0', b'"jitter":0.0,"colour":"red"')),
         ),
         ("EnvelopeRejected", "rightly signed, but no message", sealed(key, b'{"hello":"world"}')),

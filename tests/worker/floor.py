@@ -74,7 +74,7 @@ def runs(pid: int) -> bool:
 
 
 class ShakyState(SharedState):
-    """The state of an engine that fails with it: `state` is one more of its verbs."""
+    """Shared state that fails with its engine, which counts it as a verb called `state`."""
 
     def __init__(self, sound: SharedState, engine: "ShakyEngine") -> None:
         self._sound = sound

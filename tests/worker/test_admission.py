@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 
 class Ring(Keyring):
-    """Opens messages as usual, after a test has looked at them."""
+    """Opens messages as usual, and shows each one to the test."""
 
     def __init__(self, look: Callable[[JobMessage], None]) -> None:
         super().__init__(Keyring.parse(KEY).keys)
@@ -52,7 +52,7 @@ class Gate:
 
 
 def spoilt(*ids: str) -> Ring:
-    """Fails on the messages of these jobs as nothing should."""
+    """A key ring with a bug: it fails on the messages of these jobs."""
 
     def look(message: JobMessage) -> None:
         if message.identifier in ids:

@@ -1,4 +1,4 @@
-"""One back-off for an unavailable engine, whatever was asked of it, which others can observe."""
+"""One backoff for all requests to an unavailable engine, which other parts of a worker can observe."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ AWAY = BackendUnavailable("connection refused")
 
 
 class Heard:
-    """What a listener of a back-off receives."""
+    """What a listener of a backoff receives."""
 
     def __init__(self, backoff: EngineBackoff) -> None:
         self.words: list[str] = []

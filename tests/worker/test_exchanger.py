@@ -202,11 +202,11 @@ def test_every_claimed_lease_is_passed_on_whether_or_not_its_job_may_run(line: L
     assert [refusal.settlement.lease.id for refusal in answer.admitted.refusals] == [unknown]
 
 
-def test_claims_and_verdicts_in_vain_are_counted_together(line: Line) -> None:
+def test_failed_claims_and_settlements_are_counted_together(line: Line) -> None:
     lease = line.lease()
     line.engine.down = {"claim", "settle"}
     line.exchanger.ask(Request(limits={"default": 1}))
-    until(lambda: line.backoff.failures == 2, "two claims in vain")
+    until(lambda: line.backoff.failures == 2, "two failed claims")
     since = line.backoff.failing_since
     line.exchanger.leave()
     line.answer()

@@ -35,11 +35,11 @@ def test_a_fenced_job_is_killed_before_its_lease_can_pass_to_another(floor: Floo
     def is_killed() -> bool:
         can_pass = floor.engine.reap_expired() > 0
         is_gone = not runs(pid)
-        assert is_gone or not can_pass, "another could have run the job beside the first"
+        assert is_gone or not can_pass, "another worker could have run the job at the same time"
         return is_gone
 
     until(is_killed, "the child to be killed")
-    assert set(floor.outcomes(id)) <= {Outcome.CRASHED}, "the worker may not say anything about the job"
+    assert set(floor.outcomes(id)) <= {Outcome.CRASHED}, "the worker must not report an outcome of the job"
     floor.engine.down.clear()
     until(lambda: floor.engine.reap_expired() or floor.outcomes(id), "the lease to end")
     floor.noted("start", id, times=2)

@@ -314,13 +314,13 @@ REJECTED: dict[str, tuple[Callable[[], bytes], DeadReason]] = {
         DeadReason.BAD_SIGNATURE,
     ),
     "signed for another installation": (lambda: wire_of(installation="staging"), DeadReason.BAD_SIGNATURE),
-    "changed, with a member nobody knows": (lambda: widened(wire_of()), DeadReason.BAD_SIGNATURE),
-    "not signed, with a member nobody knows": (
+    "changed, with an unknown member": (lambda: widened(wire_of()), DeadReason.BAD_SIGNATURE),
+    "not signed, with an unknown member": (
         lambda: widened(wire_of()).partition(b',"_sig"')[0] + b"}",
         DeadReason.BAD_SIGNATURE,
     ),
     "no JSON": (lambda: b"\x00\xff", DeadReason.UNDECODABLE),
-    "signed, with a member nobody knows and one of a wrong type": (
+    "signed, with an unknown member and one of the wrong type": (
         lambda: signed_again(widened(wire_of()).replace(b'"timeout":300.0', b'"timeout":"long"')),
         DeadReason.UNDECODABLE,
     ),

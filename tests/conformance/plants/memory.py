@@ -557,7 +557,7 @@ class ConditionDropped(MemoryState):
 
 
 class ConditionCheckedBeforeTheLock(MemoryState):
-    """All of them look, and then all of them write."""
+    """All writers check the condition before any of them writes."""
 
     _all_have_looked = threading.Barrier(RACERS)
 
@@ -613,7 +613,7 @@ class RefundWithoutLimit(MemoryState):
 
 
 class SpendReadsThenWrites(MemoryState):
-    """All of them look at the same bucket, and then all of them take from it."""
+    """All callers read the same bucket before any of them takes from it."""
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         before = dict(self._store.buckets)

@@ -378,7 +378,7 @@ class ConditionDropped(MysqlState):
 
 
 class WrittenOutsideOfATransaction(MysqlState):
-    """Each statement commits, and lets go of the lock."""
+    """Each statement commits, and releases the lock."""
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         try:
@@ -388,7 +388,7 @@ class WrittenOutsideOfATransaction(MysqlState):
 
 
 class SpentOutsideOfATransaction(MysqlState):
-    """Each statement commits, and lets go of the lock."""
+    """Each statement commits, and releases the lock."""
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         return self._connections.run(lambda session: self._spend(session, spends))
@@ -448,7 +448,7 @@ class TransactionCompletedWithoutWrites(MysqlEngine):
 
 
 class Forgetful(EngineTransaction):
-    """Completes a job, and drops what goes along."""
+    """Completes a job, but drops the writes and jobs it carries."""
 
     def __init__(self, whole: EngineTransaction) -> None:
         self._whole = whole
@@ -482,11 +482,11 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
     JobsAcceptedWithoutTheirWrites: bug("test_jobs_are_accepted_with_writes_or_not_at_all"),
     TransactionCompletedWithoutWrites: bug("test_a_transaction_carries_them_as_well"),
 }
-"""A wrong engine, or one with a wrong part; what else it says otherwise makes a race certain."""
+"""A broken engine, or one with a broken part; the edits of its statements make a race certain."""
 
 
 def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Callable[..., MysqlEngine]:
-    """What opens an engine with these edits."""
+    """A function that opens an engine with these edits."""
     planting = Planting(edits)
 
     def opened(url: str, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> MysqlEngine:

@@ -391,14 +391,14 @@ class RefundsWithoutLimit(PostgresState):
 
 
 class CarriesForAll(PostgresJobs):
-    """Extras of a batch, whatever became of its settlements."""
+    """Applies what all settlements of a batch carry, even refused ones."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         super()._carry(connection, settlements, [True] * len(applied))
 
 
 class CarriesForRepetitions(PostgresJobs):
-    """Extras of all settlements that answer True."""
+    """Applies again what repeated settlements carry."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         answers = [
@@ -412,7 +412,7 @@ class TransactionsCarryNothing(PostgresJobs):
         return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
 
 
-# What is decided in Python, and so has to be spoiled there.
+# Decided in Python, so the bug has to be planted there.
 STATES: dict[str, tuple[str, type[PostgresState]]] = {
     "writes before a failed condition committed": ("test_a_failed_condition_refuses_all_writes", WritesOneByOne),
     "conditions dropped": ("test_of_many_that_write_one_version_one_wins", ConditionsDropped),

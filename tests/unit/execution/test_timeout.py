@@ -22,7 +22,7 @@ from holdfast.execution.timeout import (
     handlers_kept,
 )
 
-# A busy machine needs time until what has so short a limit has begun at all.
+# Long enough that the work has started before the limit is reached, even on a busy machine.
 SHORT_S = 0.4
 
 

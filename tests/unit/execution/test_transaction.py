@@ -15,7 +15,7 @@ from holdfast.values import AttemptRecord, ExecutionResult, JobEnvelope, Outcome
 if TYPE_CHECKING:
     from .conftest import Bench
 
-# A busy machine needs time until what has so short a limit has begun at all.
+# Long enough that the work has started before the limit is reached, even on a busy machine.
 SHORT_S = 0.4
 
 

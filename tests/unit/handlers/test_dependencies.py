@@ -16,7 +16,7 @@ from holdfast.errors import DefinitionError, JobFailed
 from holdfast.execution import JobTimeout
 from holdfast.values import WorkerStatus
 
-# A busy machine needs time until what has so short a limit has begun at all.
+# Long enough that the work has started before the limit is reached, even on a busy machine.
 SHORT_S = 0.4
 events: list[str] = []
 

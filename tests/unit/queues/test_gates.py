@@ -1,4 +1,4 @@
-"""The gates that keep a claim which is sent twice from being granted twice: few claims may have to share one."""
+"""Gates, which keep a repeated claim from being granted twice: claims have to spread over them."""
 
 from collections.abc import Callable
 
@@ -17,6 +17,6 @@ def test_the_claims_of_one_worker_spread_over_the_gates(gate_of: Callable[[bytes
 
 
 def test_the_claims_of_16_workers_spread_over_the_gates(gate_of: Callable[[bytes], int]) -> None:
-    # Their sessions begin and end alike, as bad luck would have it.
+    # The worst case: their sessions begin and end with the same byte.
     sessions = [b"\x07" + new_session()[1:7] + b"\x07" for _ in range(16)]
     assert len({gate_of(bytes.fromhex(new_owner_token(session))) for session in sessions}) > 8

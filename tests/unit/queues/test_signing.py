@@ -107,7 +107,7 @@ def test_the_fingerprint_depends_on_secret_and_installation_and_does_not_reveal_
 
 
 @pytest.mark.parametrize("name", ["holdfast", "a", "Shop-2_eu.west", "x" * 64])
-def test_an_installation_name_may_have_letters_digits_and_three_signs(name: str) -> None:
+def test_an_installation_name_may_have_letters_digits_dashes_underscores_and_dots(name: str) -> None:
     ring = Keyring.parse(SECRET.decode().replace(",", "."), installation=name)
     assert ring.open(ring.sign(SIGNED)) == MESSAGE
 
@@ -372,7 +372,7 @@ def test_a_signed_message_with_an_unknown_member_is_told_apart_from_a_broken_one
         RING.open(RING.sign(WIDER))
 
 
-def test_an_unknown_member_excuses_no_signature() -> None:
+def test_an_unknown_member_does_not_excuse_a_bad_signature() -> None:
     with pytest.raises(BadSignature):
         RING.open(Keyring([NEW]).sign(WIDER))
     with pytest.raises(BadSignature):

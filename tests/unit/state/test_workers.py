@@ -69,9 +69,9 @@ def test_an_order_of_a_newer_version_is_not_followed(state: MemoryState, order: 
     assert registry.order_of("w") is StopOrder.DRAIN
 
 
-def test_of_two_operators_at_once_the_more_urgent_one_stands(clock: ManualClock) -> None:
+def test_the_more_urgent_of_two_simultaneous_orders_wins(clock: ManualClock) -> None:
     class Raced(MemoryState):
-        """Another operator is faster between the read and the write."""
+        """Another operator writes between the read and the write."""
 
         is_raced = False
 
