@@ -95,8 +95,10 @@ class Departure:
         """Since when the engine has answered nobody, if that is so."""
         # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
         asked, cared = self._backoff, self._caretaker
-        if asked.failing_since is not None and asked.failing_since > cared.answered_at:
-            return asked.failing_since
-        if cared.failing_since is not None and cared.failing_since > asked.answered_at:
-            return cared.failing_since
+        # Read once: their threads change them at any moment.
+        asking_since, caring_since = asked.failing_since, cared.failing_since
+        if asking_since is not None and asking_since > cared.answered_at:
+            return asking_since
+        if caring_since is not None and caring_since > asked.answered_at:
+            return caring_since
         return None
