@@ -206,6 +206,7 @@ class LeaseState(StrEnum):
 
 MAX_CELL_BYTES: Final = 1024 * 1024
 MAX_CELL_KEY_BYTES: Final = 1024
+MAX_TOKENS: Final = 1_000_000
 MAX_CELL_TTL_S: Final = 100 * 366 * 86_400.0
 _kind_pattern = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
@@ -282,11 +283,13 @@ class Spend(Struct, frozen=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         _check_cell("bucket", self.bucket)
-        if not 0 < self.per_s <= 1e6 or self.burst < 1:
+        if not 1e-6 <= self.per_s <= 1e6 or not 1 <= self.burst <= MAX_TOKENS:
             raise ValueError(
                 f"bucket '{self.bucket}': {self.per_s} tokens per second with a burst of {self.burst} is not a "
-                "valid rate: use a rate above 0 and up to 1,000,000, and a burst of at least 1"
+                "valid rate: use a rate from 0.000001 to 1,000,000 and a burst from 1 to 1,000,000"
             )
+        if abs(self.tokens) > MAX_TOKENS:
+            raise ValueError(f"bucket '{self.bucket}': {self.tokens:,} tokens are too many: ask for up to 1,000,000")
 
 
 class Spent(Struct, frozen=True, kw_only=True, gc=False):

@@ -15,7 +15,7 @@ import pytest
 from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew, StateConflict
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.mysql import claims as mysql_claims
 from holdfast.queues.engines.mysql import connections as mysql_connections
@@ -697,10 +697,12 @@ def test_a_cell_that_a_callers_transaction_is_writing_does_not_hold_the_sweep_up
     backend.state.write([Put(kind="thing", key=key, ttl=0.000_001) for key in ("held", "idle")])
     with server.connect("holdfast") as caller:
         caller.begin()
-        backend.accept([], tx=caller, writes=[Put(kind="thing", key="held")])
+        with caller.cursor() as cursor:
+            table = f"{backend.connections.prefix}cells"
+            cursor.execute(f"SELECT 1 FROM {table} WHERE kind = 'thing' AND name = 'held' FOR UPDATE")
         assert backend.state.sweep() == 1
-        caller.commit()
-    assert [cell.key for cell in backend.state.read("thing")] == ["held"]
+        caller.rollback()
+    assert backend.state.sweep() == 1
 
 
 # The tables.
@@ -812,35 +814,6 @@ def test_an_address_says_everything_but_the_password() -> None:
 
 
 # A caller's transaction.
-
-
-def test_writes_in_a_callers_transaction_see_what_is_committed_and_use_utc(
-    backend: MysqlEngine, server: MariadbServer
-) -> None:
-    written = backend.state.write([Put(kind="thing", key="a")])
-    assert written is not None
-    with server.connect("holdfast") as connection, connection.cursor() as cursor:
-        cursor.execute("SET SESSION time_zone = '+05:30'")
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
-        if cursor.fetchall():
-            cursor.execute("SET SESSION innodb_snapshot_isolation = OFF")
-        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        assert backend.accept([job("a")], connection)[0].created
-        [current] = backend.state.write([Put(kind="thing", key="a", value=b"new")]) or []
-
-        def put(version: int) -> Put:
-            return Put(kind="thing", key="a", value=b"mine", ttl=60, if_version=version)
-
-        with pytest.raises(StateConflict):
-            backend.accept([job("b")], connection, writes=[Put(kind="thing", key="b"), put(written[0])])
-        assert backend.accept([job("c")], connection, writes=[put(current)])[0].created
-        connection.commit()
-    [cell] = backend.state.read("thing")
-    assert (cell.value, cell.version > current) == (b"mine", True)
-    assert cell.expires_in is not None
-    assert 0 < cell.expires_in <= 60
-    assert [lease.id for lease in claim(backend)] == ["a", "c"]
 
 
 # Waiting.

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from importlib import import_module
 from typing import Any, TypeVar
 
 import psycopg
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew, StateConflict
+from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
@@ -34,11 +33,11 @@ from holdfast.values import (
     Drop,
     JobEnvelope,
     JobState,
+    LeaseState,
     Outcome,
     Put,
     Release,
     Spend,
-    Write,
 )
 
 from ..faults.processes import until
@@ -302,23 +301,20 @@ def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypa
     assert costs == {"unconditional": 1, "conditional": 5, "spend": 5, "sweep": 1}
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_writes_of_a_callers_transaction_are_committed_with_it_or_refused(
-    engine: PostgresEngine, server: PostgresServer, driver: str
-) -> None:
-    first = Put(kind="thing", key="a", value=b"\x00\xff", if_version=0)
-    rest: list[Write] = [Put(kind="thing", key="b", ttl=60), Drop(kind="thing", key="c")]
-    engine.create_schema()
-    connect: Callable[..., Any] = import_module(driver).connect
-    with closing(connect(host="127.0.0.1", port=server.port, user="postgres")) as caller:
-        engine.accept(envelopes(engine, 1), tx=caller, writes=[first, *rest])
-        engine.accept([], tx=caller, writes=rest)
-        assert engine.state.read("thing") == []
-        with pytest.raises(StateConflict):
-            engine.accept(envelopes(engine, 1), tx=caller, writes=[Put(kind="thing", key="d"), first])
-        caller.commit()
-    assert [(cell.key, cell.value) for cell in engine.state.read("thing")] == [("a", b"\x00\xff"), ("b", b"")]
-    assert engine.counts() == {"default": {JobState.PENDING: 1}}
+def test_a_locked_cell_keeps_no_lease_from_being_renewed(engine: PostgresEngine) -> None:
+    engine.accept(envelopes(engine, 2))
+    first, second = engine.claim("default", 2, owner_token=new_owner_token(new_session()))
+    mark = Put(kind="thing", key="a")
+    engine.state.write([mark])
+    with psycopg.connect(engine.connections.conninfo) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(f"SELECT 1 FROM {engine.connections.namespace}.cells FOR UPDATE".encode())
+        settled = pool.submit(lambda: engine.settle([Ack(lease=first, writes=(mark,))]))
+        waits = b"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        until(lambda: other.execute(waits).fetchone(), "the settlement to wait for the cell")
+        assert engine.renew_many([first, second]) == [LeaseState.HELD, LeaseState.HELD]
+        assert not settled.done()
+        other.rollback()
+        assert settled.result(30) == [True]
 
 
 def test_a_job_that_a_settlement_enqueues_is_announced(engine: PostgresEngine) -> None:

@@ -11,12 +11,15 @@ from holdfast.values import (
     AttemptRecord,
     BackoffStrategy,
     DeadReason,
+    Drop,
     ErrorInfo,
     ExecutionResult,
     JobEnvelope,
     JobState,
     LeaseState,
     Outcome,
+    Put,
+    Spend,
 )
 
 START = to_us(datetime(2026, 1, 1, tzinfo=UTC))
@@ -108,3 +111,37 @@ def test_values_cannot_be_changed() -> None:
         envelope.queue = "other"  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
     assert msgspec.structs.replace(envelope, queue="other").queue == "other"
     assert envelope.queue == "default"
+
+
+@pytest.mark.parametrize("kind", ["", "Upper", "1st", "a b", "a" * 64, "ä"])
+def test_the_kind_of_a_cell_is_a_plain_word(kind: str) -> None:
+    for cell in (Put, Drop):
+        with pytest.raises(ValueError, match="kind"):
+            cell(kind=kind, key="a")
+
+
+@pytest.mark.parametrize("key", ["", "a\0b", "\ud800", "ä" * 513])
+def test_the_key_of_a_cell_can_be_stored_everywhere(key: str) -> None:
+    for cell in (Put, Drop):
+        with pytest.raises(ValueError, match="key"):
+            cell(kind="a", key=key)
+
+
+def test_a_cell_is_small_and_expires_in_the_future() -> None:
+    with pytest.raises(ValueError, match="1,048,577 bytes"):
+        Put(kind="a", key="b", value=b"x" * 1_048_577)
+    for ttl in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="ttl"):
+            Put(kind="a", key="b", ttl=ttl)
+
+
+@pytest.mark.parametrize(("per_s", "burst"), [(0, 1), (-1, 1), (1e7, 1), (1, 0), (1, 10**7), (float("nan"), 1)])
+def test_a_bucket_has_a_rate_and_a_burst(per_s: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="valid rate"):
+        Spend(bucket="b", tokens=1, per_s=per_s, burst=burst)
+
+
+@pytest.mark.parametrize("tokens", [10**7, -(10**7)])
+def test_a_spend_asks_for_a_number_of_tokens_that_every_engine_can_count(tokens: int) -> None:
+    with pytest.raises(ValueError, match="too many"):
+        Spend(bucket="b", tokens=tokens, per_s=1, burst=1)

@@ -147,6 +147,10 @@ class Engine(ABC):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
+        if writes and tx is not None:
+            # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
+            # would wait, its leased rows locked as well, and lose every lease of the batch.
+            raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
         return self.jobs.accept(envelopes, tx, writes=writes)
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
@@ -220,6 +224,7 @@ class Engine(ABC):
 
     def prune(self) -> int:
         """Delete records that were retained long enough, and sweep shared state. Returns how many jobs were deleted."""
+        deleted = self.records.prune()
         while self.state.sweep() >= PAGE:
             pass
-        return self.records.prune()
+        return deleted

@@ -203,7 +203,7 @@ class Jobs(ABC):
         (`IdConflict`), and so does a write whose condition fails (`StateConflict`).
 
         With `tx`, a connection to the engine's own database, they are stored and become visible when that transaction
-        commits; the driver's exceptions are not translated.
+        commits; the driver's exceptions are not translated. There can be no writes then: see `Engine.accept`.
         """
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:

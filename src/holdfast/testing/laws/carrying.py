@@ -141,6 +141,11 @@ class CarryingLaws:
         assert [one.created for one in lab.engine.accept([lab.envelope("a")], writes=[after])] == [False]
         assert marks(lab) == {"schedule": b"2"}
 
+    def test_writes_are_refused_in_a_callers_transaction(self, lab: Lab) -> None:
+        with lab.unchanged(), pytest.raises(ValueError, match="transaction"):
+            lab.engine.accept([lab.envelope("a")], tx=object(), writes=[put("a")])
+        assert marks(lab) == {}
+
     def test_a_transaction_carries_them_as_well(self, lab: Lab) -> None:
         if not lab.engine.capabilities.transactional_enqueue:
             pytest.skip("the engine declares that it has no transactions")

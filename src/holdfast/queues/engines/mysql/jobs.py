@@ -217,7 +217,7 @@ class MysqlJobs(Jobs):
             return []
         if tx is not None:
             caller = CallersSession(tx, self._connections)
-            created = self._again_if_known(lambda: self._accept_for(caller, envelopes, writes))
+            created = self._again_if_known(lambda: self._accept_for(caller, envelopes))
         elif writes or not self._are_inserted(envelopes):
             work = partial(self._accept, envelopes=envelopes, writes=writes)
             created = self._again_if_known(lambda: self._connections.transact(work, repeats=not writes))
@@ -245,11 +245,9 @@ class MysqlJobs(Jobs):
                 return insert()
         raise BackendUnavailable(f"{self._connections.address}: other processes keep enqueueing jobs with the same ids")
 
-    def _accept_for(
-        self, caller: CallersSession, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]
-    ) -> set[str]:
+    def _accept_for(self, caller: CallersSession, envelopes: Sequence[JobEnvelope]) -> set[str]:
         with caller as session:
-            return self._accept(session, envelopes, writes)
+            return self._accept(session, envelopes, ())
 
     def _accept(self, session: Statements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]) -> set[str]:
         if writes:

@@ -20,7 +20,7 @@ from holdfast.queues.contract.state import (
     cell_of,
     spend_from,
 )
-from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session, pieces
+from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, pieces
 from holdfast.queues.engines.mysql.transactions import Statements
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
 from holdfast.values import Cell, Put, Spend, Spent, Write
@@ -50,7 +50,7 @@ LOCK_CELLS: Final = """
 
 # Already locked. A caller's transaction may have an older snapshot, which a locking read ignores.
 LOCKED_CELLS: Final = f"""
-    SELECT name, version, expires_at, {CLOCK_IN_ANY_ZONE} FROM holdfast_cells FORCE INDEX (PRIMARY)
+    SELECT name, version, expires_at, {CLOCK} FROM holdfast_cells FORCE INDEX (PRIMARY)
     WHERE kind = %s AND name IN %s FOR UPDATE"""
 
 STORE_CELLS: Final = """

@@ -141,6 +141,10 @@ PLAN_ONCE: Final = b"""
     SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
         set_config('enable_bitmapscan', 'off', true)"""
 
+# The cell may be locked by a process that stands still. While we wait for it, our leased rows are locked and cannot be
+# renewed: give up soon, and begin again.
+WAIT_BRIEFLY: Final = b"SELECT set_config('lock_timeout', '1s', true)"
+
 NEXT_DUE: Final = f"""
     WITH {NOW_IS}
     SELECT min(greatest(best.due_at, 0)) - {NOW}
@@ -321,7 +325,7 @@ class PostgresJobs(Jobs):
         else:
             with CallersConnection(tx, self._connections) as connection:
                 # A worker that was woken a moment ago may poll before this transaction is committed.
-                created = self._accept(connection, envelopes, writes, self._announcements.announce_now)
+                created = self._accept(connection, envelopes, (), self._announcements.announce_now)
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
     def _accept(
@@ -472,6 +476,7 @@ class PostgresJobs(Jobs):
                 sent = self._send(connection, settlements)
                 applied = None
                 if carries:
+                    connection.execute(WAIT_BRIEFLY)
                     applied = _applied(sent)
                     self._carry(connection, settlements, applied)
                 claimed = None if claim is None else self._send_claim(connection, claim)

@@ -298,7 +298,7 @@ class SqliteJobs(Jobs):
             created = self._file.write(lambda connection, now: self._accept(connection, envelopes, writes, now))
         else:
             with CallersConnection(tx, self._file, self._sql(BEGIN_A_WRITE)) as connection:
-                created = self._accept(connection, envelopes, writes, self.clock.now_us())
+                created = self._insert(connection, envelopes, self.clock.now_us())
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
     def _accept(
