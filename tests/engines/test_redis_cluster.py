@@ -134,7 +134,9 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
     policy = LeasePolicy(lease_s=3.0, retain_completed_s=0.0, crash_limit=5)
     with RedisEngine(cluster.ours.url, opened(cluster.ours.url).envelopes, policy=policy) as engine:
         _live(engine)
-    assert SCRIPTS - executed == {redis_connections.PREPARE}  # which opening executes
+        _damage(engine, cluster.ours)
+    # Opening runs the first, and a key of the wrong type the second.
+    assert SCRIPTS - executed == {redis_connections.PREPARE, redis_connections.REPAIR}
     with cluster.ours.client() as ours, cluster.others.client() as others:
         assert (ours.exists(f"{BASE}schema"), others.dbsize()) == (1, 0)
         check_indexes(ours)
@@ -169,6 +171,16 @@ def _live(engine: RedisEngine) -> None:
     assert engine.purge([JobState.CANCELLED], older_than=timedelta(0)) == 1
     assert engine.prune() == 1
     _share(engine)
+
+
+def _damage(engine: RedisEngine, server: RedisServer) -> None:
+    """An index of the wrong type, and jobs whose ids cannot be read."""
+    with server.client() as client:
+        client.delete(f"{BASE}buckets")
+        client.set(f"{BASE}buckets", "not a sorted set")
+        assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1, burst=1)])[0].tokens == 1
+        assert client.getdel(f"{BASE}damaged:buckets") == b"not a sorted set"
+    engine.connections.run(redis.DEAD_LETTER, "default", b"a claim")
 
 
 def _share(engine: RedisEngine) -> None:
