@@ -178,7 +178,7 @@ class Site:
                 if not answer.admitted and not settlements:
                     return
                 settlements = [refusal.settlement for refusal in answer.admitted.refusals]
-                settlements += [self._run(lease) for lease, _ in answer.admitted.runnable]
+                settlements += [self._run(lease) for lease in answer.admitted.leases]
         finally:
             exchanger.close(1.0)
 

@@ -78,7 +78,7 @@ def test_it_settles_and_claims_in_one_exchange(line: Line, floor: Floor) -> None
     waiting = floor.put("quick")
     answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 5, "b": 5}))
     assert answer.held == [True]
-    assert [one.id for one, _ in answer.admitted.runnable] == [waiting]
+    assert [one.id for one in answer.admitted.leases] == [waiting]
     assert line.engine.calls["exchange"] == 1
     assert line.engine.calls["settle"] == 0
 
@@ -87,46 +87,46 @@ def test_it_claims_from_the_first_queue_that_has_work_and_no_more_than_asked(lin
     ids = {floor.put("quick", queue="b") for _ in range(5)}
     answer = line.ask(Request(limits={"default": 3, "b": 3}))
     assert len(answer.admitted) == 3
-    assert {lease.id for lease, _ in answer.admitted.runnable} < ids
+    assert {lease.id for lease in answer.admitted.leases} < ids
 
 
 def test_it_claims_from_no_queue_that_was_not_asked_for(line: Line, floor: Floor) -> None:
     floor.put("quick", queue="b")
-    assert line.ask(Request(limits={"default": 3})).admitted.runnable == ()
+    assert line.ask(Request(limits={"default": 3})).admitted.leases == ()
 
 
 def test_waiting_ends_with_the_first_job(line: Line, floor: Floor) -> None:
     line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"], "a look in vain")
     id = floor.put("quick")
-    assert [lease.id for lease, _ in line.answer().admitted.runnable] == [id]
+    assert [lease.id for lease in line.answer().admitted.leases] == [id]
 
 
 def test_waiting_ends_with_a_nudge(line: Line) -> None:
     line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"], "a look in vain")
     line.exchanger.nudge()
-    assert line.answer().admitted.runnable == ()
+    assert line.answer().admitted.leases == ()
 
 
 def test_a_nudge_that_comes_too_late_does_not_spoil_the_next_wait(line: Line, floor: Floor) -> None:
-    assert line.ask(Request(limits={"default": 1})).admitted.runnable == ()
+    assert line.ask(Request(limits={"default": 1})).admitted.leases == ()
     line.exchanger.nudge()
     line.exchanger.ask(Request(settlements=[line.verdict(line.lease())]))
     line.answer()
     line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"] > 2, "a look in vain")
     id = floor.put("quick")
-    assert [lease.id for lease, _ in line.answer().admitted.runnable] == [id]
+    assert [lease.id for lease in line.answer().admitted.leases] == [id]
 
 
 def test_the_answer_that_was_lost_is_asked_for_again_with_the_same_token(line: Line, floor: Floor) -> None:
     line.engine.lost_answers["claim"] = 2
     ids = {floor.put("quick") for _ in range(3)}
     answer = line.ask(Request(limits={"default": 10}))
-    assert {lease.id for lease, _ in answer.admitted.runnable} == ids
-    assert {lease.delivery for lease, _ in answer.admitted.runnable} == {1}
-    assert len({lease.owner_token for lease, _ in answer.admitted.runnable}) == 1
+    assert {lease.id for lease in answer.admitted.leases} == ids
+    assert {lease.delivery for lease in answer.admitted.leases} == {1}
+    assert len({lease.owner_token for lease in answer.admitted.leases}) == 1
 
 
 def test_a_verdict_whose_answer_was_lost_is_repeated_and_holds(line: Line, floor: Floor) -> None:
@@ -134,7 +134,7 @@ def test_a_verdict_whose_answer_was_lost_is_repeated_and_holds(line: Line, floor
     lease, waiting = line.lease(), floor.put("quick")
     answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 1}))
     assert answer.held == [True]
-    assert [(one.id, one.delivery) for one, _ in answer.admitted.runnable] == [(waiting, 1)]
+    assert [(one.id, one.delivery) for one in answer.admitted.leases] == [(waiting, 1)]
     assert floor.outcomes(lease.id) == [Outcome.SUCCEEDED]
 
 
@@ -162,7 +162,7 @@ def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_sti
     line.exchanger.ask(Request(limits={"default": 1}))
     until(lambda: line.engine.calls["claim"] > 1, "a claim in vain")
     line.exchanger.leave()
-    assert line.answer().admitted.runnable == ()
+    assert line.answer().admitted.leases == ()
     line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
     until(lambda: line.engine.calls["settle"] > 1, "verdicts that are repeated")
     assert line.backoff.failing_since is not None
@@ -186,7 +186,7 @@ def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, f
     for verdicts in ([], [line.verdict(line.lease())]):
         floor.put("quick")
         answer = line.ask(Request(settlements=verdicts, limits={"default": 1}))
-        [(lease, _)] = answer.admitted.runnable
+        [lease] = answer.admitted.leases
         tokens.append(bytes.fromhex(lease.owner_token))
     claimed, exchanged = tokens
     assert claimed[:8] == exchanged[:8] == line.session
@@ -198,7 +198,7 @@ def test_every_claimed_lease_is_passed_on_whether_or_not_its_job_may_run(line: L
     good, unknown = floor.put("quick"), floor.put("unheard-of")
     answer = line.ask(Request(limits={"default": 2}))
     assert {lease.id for lease in line.claimed} == {good, unknown}
-    assert [lease.id for lease, _ in answer.admitted.runnable] == [good]
+    assert [lease.id for lease in answer.admitted.leases] == [good]
     assert [refusal.settlement.lease.id for refusal in answer.admitted.refusals] == [unknown]
 
 

@@ -102,7 +102,7 @@ class Turns:
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
             return self._settled(refusal.job, refusal.settlement)
-        return admitted.runnable[0]
+        return admitted.leases[0], admitted.messages[0]
 
     async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
         if self._registry.resolve_for(message.job, message.queue).is_async:

@@ -45,13 +45,14 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
-    """A claimed batch, judged: the jobs that may run, each with its verified message, and the refused ones."""
+    """A claimed batch, judged: the leases of the jobs that may run, their verified messages, and the refused jobs."""
 
-    runnable: Sequence[tuple[JobLease, JobMessage]] = ()
+    leases: Sequence[JobLease] = ()
+    messages: Sequence[JobMessage] = ()
     refusals: Sequence[Refusal] = ()
 
     def __len__(self) -> int:
-        return len(self.runnable) + len(self.refusals)
+        return len(self.leases) + len(self.refusals)
 
 
 class Admission:
@@ -67,7 +68,9 @@ class Admission:
 
     def admit(self, leases: Sequence[JobLease]) -> Admitted:
         """Judge jobs that were claimed together. An error that one of them causes rejects that job alone."""
-        runnable: list[tuple[JobLease, JobMessage]] = []
+        # Two lists instead of one of pairs: a tuple for each job shows in the throughput.
+        runnable: list[JobLease] = []
+        messages: list[JobMessage] = []
         refusals: list[Refusal] = []
         for lease in leases:
             job = None
@@ -82,8 +85,9 @@ class Admission:
                     log.exception("job %s could not be admitted because of an error; dead-lettering it", lease.id)
                 refusals.append(Refusal(settlement=refused(lease, problem, self._clock.now_us()), job=job))
             else:
-                runnable.append((lease, message))
-        return Admitted(runnable=runnable, refusals=refusals)
+                runnable.append(lease)
+                messages.append(message)
+        return Admitted(leases=runnable, messages=messages, refusals=refusals)
 
 
 def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:

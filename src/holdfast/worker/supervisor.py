@@ -322,7 +322,10 @@ class Supervisor:
         for refusal in admitted.refusals:
             self._holdings.verdicts.add(refusal.settlement, refusal.job)
         now = time.monotonic()
-        flights = [Flight(next(self._numbers), lease, message, now) for lease, message in admitted.runnable]
+        flights = [
+            Flight(next(self._numbers), lease, message, now)
+            for lease, message in zip(admitted.leases, admitted.messages, strict=True)
+        ]
         self._holdings.flights.update(flights)
         self._backlog.add(flights)
         self._fencing.admitted()

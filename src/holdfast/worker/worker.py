@@ -107,7 +107,7 @@ class QueueWorker:
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
             return refusal.job, refusal.settlement
-        ((_, message),) = admitted.runnable
+        (message,) = admitted.messages
         try:
             result = self._run(message, lease)
         except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
