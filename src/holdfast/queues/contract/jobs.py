@@ -173,7 +173,7 @@ class EngineTransaction(ABC):
     """
 
     connection: Any
-    """The driver's connection, inside of the transaction; whoever gets it neither commits nor rolls back."""
+    """The driver's connection, inside the transaction. The handler must not commit it or roll it back."""
 
     @abstractmethod
     def complete(

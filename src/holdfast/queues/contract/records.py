@@ -77,7 +77,7 @@ class Records(ABC):
 def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
     """A job's history, with what deliveries said of their output while they ran, by delivery.
 
-    That is told of the one that is running, and of those that did not live to tell it themselves. The attempts may have
+    It is shown for the running delivery, and for those that crashed before they recorded it. The attempts may have
     been read a moment later than the job: what has ended is not running.
     """
     past = tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts)

@@ -149,7 +149,7 @@ class MemoryStore:
         heapq.heappush(ready, (record.due_us, record.envelope.id, record.offer))
 
     def due(self, queue: str, now: int) -> Iterator[StoredJob]:
-        """The queue's due records, best first. Taking one removes it; whoever does not claim it offers it again."""
+        """The queue's due records, best first. Taking one removes it; offer it again if it is not claimed."""
         for priority in range(9, -1, -1):
             ready = self._ready[queue, priority]
             while ready and ready[0][0] <= now:
