@@ -17,9 +17,7 @@ import redis
 from holdfast import Holdfast
 from holdfast.clock import span_us
 from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token, new_session
-from holdfast.queues.engines.mysql import claims as mysql_claims
-from holdfast.queues.engines.mysql import connections as mysql_connections
-from holdfast.queues.engines.mysql import jobs as mysql
+from holdfast.queues.engines.mysql import claims as mysql_claims, connections as mysql_connections, jobs as mysql
 from holdfast.queues.engines.mysql.lanes import mark_of
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import PostgresConnections

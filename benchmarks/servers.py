@@ -20,8 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.servers.mysql import MariadbServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
-from tests.servers.running import Missing as Missing
-from tests.servers.running import Server
+from tests.servers.running import Missing as Missing, Server
 
 POSTGRES: Final = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "128MB", "max_connections": "100"}
 MARIADB: Final = {

@@ -14,8 +14,7 @@ from holdfast.handlers import Cancel, JobContext, Snooze
 from holdfast.middleware import Middleware
 
 try:
-    from opentelemetry import context as contexts
-    from opentelemetry import trace
+    from opentelemetry import context as contexts, trace
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as problem:

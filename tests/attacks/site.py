@@ -36,8 +36,7 @@ from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.turns import Turns
 
 from ..surface.registry import report
-from ..surface.terminal import Answer as Printed
-from ..surface.terminal import Terminal
+from ..surface.terminal import Answer as Printed, Terminal
 from .cases import AFTER, BAD, BEFORE, KEY, QUEUE, Case, Fate, Stage
 
 LATE = "late"

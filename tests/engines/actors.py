@@ -14,8 +14,7 @@ from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.sqlite import connections as sqlite_file
-from holdfast.queues.engines.sqlite import jobs as sqlite
+from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
 

@@ -17,10 +17,12 @@ from pymysql.cursors import Cursor
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.mysql import claims as mysql_claims
-from holdfast.queues.engines.mysql import connections as mysql_connections
-from holdfast.queues.engines.mysql import jobs as mysql
-from holdfast.queues.engines.mysql import state as mysql_state
+from holdfast.queues.engines.mysql import (
+    claims as mysql_claims,
+    connections as mysql_connections,
+    jobs as mysql,
+    state as mysql_state,
+)
 from holdfast.queues.engines.mysql.address import MysqlAddress
 from holdfast.queues.engines.mysql.connections import Session
 from holdfast.queues.engines.mysql.engine import MysqlEngine

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, NotSupported, SchemaTooNew
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.redis import connections as redis_connections
-from holdfast.queues.engines.redis import jobs, state
+from holdfast.queues.engines.redis import connections as redis_connections, jobs, state
 from holdfast.queues.engines.redis.connections import Script
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.values import (

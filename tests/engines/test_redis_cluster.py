@@ -10,10 +10,12 @@ import pytest
 
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
-from holdfast.queues.engines.redis import connections as redis_connections
-from holdfast.queues.engines.redis import jobs as redis
-from holdfast.queues.engines.redis import records as redis_inspector
-from holdfast.queues.engines.redis import state as redis_state
+from holdfast.queues.engines.redis import (
+    connections as redis_connections,
+    jobs as redis,
+    records as redis_inspector,
+    state as redis_state,
+)
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.values import (

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.sqlite import jobs as sqlite
-from holdfast.queues.engines.sqlite import watch as sqlite_watch
+from holdfast.queues.engines.sqlite import jobs as sqlite, watch as sqlite_watch
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.watch import PAUSE_S, CommitWatch, Inotify
 

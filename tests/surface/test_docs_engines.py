@@ -12,8 +12,7 @@ from holdfast.queues.engines.kinds import ALIASES, KINDS
 from holdfast.queues.engines.memory import engine as memory
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.engines.memory.sync import SyncEngine
-from holdfast.queues.engines.mysql import address as mysql_address
-from holdfast.queues.engines.mysql import connections as mysql_connections
+from holdfast.queues.engines.mysql import address as mysql_address, connections as mysql_connections
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres import connections as postgres_connections
 from holdfast.queues.engines.postgres.engine import PostgresEngine

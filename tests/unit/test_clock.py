@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, ManualClock, from_us, span_us, to_us
 

@@ -12,8 +12,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from holdfast.codec import (
     INT64_MAX,

@@ -51,8 +51,7 @@ from holdfast.worker.reporting import Reporter
 from holdfast.worker.supervisor import Supervisor
 
 from ..faults.ledgers import GrowingFile
-from ..faults.processes import ROOT, Programs, until
-from ..faults.processes import Program as Process
+from ..faults.processes import ROOT, Program as Process, Programs, until
 from ..servers.mysql import MariadbServer
 from ..servers.places import Place
 from ..servers.postgres import PostgresServer

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.values import ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.codec import JobMessage as JobMessage
-from holdfast.codec import decode_message, decode_untrusted_message, seal, unseal
+from holdfast.codec import JobMessage as JobMessage, decode_message, decode_untrusted_message, seal, unseal
 from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey, UnknownMember
 from holdfast.values import DEFAULT_INSTALLATION, INSTALLATION_PATTERN
 

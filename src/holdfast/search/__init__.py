@@ -5,9 +5,6 @@
 
 from holdfast.search.matching import matches as matches
 from holdfast.search.parsing import parse as parse
-from holdfast.search.planning import Plan as Plan
-from holdfast.search.planning import plan as plan
-from holdfast.search.scanning import Finding as Finding
-from holdfast.search.scanning import scan as scan
-from holdfast.search.scanning import walk as walk
+from holdfast.search.planning import Plan as Plan, plan as plan
+from holdfast.search.scanning import Finding as Finding, scan as scan, walk as walk
 from holdfast.search.terms import Search as Search

@@ -11,8 +11,7 @@ from datetime import timedelta
 from enum import Enum
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     Bundle,
     MultipleResults,

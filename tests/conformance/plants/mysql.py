@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from holdfast.clock import Clock
 from holdfast.errors import StateConflict
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
-from holdfast.queues.engines.mysql import records as inspector
-from holdfast.queues.engines.mysql import state
+from holdfast.queues.engines.mysql import records as inspector, state
 from holdfast.queues.engines.mysql.claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
 from holdfast.queues.engines.mysql.connections import CLOCK
 from holdfast.queues.engines.mysql.engine import MysqlEngine

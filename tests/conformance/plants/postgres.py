@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
-from holdfast.queues.engines.postgres import records as inspector
-from holdfast.queues.engines.postgres import state
+from holdfast.queues.engines.postgres import records as inspector, state
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.postgres.jobs import (

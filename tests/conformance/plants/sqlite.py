@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 
 from holdfast.clock import Clock
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.sqlite import records as inspector
-from holdfast.queues.engines.sqlite import state
+from holdfast.queues.engines.sqlite import records as inspector, state
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.jobs import (
     ACK,

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.definition import JobDefinition
 from holdfast.definition.definition import MAX_SPAN_S, check_id, check_queue, unique

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_kept
 from holdfast.values import OUTPUT_LIMIT, LiveOutput

@@ -2,8 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.definition.definition import MAX_SPAN_S
 from holdfast.execution import BackoffPolicy, RetryPolicy

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from holdfast.clock import ManualClock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, encode_payload

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from holdfast.codec import MAX_DEPTH, JobMessage, encode_message, seal, unseal
 from holdfast.errors import (

@@ -11,8 +11,7 @@ if TYPE_CHECKING or django.VERSION < (6, 0):
         from django_tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-        from django_tasks.exceptions import InvalidTaskError as InvalidTask
-        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask, TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as problem:
