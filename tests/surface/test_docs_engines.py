@@ -9,7 +9,7 @@ import pytest
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities
 from holdfast.queues.engines.kinds import ALIASES, KINDS
-from holdfast.queues.engines.memory import engine as memory
+from holdfast.queues.engines.memory import connections as memory
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.engines.mysql import address as mysql_address, connections as mysql_connections

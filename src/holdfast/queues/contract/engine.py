@@ -4,14 +4,14 @@ An engine *has* its parts, so that one whose messages travel elsewhere can borro
 The verbs of jobs and records are here as well: most callers need no more than the engine.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 from msgspec import Struct
 
+from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token, new_session
 from holdfast.queues.contract.records import Records
@@ -49,8 +49,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     shared: bool
     transactional_enqueue: bool
     wakes_up: bool
-    max_wire_bytes: int
-    delay_resolution_s: float
+    max_wire_bytes: int = MAX_WIRE_BYTES
+    delay_resolution_s: float = 1e-6
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):
@@ -68,39 +68,61 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
     clock_us: int | None = None
 
 
-class Engine(ABC):
+class Connections(Protocol):
+    """How an engine reaches what it stores: connections, and the schema they find."""
+
+    def check_schema(self) -> None:
+        """Raise if the engine is unavailable, or if its schema is not the one this program knows."""
+
+    def describe(self) -> EngineInfo:
+        """What the engine is, how it is set up, and what an accepted job survives there; nothing is created."""
+        ...
+
+    def create_schema(self) -> None:
+        """Prepare the engine, or bring it up to date; safe from many processes at once."""
+
+    def close(self) -> None:
+        """Close every connection. Leases stay as they are."""
+
+
+class Engine:
     """A record engine: it moves jobs, stores the whole record of each, and holds what workers share."""
 
     capabilities: Capabilities
 
-    def __init__(self, envelopes: EnvelopeFactory, *, jobs: Jobs, records: Records, state: SharedState) -> None:
+    def __init__(
+        self,
+        envelopes: EnvelopeFactory,
+        connections: Connections,
+        *,
+        jobs: Jobs,
+        records: Records,
+        state: SharedState,
+    ) -> None:
         self.envelopes = envelopes
+        self._connections = connections
         self.jobs = jobs
         self.records = records
         self.state = state
         self.policy = jobs.policy
         self.clock = jobs.clock
 
-    # The engine as a whole.
+    # The engine as a whole: see `Connections`.
 
-    def tidy(self) -> None:  # noqa: B027 - most servers look after their own files
+    def tidy(self) -> None:
         """Do maintenance on the engine's own files, such as a checkpoint. No job is affected."""
 
-    @abstractmethod
     def check(self) -> None:
-        """Raise if the engine is unavailable, or if its schema is not the one this program knows."""
+        self._connections.check_schema()
 
-    @abstractmethod
     def describe(self) -> EngineInfo:
-        """What the engine is, how it is set up, and what an accepted job survives there; nothing is created."""
+        return self._connections.describe()
 
-    @abstractmethod
     def create_schema(self) -> None:
-        """Prepare the engine, or bring it up to date; safe from many processes at once."""
+        self._connections.create_schema()
 
-    @abstractmethod
     def close(self) -> None:
-        """Close every connection. Leases stay as they are."""
+        self._connections.close()
 
     def __enter__(self) -> Self:
         return self

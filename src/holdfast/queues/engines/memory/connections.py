@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Final
 
 from holdfast.clock import from_us
+from holdfast.queues.contract.engine import EngineInfo
 from holdfast.queues.contract.records import view_of
 from holdfast.queues.contract.state import CellName, StoredCell
 from holdfast.values import (
@@ -23,6 +25,9 @@ from holdfast.values import (
     Progress,
     QueuePause,
 )
+
+DURABILITY: Final = {"always": "nothing: a job ends with its process"}
+"""What an accepted job survives, by how the engine is set up."""
 
 
 @dataclass(slots=True)
@@ -127,6 +132,18 @@ class MemoryStore:
         self.numbers = count(1)
         self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
         self._offers = count(1)
+
+    def check_schema(self) -> None:
+        pass
+
+    def describe(self) -> EngineInfo:
+        return EngineInfo(server="the memory of this process", settings={}, survives=DURABILITY["always"])
+
+    def create_schema(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def clear(self) -> None:
         """Forget everything. The parts of an engine share this store, so it is emptied and not replaced."""

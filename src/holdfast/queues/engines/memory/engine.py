@@ -3,32 +3,19 @@
 It obeys every law for as long as the process lives, and is the readable reference of what the laws mean.
 """
 
-from typing import Final
-
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.codec import MAX_WIRE_BYTES
-from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, EngineInfo, LeasePolicy
+from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, LeasePolicy
 from holdfast.queues.engines.memory.connections import MemoryStore
 from holdfast.queues.engines.memory.jobs import MemoryJobs
 from holdfast.queues.engines.memory.records import MemoryRecords
 from holdfast.queues.engines.memory.state import MemoryState
 from holdfast.queues.envelope import EnvelopeFactory
 
-DURABILITY: Final = {"always": "nothing: a job ends with its process"}
-"""What an accepted job survives, by how the engine is set up."""
-
 
 class MemoryEngine(Engine):
     """Jobs in a `MemoryStore`."""
 
-    capabilities = Capabilities(
-        durable=False,
-        shared=False,
-        transactional_enqueue=False,
-        wakes_up=False,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    capabilities = Capabilities(durable=False, shared=False, transactional_enqueue=False, wakes_up=False)
 
     def __init__(
         self,
@@ -41,19 +28,8 @@ class MemoryEngine(Engine):
         self.store = store or MemoryStore()
         super().__init__(
             envelopes,
+            self.store,
             jobs=MemoryJobs(self.store, policy, clock),
             records=MemoryRecords(self.store, policy, clock),
             state=MemoryState(self.store, clock),
         )
-
-    def check(self) -> None:
-        pass
-
-    def describe(self) -> EngineInfo:
-        return EngineInfo(server="the memory of this process", settings={}, survives=DURABILITY["always"])
-
-    def create_schema(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

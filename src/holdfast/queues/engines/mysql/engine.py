@@ -1,8 +1,7 @@
 """The engine in MySQL (8.0 or newer) or MariaDB (10.6 or newer): tables with a prefix, shared by many machines."""
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.codec import MAX_WIRE_BYTES
-from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, EngineInfo, LeasePolicy
+from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, LeasePolicy
 from holdfast.queues.engines.mysql.address import MysqlAddress
 from holdfast.queues.engines.mysql.claims import MysqlClaims
 from holdfast.queues.engines.mysql.connections import MysqlConnections
@@ -15,14 +14,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 class MysqlEngine(Engine):
     """Jobs, records and shared state in a MySQL or MariaDB database."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=True,
-        wakes_up=False,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=False)
 
     def __init__(
         self,
@@ -38,19 +30,8 @@ class MysqlEngine(Engine):
         self.connections = MysqlConnections(address, prefix=prefix)
         super().__init__(
             envelopes,
+            self.connections,
             jobs=MysqlJobs(self.connections, MysqlClaims(self.connections, policy), policy, clock),
             records=MysqlRecords(self.connections, policy),
             state=MysqlState(self.connections),
         )
-
-    def check(self) -> None:
-        self.connections.check_schema()
-
-    def describe(self) -> EngineInfo:
-        return self.connections.describe()
-
-    def create_schema(self) -> None:
-        self.connections.create_schema()
-
-    def close(self) -> None:
-        self.connections.close()

@@ -226,7 +226,7 @@ class RedisConnections:
         """A client of this process, of a server that may keep jobs."""
         client = self._own_client()
         if not self._is_open:
-            self.prepare()
+            self.create_schema()
         return client
 
     def _own_client(self) -> Any:
@@ -234,8 +234,11 @@ class RedisConnections:
             self._start()
         return self._client
 
-    def prepare(self) -> None:
-        """Look whether the server keeps what it is given, and whether its layout is the one this program knows."""
+    def check_schema(self) -> None:
+        self.create_schema()
+
+    def create_schema(self) -> None:
+        """Check that the server may store jobs, and that its layout is the one this program knows."""
         try:
             # Of a cluster, the node to look at is the one that has our keys.
             self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)

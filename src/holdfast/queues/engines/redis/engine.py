@@ -1,8 +1,7 @@
 """Redis and Valkey: one server, shared by any number of machines, that stores jobs in memory and in its own file."""
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.codec import MAX_WIRE_BYTES
-from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, EngineInfo, LeasePolicy
+from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, LeasePolicy
 from holdfast.queues.engines.redis.connections import RedisConnections
 from holdfast.queues.engines.redis.jobs import RedisJobs
 from holdfast.queues.engines.redis.records import RedisRecords
@@ -13,14 +12,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 class RedisEngine(Engine):
     """Jobs, records and shared state on a Redis or Valkey server."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=False,
-        wakes_up=True,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=False, wakes_up=True)
 
     def __init__(
         self,
@@ -34,19 +26,8 @@ class RedisEngine(Engine):
         self.connections = RedisConnections(url, clock=clock, prefix=prefix)
         super().__init__(
             envelopes,
+            self.connections,
             jobs=RedisJobs(self.connections, policy, clock),
             records=RedisRecords(self.connections, policy),
             state=RedisState(self.connections),
         )
-
-    def check(self) -> None:
-        self.connections.prepare()
-
-    def describe(self) -> EngineInfo:
-        return self.connections.describe()
-
-    def create_schema(self) -> None:
-        self.connections.prepare()
-
-    def close(self) -> None:
-        self.connections.close()

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.codec import MAX_WIRE_BYTES
-from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, EngineInfo, LeasePolicy
+from holdfast.queues.contract import DEFAULT_POLICY, Capabilities, Engine, LeasePolicy
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.jobs import SqliteJobs
 from holdfast.queues.engines.sqlite.records import SqliteRecords
@@ -15,14 +14,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 class SqliteEngine(Engine):
     """Jobs, records and shared state in an SQLite file."""
 
-    capabilities = Capabilities(
-        durable=True,
-        shared=True,
-        transactional_enqueue=True,
-        wakes_up=True,
-        max_wire_bytes=MAX_WIRE_BYTES,
-        delay_resolution_s=1e-6,
-    )
+    capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True)
 
     def __init__(
         self,
@@ -37,6 +29,7 @@ class SqliteEngine(Engine):
         self.file = SqliteFile(Path(path), clock=clock, prefix=prefix, only_looks=only_looks)
         super().__init__(
             envelopes,
+            self.file,
             jobs=SqliteJobs(self.file, policy, clock),
             records=SqliteRecords(self.file, policy, clock),
             state=SqliteState(self.file, clock),
@@ -44,15 +37,3 @@ class SqliteEngine(Engine):
 
     def tidy(self) -> None:
         self.file.checkpoint()
-
-    def check(self) -> None:
-        self.file.check_schema()
-
-    def describe(self) -> EngineInfo:
-        return self.file.describe()
-
-    def create_schema(self) -> None:
-        self.file.create_schema()
-
-    def close(self) -> None:
-        self.file.close()
