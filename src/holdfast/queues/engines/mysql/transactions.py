@@ -8,18 +8,11 @@ from typing import Any, Final, Protocol, cast
 
 from pymysql.constants import ER, SERVER_STATUS
 
-from holdfast.errors import LeaseLost, TransactionRefused
-from holdfast.queues.contract import EngineTransaction
+from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session
 from holdfast.queues.engines.tables.rows import PROCESSING, Row
-from holdfast.queues.engines.tables.transactions import (
-    driver_connection,
-    ended_by_handler,
-    lease_of_run,
-    not_begun,
-    refused,
-)
-from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
+from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
+from holdfast.values import Ack, Settlement
 
 _WANTED: Final = "a PyMySQL, mysqlclient or mysql.connector connection"
 _HAS_TABLE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
@@ -117,7 +110,7 @@ class CallersSession:
         _seen[self._connection] = connections.prefix
 
 
-class MysqlTransaction(EngineTransaction):
+class MysqlTransaction(HandlersTransaction):
     """The transaction of a handler, on a connection that is the handler's alone until it ends."""
 
     def __init__(
@@ -129,47 +122,34 @@ class MysqlTransaction(EngineTransaction):
         delivery: int,
     ) -> None:
         self._connections = connections
+        self._held = held
         self._settle = settle
-        self._session = session = connections.lend()
-        self.connection: Any = session.wire
-        self._is_open = True
-        try:
-            with connections.translating():
-                session.run("START TRANSACTION")
-                row = session.row(held, (job_id, delivery))
-                connections.hand_over(session)
-        except BaseException:
-            self.roll_back()
-            raise
-        if row is None:
-            self.roll_back()
-            raise LeaseLost(job_id)
-        seq, token, queue = row
-        self._lease = lease_of_run(job_id, queue.decode(), seq, token.hex(), delivery)
+        self._session = connections.lend()
+        self.connection: Any = self._session.wire
+        self._is_lent = True
+        super().__init__(job_id, delivery)
 
-    def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
-    ) -> None:
-        session, lease = self._session, self._lease
-        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
-        is_held = False
-        self._connections.hurry(session)
-        try:
-            # A definition of a table commits, too.
-            if not _is_in_transaction(self.connection):
-                raise ended_by_handler(lease.id)
-            with self._connections.translating():
-                [is_held] = self._settle(session, [ack], session.now())
-                if is_held:
-                    session.run("COMMIT")
-        finally:
-            self.roll_back()
-        if not is_held:
-            raise LeaseLost(lease.id)
+    def _claim(self, job_id: str, delivery: int) -> Row | None:
+        with self._connections.translating():
+            self._session.run("START TRANSACTION")
+            row = self._session.row(self._held, (job_id, delivery))
+            self._connections.hand_over(self._session)
+        return row
+
+    def _is_open(self) -> bool:
+        return _is_in_transaction(self.connection)  # a statement that defines a table commits as well
+
+    def _commit(self, ack: Ack) -> bool:
+        self._connections.hurry(self._session)
+        with self._connections.translating():
+            [is_held] = self._settle(self._session, [ack], self._session.now())
+            if is_held:
+                self._session.run("COMMIT")
+        return is_held
 
     def roll_back(self) -> None:
-        if self._is_open:
-            self._is_open = False
+        if self._is_lent:
+            self._is_lent = False
             self._connections.take_back(self._session)
 
 

@@ -10,19 +10,12 @@ from typing import Any, Final
 import psycopg
 from psycopg.rows import tuple_row
 
-from holdfast.errors import LeaseLost, TransactionRefused
-from holdfast.queues.contract import EngineTransaction
+from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Found, Statements
 from holdfast.queues.engines.tables.rows import PROCESSING, Row
-from holdfast.queues.engines.tables.transactions import (
-    driver_connection,
-    ended_by_handler,
-    lease_of_run,
-    not_begun,
-    refused,
-)
-from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
+from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
+from holdfast.values import Ack, Settlement
 
 _IDLE: Final = 0
 _WANTED: Final = "a psycopg (or psycopg2) connection"
@@ -84,7 +77,7 @@ class CallersConnection:
         _seen[self._connection] = connections.namespace
 
 
-class PostgresTransaction(EngineTransaction):
+class PostgresTransaction(HandlersTransaction):
     """The transaction of a handler, on a connection that is the handler's alone until it ends."""
 
     def __init__(
@@ -99,41 +92,28 @@ class PostgresTransaction(EngineTransaction):
         self._open = ExitStack()
         self.connection: Connection = connections.lend()
         self._open.callback(connections.take_back, self.connection)
-        try:
-            with connections.translating(self.connection):
-                # The driver refuses a commit or rollback of the handler's inside of this.
-                self._open.enter_context(self.connection.transaction())
-                query = {"id": job_id, "delivery": delivery}
-                row = self.connection.execute(connections.sql(HELD_BY_RUN), query).fetchone()
-        except BaseException:
-            self.roll_back()
-            raise
-        if row is None:
-            self.roll_back()
-            raise LeaseLost(job_id)
-        seq, token, queue = row
-        self._lease = lease_of_run(job_id, queue, seq, bytes(token).hex(), delivery)
+        super().__init__(job_id, delivery)
         # How long the handler's own statements take is its own affair.
         self.connection.patience_s = None
 
-    def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
-    ) -> None:
-        connection, lease = self.connection, self._lease
-        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
-        is_held = False
-        try:
-            if connection.info.transaction_status == _IDLE:
-                raise ended_by_handler(lease.id)
-            with self._connections.translating(connection):
-                connection.row_factory = tuple_row
-                [is_held] = self._settle(connection, [ack])
-                if is_held:
-                    self._open.close()
-        finally:
-            self.roll_back()
-        if not is_held:
-            raise LeaseLost(lease.id)
+    def _claim(self, job_id: str, delivery: int) -> Row | None:
+        connection = self.connection
+        with self._connections.translating(connection):
+            # The driver refuses a commit or rollback of the handler's inside of this.
+            self._open.enter_context(connection.transaction())
+            query = {"id": job_id, "delivery": delivery}
+            return connection.execute(self._connections.sql(HELD_BY_RUN), query).fetchone()
+
+    def _is_open(self) -> bool:
+        return self.connection.info.transaction_status != _IDLE
+
+    def _commit(self, ack: Ack) -> bool:
+        with self._connections.translating(self.connection):
+            self.connection.row_factory = tuple_row
+            [is_held] = self._settle(self.connection, [ack])
+            if is_held:
+                self._open.close()
+        return is_held
 
     def roll_back(self) -> None:
         self.connection.patience_s = self._connections.answer_timeout_s

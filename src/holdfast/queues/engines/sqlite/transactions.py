@@ -6,18 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.clock import Clock
-from holdfast.errors import LeaseLost, TransactionRefused
-from holdfast.queues.contract import EngineTransaction
+from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.tables.rows import PROCESSING
-from holdfast.queues.engines.tables.transactions import (
-    driver_connection,
-    ended_by_handler,
-    lease_of_run,
-    not_begun,
-    refused,
-)
-from holdfast.values import Ack, AttemptRecord, JobEnvelope, Settlement, Write
+from holdfast.queues.engines.tables.rows import PROCESSING, Row
+from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
+from holdfast.values import Ack, Settlement
 
 BEGIN_A_WRITE: Final = "DELETE FROM holdfast_jobs WHERE 0"
 
@@ -89,42 +82,31 @@ class Settles(Protocol):
     def __call__(self, connection: Statements, settlements: Sequence[Settlement], now: int, /) -> list[bool]: ...
 
 
-class SqliteTransaction(EngineTransaction):
+class SqliteTransaction(HandlersTransaction):
     """The transaction of a handler. From its beginning to its end nobody else can write to the file."""
 
     def __init__(self, file: SqliteFile, clock: Clock, held: str, settle: Settles, job_id: str, delivery: int) -> None:
         file.connection()  # the tables are there from now on
         self._file = file
         self._clock = clock
+        self._held = held
         self._settle = settle
         self.connection: sqlite3.Connection = file.begin()
-        try:
-            row = self.connection.execute(held, (job_id, delivery, clock.now_us())).fetchone()
-        except BaseException:
-            self.roll_back()
-            raise
-        if row is None:
-            self.roll_back()
-            raise LeaseLost(job_id)
-        seq, token, queue = row
-        self._lease = lease_of_run(job_id, queue, seq, token.hex(), delivery)
+        super().__init__(job_id, delivery)
 
-    def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
-    ) -> None:
-        connection, lease = self.connection, self._lease
-        ack = Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues))
-        try:
-            if not connection.in_transaction:
-                raise ended_by_handler(lease.id)
-            connection.row_factory = None
-            [is_held] = self._settle(connection, [ack], self._clock.now_us())
-            if is_held:
-                self._file.commit(connection)
-        finally:
-            self.roll_back()
-        if not is_held:
-            raise LeaseLost(lease.id)
+    def _claim(self, job_id: str, delivery: int) -> Row | None:
+        row: Row | None = self.connection.execute(self._held, (job_id, delivery, self._clock.now_us())).fetchone()
+        return row
+
+    def _is_open(self) -> bool:
+        return self.connection.in_transaction
+
+    def _commit(self, ack: Ack) -> bool:
+        self.connection.row_factory = None
+        [is_held] = self._settle(self.connection, [ack], self._clock.now_us())
+        if is_held:
+            self._file.commit(self.connection)
+        return is_held
 
     def roll_back(self) -> None:
         self.connection.close()  # what was not committed is gone

@@ -4,11 +4,15 @@ A caller's connection is the driver's, found below what SQLAlchemy and Django ha
 here: whoever passes such an object has imported what it is made of.
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from holdfast.clock import from_us
-from holdfast.errors import TransactionRefused
-from holdfast.values import JobLease
+from holdfast.errors import LeaseLost, TransactionRefused
+from holdfast.queues.contract import EngineTransaction
+from holdfast.queues.engines.tables.rows import Row, text
+from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobLease, Write
 
 _ASYNC = "asyncio connections cannot carry a job: pass the driver's synchronous connection, or enqueue after the commit"
 
@@ -52,26 +56,62 @@ def not_begun(how: str) -> TransactionRefused:
     return TransactionRefused(f"tx is in no transaction, so the job could be kept without the rest of it: {how}")
 
 
-def lease_of_run(job_id: str, queue: str, token: int | str, owner_token: str, delivery: int) -> JobLease:
-    """As much of a run's lease as settling needs; when it ends, the engine knows."""
+class HandlersTransaction(EngineTransaction):
+    """The transaction of a handler. An engine opens it and implements its three steps."""
+
+    def __init__(self, job_id: str, delivery: int) -> None:
+        try:
+            claim = self._claim(job_id, delivery)
+        except BaseException:
+            self.roll_back()
+            raise
+        if claim is None:
+            self.roll_back()
+            raise LeaseLost(job_id)
+        self._lease = _lease_of_run(job_id, delivery, claim)
+
+    def complete(
+        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+    ) -> None:
+        lease = self._lease
+        try:
+            if not self._is_open():
+                raise TransactionRefused(
+                    f"the handler of job '{lease.id}' has ended its transaction by itself: leave commit and rollback "
+                    "to Holdfast, which ends it with the job"
+                )
+            is_held = self._commit(Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues)))
+        finally:
+            self.roll_back()
+        if not is_held:
+            raise LeaseLost(lease.id)
+
+    @abstractmethod
+    def _claim(self, job_id: str, delivery: int) -> Row | None:
+        """The claim of this delivery (number, token, queue); None if it no longer holds the job."""
+
+    @abstractmethod
+    def _is_open(self) -> bool:
+        """Whether the handler left the transaction open."""
+
+    @abstractmethod
+    def _commit(self, ack: Ack) -> bool:
+        """Settle, then commit. Returns whether the lease still held; if not, nothing is committed."""
+
+
+def _lease_of_run(job_id: str, delivery: int, claim: Row) -> JobLease:
+    """As much of a run's lease as settling needs; the engine knows when it expires."""
+    seq, token, queue = claim
     return JobLease(
         id=job_id,
-        queue=queue,
+        queue=text(queue),
         wire=b"",
-        token=token,
-        owner_token=owner_token,
+        token=seq,
+        owner_token=bytes(token).hex(),
         ttl_s=0.0,
         claimed_at=from_us(0),
         fence_at=0.0,
         delivery=delivery,
-    )
-
-
-def ended_by_handler(job_id: str) -> TransactionRefused:
-    """What to say of a handler that has committed or rolled back what was not its to end."""
-    return TransactionRefused(
-        f"the handler of job '{job_id}' has ended its transaction by itself: leave commit and rollback to Holdfast, "
-        "which ends it with the job"
     )
 
 
