@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.backends import DEFAULT
+from holdfast.deployment import DEFAULT
 from holdfast.errors import HoldfastError
 from holdfast.loading import load_app
 from holdfast.logs import log_to_stderr
@@ -43,8 +43,8 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def application(self) -> Holdfast:
         """The application as this process is to see it."""
         hf = load_app(self.app) if self.app else Holdfast()
-        if self.url and self.url not in hf.backends.urls:
-            hf.relocate(self.url)
+        if self.url and self.url not in hf.deployment.urls:
+            hf.move_to(hf.deployment.with_default(self.url))
         hf.commands.allowed |= frozenset(self.allow)
         hf.prepare()
         return hf
@@ -89,7 +89,7 @@ def main() -> int:
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
         # A child opens the engine only for a handler that asks for a transaction.
         transactions=lambda job_id, delivery: hf.backend(setup.backend).transaction(job_id, delivery),
-        middleware=hf.middleware,
+        middleware=hf.extensions.middleware,
     )
     return 0
 

@@ -110,7 +110,7 @@ def terminal(
 ) -> Iterator[Terminal]:
     """The command line, which finds the same store by its variables."""
     terminal = Terminal(tmp_path, monkeypatch, capsys)
-    monkeypatch.setenv("HOLDFAST_URL", opened.hf.url)
+    monkeypatch.setenv("HOLDFAST_URL", opened.hf.deployment.url())
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", KEY)
     yield terminal
     terminal.close()

@@ -65,7 +65,9 @@ class Yard:
 
     def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
         """Claim so many jobs like a worker that dies right afterwards."""
-        with Holdfast(self.hf.url, settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY) as hf:
+        with Holdfast(
+            self.hf.deployment.url(), settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY
+        ) as hf:
             assert len(hf.backend().claim(queue, number, owner_token=new_owner_token(new_session()))) == number
 
     def producer(self, job: str, number: int) -> Program:

@@ -55,11 +55,11 @@ def test_what_is_in_two_backends_is_refused_with_what_to_do(shop: Terminal) -> N
     for words in (["worker", "start", "--queue", "nightly,default"], ["queue", "pause", "nightly", "default"]):
         answer = shop(*words)
         assert answer.code == 2
-        assert "take those of each by themselves" in answer.err
+        assert "handle the queues of each backend separately" in answer.err
     both = '[{"job": "resize", "queue": "nightly"}, {"job": "resize"}]'
     answer = shop("enqueue", both)
     assert answer.code == 2
-    assert "take those of each by themselves" in answer.err
+    assert "handle the queues of each backend separately" in answer.err
     assert shop("list", "-q").out == ""
 
 
@@ -84,7 +84,7 @@ def test_the_doctor_minds_no_backend_that_a_variable_names(shop: Terminal, monke
 
 def test_health_says_whom_it_has_not_asked(shop: Terminal) -> None:
     answer = shop("health", "--live")
-    assert answer.err == "reports was not asked:  holdfast health --url reports\n"
+    assert answer.err == "backend reports was not checked:  holdfast health --url reports\n"
 
 
 def test_the_check_of_the_settings_looks_at_each(shop: Terminal) -> None:

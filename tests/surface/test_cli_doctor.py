@@ -347,7 +347,7 @@ def test_another_key_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatc
 def test_another_installation_than_that_of_the_jobs_is_found(worked: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_INSTALLATION", "staging")
     assert "or for an installation other than 'staging'" in planted(worked, "keys")[1]
-    answer = worked("list")
+    answer = worked("enqueue", '{"job": "add"}')
     assert answer.code != 0
     assert "or for an installation other than 'staging'" in " ".join(answer.err.split())
 
@@ -357,7 +357,6 @@ def test_two_keys_for_one_file_are_found(worked: Terminal, monkeypatch: pytest.M
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", f"{SigningKey.generate_text()},{old}")
     assert found_in(worked, "keys") == []
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", SigningKey.generate_text())
-    worked("dlq", "list")
     worked.database.unlink()
     assert "reject each other's jobs" in planted(worked, "keys")[1]
 

@@ -24,7 +24,7 @@ def ids(terminal: Terminal) -> list[str]:
 def test_a_json_object_is_one_job(terminal: Terminal) -> None:
     answer = terminal("enqueue", '{"id": "job1", "job": "send_mail", "payload": {"to": "ada"}, "priority": 8}')
     assert (answer.code, answer.out) == (0, "✓ job1 queued on default\n")
-    assert answer.err == f"  kept in {terminal.database}\n"
+    assert answer.err == f"  stored in {terminal.database}\n"
     [job] = terminal.jobs()
     assert (job["job"], job["payload"], job["priority"], job["state"]) == ("send_mail", {"to": "ada"}, 8, "pending")
 
@@ -59,7 +59,7 @@ def test_lines_on_stdin_are_many_jobs(terminal: Terminal) -> None:
     lines = "".join(f'{{"id": "job{number}", "job": "x", "payload": {number}}}\n' for number in range(1500))
     answer = terminal("enqueue", "-", stdin=lines)
     assert (answer.code, answer.out) == (0, "✓ 1,500 jobs queued\n")
-    assert answer.err == f"  kept in {terminal.database}\n"
+    assert answer.err == f"  stored in {terminal.database}\n"
     assert len(terminal.jobs()) == 1500
 
 

@@ -279,7 +279,7 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
             "  tags         a",
         ],
     )
-    assert answer.err.startswith(f"  nothing was kept in {terminal.database}: --dry-run\n  due 2199-01-01")
+    assert answer.err.startswith(f"  nothing was stored in {terminal.database}: --dry-run\n  due 2199-01-01")
     document = planned(terminal, "--job", "mail", "--id", "a", "to=ada", "--delay", "5")
     decoded = msgspec.convert(document, documents.PlannedDocument, strict=False)
     assert (decoded.id, decoded.dry_run, decoded.created, decoded.delay) == ("a", True, False, 5.0)
@@ -313,7 +313,7 @@ def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list
 def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
     with Holdfast(directory=terminal.project) as hf:
         engine = hf.backend()
-        assert terminal("enqueue", "--job", "send_mail").err == f"  kept in {terminal.database}\n"
+        assert terminal("enqueue", "--job", "send_mail").err == f"  stored in {terminal.database}\n"
         lose(WorkerRegistry(engine.state), "w0", queues=("slow",), handlers=("old",))
         WorkerRegistry(engine.state).beat(report("w1", queues=("mail:3", "default"), handlers=("send_mail", "command")))
         engine.pause("paused", "deploy")

@@ -37,7 +37,7 @@ def test_the_result_is_all_of_stdout(terminal: Terminal, engine: Engine) -> None
     assert (answer.code, answer.out) == (0, '{"sum": 42}\n')
     assert answer.err.splitlines() == [
         "✓ job1 queued on default",
-        f"  kept in {terminal.database}",
+        f"  stored in {terminal.database}",
         "✓ job1 completed in 0 ms",
     ]
 
@@ -165,7 +165,7 @@ def test_the_bar_follows_the_job_and_leaves_no_trace(terminal: Terminal, engine:
     assert screen.ended() == 0
     assert screen.rows == [
         "✓ job1 queued on default",
-        f"  kept in {terminal.database}",
+        f"  stored in {terminal.database}",
         "42",
         "✓ job1 completed in 0 ms",
         "",

@@ -12,7 +12,9 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import wants_color
+from holdfast.cli.options import Site
 from holdfast.cli.top import Board
+from holdfast.deployment import Deployment
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import DeadReason, Outcome, RunningJob
 
@@ -301,8 +303,9 @@ def test_without_a_terminal_it_says_what_there_is(terminal: Terminal) -> None:
 
 
 def test_what_a_key_does_is_told_in_a_sentence(shop: Terminal) -> None:
-    with Holdfast(directory=shop.project) as hf:
-        board = Board(hf)
+    deployment = Deployment.configured(directory=shop.project)
+    with deployment.open().engine as engine:
+        board = Board(Site(engine, deployment.location(), deployment))
         assert board.pause_or_resume("mail") == "mail is paused; what is running goes on"
         assert board.pause_or_resume("mail") == "mail is worked again"
         assert board.cancel("job1") == "job1 is cancelled"

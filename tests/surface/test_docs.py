@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Backoff, BackoffPolicy, Holdfast
+from holdfast import Backoff, BackoffPolicy
 from holdfast.cli import cli, failing
 from holdfast.cli.page import PROGRAM, examples_of, leaves, with_commands
 from holdfast.clock import ManualClock
@@ -24,6 +24,7 @@ from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Settings
 from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
+from holdfast.extensions import backoff_of
 from holdfast.queues.contract import effect_of
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.tables.rows import CODES, FORGOTTEN, WAITING
@@ -182,7 +183,7 @@ def test_files_and_laws_that_pages_name_exist() -> None:
 def test_the_delays_that_pages_name_are_the_defaults() -> None:
     for page in (README, DOCS / "howto" / "retries.md"):
         assert "2, 4 and 8 seconds (give or take 15 %)" in " ".join(page.read_text(encoding="utf-8").split())
-    backoff = Holdfast("memory://", settings=Settings()).backoff
+    backoff = backoff_of(Settings())
     assert backoff == Backoff()
     assert backoff.jitter == 0.15
     policy = BackoffPolicy(backoff, random=lambda: 0.5)

@@ -112,7 +112,7 @@ CASES = {
     "help": Case("help states", "holdfast.help/1", "is due and waits for a worker", is_table=True),
     "version": Case("version", "holdfast.version/1", "holdfast "),
     "enqueue": Case(
-        """enqueue '{"id": "new1", "job": "add"}'""", "holdfast.job.enqueue/1", "✓ new1 queued on default", "kept in "
+        """enqueue '{"id": "new1", "job": "add"}'""", "holdfast.job.enqueue/1", "✓ new1 queued on default", "stored in "
     ),
 }
 # What does not concern every way of trying a command, but has a document of its own.
@@ -630,7 +630,7 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("worker show zz", "see  holdfast worker list"),
         ("logs dead1 --attempt 7", "name another"),
         ("logs job1 --attempt 7", "wait for it with  --follow"),
-        ("list --url sqlite:///typo.db", "make it with  holdfast migrate"),
+        ("list --url sqlite:///typo.db", "create it with  holdfast migrate"),
         ("list --url redis://127.0.0.1:1/0", "look for what is wrong:  holdfast doctor"),
         ("list --after nonsense", "pass what the page before printed"),
         ("list --json --csv", "choose one"),

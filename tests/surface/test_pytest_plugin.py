@@ -52,7 +52,7 @@ def test_async(holdfast):
     assert shop.sent.pop() == "eve"
 
 def test_restored():
-    assert shop.hf.url == "sqlite:///real.db"
+    assert shop.hf.deployment.url() == "sqlite:///real.db"
 """
 SETTING = "[pytest]\nholdfast_app = shop:hf\npythonpath = .\n"
 

@@ -35,6 +35,7 @@ from holdfast.errors import (
     ResultGone,
 )
 from holdfast.execution.retry import RetryPolicy
+from holdfast.extensions import backoff_of
 from holdfast.handlers import Cancel
 from holdfast.queues.keyfiles import KEY_FACTS
 from holdfast.queues.signing import SigningKey
@@ -584,12 +585,12 @@ def test_the_settings_are_the_defaults_of_jobs(tmp_path: Path) -> None:
         assert policy.retain_dead_s is None
 
 
-def test_the_base_of_the_backoff_is_its_multiplier_too(tmp_path: Path) -> None:
+def test_the_base_of_the_backoff_is_also_its_multiplier() -> None:
     settings = Settings(backoff="linear", backoff_base=3.0, backoff_max=50.0, backoff_jitter=0.0)
-    assert Holdfast("memory://", settings=settings, directory=tmp_path).backoff == Backoff(
+    assert backoff_of(settings) == Backoff(
         strategy=BackoffStrategy.LINEAR, base=3.0, multiplier=3.0, max=50.0, jitter=0.0
     )
-    assert Holdfast("memory://", settings=Settings(backoff_base=0.5), directory=tmp_path).backoff.multiplier == 1.0
+    assert backoff_of(Settings(backoff_base=0.5)).multiplier == 1.0
 
 
 def test_a_policy_of_ones_own_decides_about_retries(tmp_path: Path, clock: ManualClock) -> None:
@@ -625,23 +626,23 @@ def test_the_project_of_a_directory_says_where_the_jobs_are(tmp_path: Path, monk
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     (tmp_path / "holdfast.toml").write_text("max-retries = 9\n")
     with Holdfast(directory=tmp_path) as hf:
-        assert hf.location == str(tmp_path / ".holdfast" / "jobs.db")
+        assert hf.deployment.location() == str(tmp_path / ".holdfast" / "jobs.db")
         assert hf.settings.max_retries == 9
     (tmp_path / "holdfast.toml").write_text('url = "memory://"\n')
-    assert Holdfast(directory=tmp_path).url == "memory://"
-    assert Holdfast("sync://", directory=tmp_path).url == "sync://"
+    assert Holdfast(directory=tmp_path).deployment.url() == "memory://"
+    assert Holdfast("sync://", directory=tmp_path).deployment.url() == "sync://"
 
 
 def test_the_location_is_the_path_of_the_file(tmp_path: Path) -> None:
     project = tmp_path / "c#"
     project.mkdir()
     (project / "holdfast.toml").touch()
-    assert Holdfast(directory=project).location == str(project / ".holdfast" / "jobs.db")
+    assert Holdfast(directory=project).deployment.location() == str(project / ".holdfast" / "jobs.db")
 
 
 def test_a_password_is_not_part_of_the_location(tmp_path: Path) -> None:
     hf = Holdfast("postgres://ada:hunter2@host/db", settings=Settings(), directory=tmp_path)
-    assert hf.location == "postgres://ada:…@host/db"
+    assert hf.deployment.location() == "postgres://ada:…@host/db"
 
 
 def test_closing_lets_go_and_the_next_use_opens_again(tmp_path: Path) -> None:

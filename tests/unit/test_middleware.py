@@ -421,7 +421,7 @@ def test_the_configuration_names_middleware_which_comes_first(project: Path, nam
     with Holdfast("memory://", directory=project, middleware=[given]) as hf:
         job_id = hf.define("work").dispatch()
         assert hf.handle(job_id).view().name == "CONFIGURED"
-        assert [type(one).__name__ for one in hf.middleware] == ["Shouting", "Tenancy"]
+        assert [type(one).__name__ for one in hf.extensions.middleware] == ["Shouting", "Tenancy"]
 
 
 @pytest.mark.parametrize(

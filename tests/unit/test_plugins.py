@@ -158,13 +158,13 @@ def test_a_collector_that_the_settings_name_counts(project: Path, named: str) ->
         (Settings(handlers=("theirs:nothing",)), "the handler 'theirs:nothing' is neither a function nor a Handler"),
         (Settings(handlers=("shoot",)), "there is no handler 'shoot': did you mean 'shout'?"),
         (Settings(handlers=("nowhere:x",)), "the handler 'nowhere:x' cannot be loaded: ModuleNotFoundError"),
-        (Settings(retry_policy="theirs:nothing"), "is no retry policy: it needs a method  delay"),
+        (Settings(retry_policy="theirs:nothing"), "is not a retry policy; it needs a method  delay"),
         (Settings(retry_policy="theirs:Needy"), "cannot be made without arguments"),
         (
             Settings(metrics="theirs:Failing"),
             "'theirs:Failing' cannot be made: OSError: the disk",
         ),
-        (Settings(metrics="theirs:Patient"), "is no metrics collector: it needs a method  count"),
+        (Settings(metrics="theirs:Patient"), "is not a metrics collector; it needs a method  count"),
         (Settings(metrics="statsd"), "write MODULE:NAME, or one of those installed: counting, memory, prometheus"),
     ],
 )
@@ -184,7 +184,9 @@ def test_given_in_code_they_come_before_the_settings(project: Path) -> None:
 
     mine = Once()
     settings = Settings(retry_policy="patient")
-    assert Holdfast("memory://", directory=project, settings=settings, retry_policy=mine).retry_policy is mine
+    assert (
+        Holdfast("memory://", directory=project, settings=settings, retry_policy=mine).extensions.retry_policy is mine
+    )
 
 
 def test_a_url_of_others_opens_their_engine(project: Path) -> None:
@@ -194,7 +196,7 @@ def test_a_url_of_others_opens_their_engine(project: Path) -> None:
     for url, scheme in ((None, "carrier"), ("parcel://depot?a=b", "parcel")):
         with Holdfast(url, directory=project, signing_key="ab" * 32) as hf:
             assert hf.define("work").dispatch()
-            assert kind_of(hf.url).scheme == scheme
+            assert kind_of(hf.deployment.url()).scheme == scheme
     assert sys.modules["theirs"].opened == [("carrier://depot", "shop_"), ("parcel://depot?a=b", "shop_")]
 
 

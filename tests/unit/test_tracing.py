@@ -266,4 +266,4 @@ def test_with_only_the_api_the_callers_context_is_passed_on(tmp_path: Path) -> N
 
 def test_the_configuration_switches_it_on_by_name(tmp_path: Path) -> None:
     with Holdfast("memory://", settings=Settings(middleware=("otel",)), directory=tmp_path) as hf:
-        assert [type(one) for one in hf.middleware] == [OpenTelemetry]
+        assert [type(one) for one in hf.extensions.middleware] == [OpenTelemetry]

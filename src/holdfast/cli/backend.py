@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.options import json_option, onlooker, url_option
+from holdfast.cli.options import deployment_at, json_option, url_option
 from holdfast.errors import BackendError
 
 
@@ -25,20 +25,20 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
       holdfast backend info
       holdfast backend info redis://127.0.0.1:6379/0
     """
-    from holdfast.app import Holdfast
     from holdfast.cli.backend_info import print_document, print_lines
     from holdfast.queues.addresses import kind_of
+    from holdfast.queues.opening import Mode
 
     if place is not None and url is not None and place != url:
         raise click.UsageError("name the URL once: as an argument, or with --url")
-    hf = Holdfast.at(place or url)
-    engine, _ = onlooker(hf).open(hf.url)
+    deployment = deployment_at(place or url)
+    engine, _ = deployment.open(mode=Mode.READ)
     with engine:
         try:
             said, problem = engine.describe(), None
         except BackendError as why:
             said, problem = None, why
     show = print_document if as_json else print_lines
-    show(hf.location, kind_of(hf.url).scheme, said, engine.capabilities)
+    show(deployment.location(), kind_of(deployment.url()).scheme, said, engine.capabilities)
     if problem is not None:
         raise problem

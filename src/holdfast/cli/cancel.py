@@ -49,9 +49,9 @@ def cancel(
       holdfast cancel job1 job2 --reason "ordered twice" --wait 1m
       holdfast cancel --where 'queue:mail tag:import age:>1h' --dry-run
     """
-    with existing(url, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        engine = site.engine
         jobs = chosen(engine, job_ids, searches, within=UNFINISHED)
         if dry_run:
             # What is cancelled already is no mistake, here as there.

@@ -46,9 +46,9 @@ def delete(
       holdfast delete job1
       holdfast delete --where 'state:completed finished:<7d' --yes
     """
-    with existing(url, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        engine = site.engine
         jobs = chosen(engine, job_ids, searches, within=[state for state in JobState if state.is_final])
         if dry_run:
             return first_code(print_rehearsal(engine, jobs, "delete", only_in(FINAL_STATES), as_json=as_json))

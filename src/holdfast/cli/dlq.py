@@ -69,9 +69,9 @@ def list_dead(url: str | None, **said: Any) -> int:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
-    with existing(url, job=job_id) as hf:
-        say_where(hf.location)
-        print_job(hf.backend(), job_id, as_json=as_json, only_dead=True)
+    with existing(url, job=job_id) as site:
+        say_where(site.location)
+        print_job(site.engine, job_id, as_json=as_json, only_dead=True)
 
 
 @dlq.command()
@@ -100,10 +100,10 @@ def retry(
       holdfast dlq retry --all --queue mail
       holdfast dlq retry --where 'error:Timeout' --dry-run
     """
-    with existing(url, queue, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        jobs = _chosen(hf.backend(), job_ids, searches, everything=everything, queue=queue)
-        return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
+    with existing(url, queue, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        jobs = _chosen(site.engine, job_ids, searches, everything=everything, queue=queue)
+        return replay(site.engine, jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
 
 
 @dlq.command()
@@ -125,9 +125,9 @@ def discard(
 
     The ids may come from stdin, one on each line, if ID is -.
     """
-    with existing(url, queue, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, queue, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        engine = site.engine
         jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)
         if dry_run:
             return first_code(print_rehearsal(engine, jobs, "discard", only_in((JobState.DEAD,)), as_json=as_json))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 from msgspec import structs
@@ -13,7 +13,7 @@ from msgspec import structs
 from holdfast.cli.diagnosis import Finding, Level, error, fine, note
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
-from holdfast.cli.options import Span, json_option, onlooker, settings_at, url_option
+from holdfast.cli.options import Span, json_option, settings_at, url_option
 from holdfast.cli.output import glyph, plain, print_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
@@ -22,7 +22,7 @@ from holdfast.state.workers import WorkerRegistry
 from holdfast.values import WorkerState
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine
 
 MARKS: Final = {
@@ -68,11 +68,13 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
     location, findings = "", list[Finding]()
     try:
         hf = Setup(app=app, url=url).application()
-        if url in hf.backends.urls:
-            hf.relocate(url)
-        check_url(hf.url)
-        location = hf.location
-        findings += _examined(hf, app=app, url=url, grace_s=grace, kill_after_s=kill_after)
+        deployment = hf.deployment
+        if url is not None and url in deployment.urls:
+            deployment = deployment.with_default(deployment.url(url))
+        check_url(deployment.url())
+        location = deployment.location()
+        subject = Subject(deployment, app, hf.registry.resolve_for)
+        findings += _examined(subject, url=url, grace_s=grace, kill_after_s=kill_after)
     except HoldfastError as problem:
         findings += _refused(problem, url, findings)
     is_ok = all(finding.level is not Level.ERROR for finding in findings)
@@ -95,9 +97,15 @@ def _refused(problem: HoldfastError, url: str | None, before: Sequence[Finding])
     return [*told, note("the rest", "was not looked at: set that right, and ask again")]
 
 
-def _examined(
-    hf: Holdfast, *, app: str | None, url: str | None, grace_s: float, kill_after_s: float
-) -> Iterator[Finding]:
+class Subject(NamedTuple):
+    """What is examined: where the jobs live, and the application that runs them, if one was named."""
+
+    deployment: Deployment
+    app: str | None
+    resolve: Callable[[str, str], object]
+
+
+def _examined(subject: Subject, *, url: str | None, grace_s: float, kill_after_s: float) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.host import (
         elsewhere_findings,
         file_system_findings,
@@ -108,50 +116,49 @@ def _examined(
     from holdfast.cli.diagnosis.settings import reading_of, settings_findings
     from holdfast.config.checking import check_settings
 
-    problems = check_settings(reading_of(hf, url))
-    told = list(settings_findings(problems, hf.settings, grace_s=grace_s, kill_after_s=kill_after_s))
+    deployment = subject.deployment
+    problems = check_settings(reading_of(deployment, url))
+    told = list(settings_findings(problems, deployment.settings, grace_s=grace_s, kill_after_s=kill_after_s))
     yield from version_findings()
-    yield from path_findings(hf)
-    yield from permission_findings(hf)
-    yield from file_system_findings(hf)
+    yield from path_findings(deployment)
+    yield from permission_findings(deployment)
+    yield from file_system_findings(deployment)
     yield from told
-    yield from elsewhere_findings(hf)
-    yield from _examined_engine(hf, told, app=app)
+    yield from elsewhere_findings(deployment)
+    yield from _examined_engine(subject, told)
     if url is None:
-        yield from _of_others(hf, told, app=app)
+        yield from _of_others(subject, told)
 
 
-def _of_others(hf: Holdfast, told: Sequence[Finding], *, app: str | None) -> Iterator[Finding]:
+def _of_others(subject: Subject, told: Sequence[Finding]) -> Iterator[Finding]:
     """What is wrong in the other backends, one after the other; a line for each in which nothing is."""
-    from holdfast.backends import DEFAULT
-
-    for name, url in list(hf.backends.urls.items()):
-        if name == DEFAULT:
-            continue
-        hf.relocate(url)
-        bad = [one for one in _examined_engine(hf, told, app=app) if one.level is not Level.OK]
-        for one in bad or [fine("backend", hf.location)]:
+    for name in subject.deployment.others:
+        other = subject.deployment.at(name)
+        examined = _examined_engine(subject._replace(deployment=other), told)
+        for one in [one for one in examined if one.level is not Level.OK] or [fine("backend", other.location())]:
             yield structs.replace(one, message=f"{name}: {one.message}")
 
 
-def _examined_engine(hf: Holdfast, told: Sequence[Finding], *, app: str | None) -> Iterator[Finding]:
+def _examined_engine(subject: Subject, told: Sequence[Finding]) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
     from holdfast.cli.diagnosis.settings import is_told
+    from holdfast.queues.opening import Mode
 
+    deployment = subject.deployment
     try:
-        engine, _ = onlooker(hf).open(hf.url)
+        engine, _ = deployment.open(mode=Mode.READ)
     except HoldfastError as problem:
         if is_told(problem, told):
-            yield note("engine", f"{hf.location} cannot be looked at before its settings are right")
+            yield note("engine", f"{deployment.location()} cannot be looked at before its settings are right")
         else:
             yield error("engine", str(problem), "set url right, or install what the engine needs")
-        yield from key_findings(hf, frozenset(), has_jobs=False)
+        yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     with engine:
-        yield from _examined_store(hf, engine, app=app)
+        yield from _examined_store(subject, engine)
 
 
-def _examined_store(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+def _examined_store(subject: Subject, engine: Engine) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
     from holdfast.cli.diagnosis.store import clock_findings, schema_findings
 
@@ -160,22 +167,24 @@ def _examined_store(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterato
         info = engine.describe()
     except HoldfastError as problem:
         yield error("engine", str(problem), "see that it runs, and that this machine and this user may reach it")
-        yield from key_findings(hf, frozenset(), has_jobs=False)
+        yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     answered_us = engine.clock.now_us()
     yield from schema_findings(info)
-    yield from clock_findings(info, asked_us=asked_us, answered_us=answered_us, lease_s=hf.settings.lease)
+    yield from clock_findings(
+        info, asked_us=asked_us, answered_us=answered_us, lease_s=subject.deployment.settings.lease
+    )
     if info.schema is not None and info.schema != info.known_schema:
         # To look any further would make the schema, or fail on it.
-        yield from key_findings(hf, frozenset(), has_jobs=False)
+        yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     try:
-        yield from _examined_jobs(hf, engine, app=app)
+        yield from _examined_jobs(subject, engine)
     except HoldfastError as problem:
         yield error("engine", str(problem), "see that this user may read and write there")
 
 
-def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator[Finding]:
+def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
     from holdfast.cli.diagnosis.store import (
         handler_findings,
@@ -187,12 +196,12 @@ def _examined_jobs(hf: Holdfast, engine: Engine, *, app: str | None) -> Iterator
     from holdfast.queues.keyfiles import KEY_FACTS
 
     counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
-    yield from key_findings(hf, Facts(engine.state).of(KEY_FACTS), has_jobs=bool(counts))
-    yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=hf.settings.lease)
-    yield from worker_findings(workers, app)
-    yield from queue_findings(counts, workers, engine.pauses(), app)
-    if app is not None:
-        yield from handler_findings(engine, hf.registry.resolve_for, app)
+    yield from key_findings(subject.deployment, Facts(engine.state).of(KEY_FACTS), has_jobs=bool(counts))
+    yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=subject.deployment.settings.lease)
+    yield from worker_findings(workers, subject.app)
+    yield from queue_findings(counts, workers, engine.pauses(), subject.app)
+    if subject.app is not None:
+        yield from handler_findings(engine, subject.resolve, subject.app)
     elif any(view.state is WorkerState.LIVE for view in workers):
         yield from handler_findings(engine, of_workers(workers), "the live workers")
     else:

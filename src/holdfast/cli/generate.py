@@ -22,7 +22,7 @@ from holdfast.cli.worker.options import KILL_AFTER_S, grace_option, queue_option
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,11 +135,11 @@ def systemd(**said: Any) -> None:
       holdfast generate systemd --app shop:hf --count 4 --user shop
       holdfast generate systemd --app shop:hf --user shop --output /etc/systemd/system
     """
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
 
     wanted = Wanted(**said)
     name = f"{wanted.name}.service"
-    _deliver([File(name=name, text=_unit(wanted, Holdfast()))], wanted)
+    _deliver([File(name=name, text=_unit(wanted, Deployment.configured()))], wanted)
     if wanted.output is None:
         say(f"save it as /etc/systemd/system/{name}")
     say(f"then:  systemctl daemon-reload && systemctl enable --now {name}")
@@ -154,13 +154,13 @@ def docker(**said: Any) -> None:
     Examples:
       holdfast generate docker --app shop:hf --output .
     """
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
 
     wanted = Wanted(**said)
-    hf = Holdfast()
-    _deliver(_docker_files(wanted, hf), wanted)
-    away = _away(wanted, hf)
-    build = "." if away is None else f"-f {Path(wanted.output or '.') / 'Dockerfile'} {hf.project.directory}"
+    deployment = Deployment.configured()
+    _deliver(_docker_files(wanted, deployment), wanted)
+    away = _away(wanted, deployment)
+    build = "." if away is None else f"-f {Path(wanted.output or '.') / 'Dockerfile'} {deployment.project.directory}"
     say(f"then:  docker build -t {wanted.name} {build} && docker run -v {wanted.name}:{CONTAINER_DATA} {wanted.name}")
 
 
@@ -173,11 +173,11 @@ def compose(**said: Any) -> None:
     Examples:
       holdfast generate compose --app shop:hf --count 4 --output .
     """
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
 
     wanted = Wanted(**said)
-    hf = Holdfast()
-    _deliver([File(name="compose.yaml", text=_compose(wanted, hf)), *_docker_files(wanted, hf)], wanted)
+    deployment = Deployment.configured()
+    _deliver([File(name="compose.yaml", text=_compose(wanted, deployment)), *_docker_files(wanted, deployment)], wanted)
     say("then:  docker compose up --build --detach")
 
 
@@ -204,11 +204,11 @@ def _write(files: list[File], directory: Path, *, force: bool) -> None:
         (directory / file.name).write_text(file.text, encoding="utf-8")
 
 
-def _unit(wanted: Wanted, hf: Holdfast) -> str:
+def _unit(wanted: Wanted, deployment: Deployment) -> str:
     # The program of this very installation, which has what the application imports.
     program = Path(sys.executable).with_name("holdfast")
     start = [str(program)] if program.exists() else [sys.executable, "-m", "holdfast"]
-    place = hf.project.directory
+    place = deployment.project.directory
     stop = wanted.stop_within_s
     sections = {
         "Unit": [
@@ -235,7 +235,7 @@ def _unit(wanted: Wanted, hf: Holdfast) -> str:
             ("NoNewPrivileges", "yes"),
             ("PrivateTmp", "yes"),
             ("ProtectSystem", "strict"),
-            *(("ReadWritePaths", _quoted(str(place))) for place in _written_places(hf)),
+            *(("ReadWritePaths", _quoted(str(place))) for place in _written_places(deployment)),
         ],
         "Install": [("WantedBy", "multi-user.target")],
     }
@@ -244,13 +244,13 @@ def _unit(wanted: Wanted, hf: Holdfast) -> str:
     )
 
 
-def _written_places(hf: Holdfast) -> list[Path]:
+def _written_places(deployment: Deployment) -> list[Path]:
     """What a worker writes to: the directory of each embedded database, or, where that is still to be made, the one
     above it.
     """
     from holdfast.queues.addresses import embedded_file
 
-    files = [file for url in hf.backends.urls.values() if (file := embedded_file(url)) is not None]
+    files = [file for url in deployment.urls.values() if (file := embedded_file(url)) is not None]
     return list(dict.fromkeys(next(place for place in file.parents if place.is_dir()) for file in files))
 
 
@@ -274,21 +274,24 @@ def _this_user() -> str:
     return "holdfast"
 
 
-def _docker_files(wanted: Wanted, hf: Holdfast) -> list[File]:
+def _docker_files(wanted: Wanted, deployment: Deployment) -> list[File]:
     ignored = [".git", ".venv", "__pycache__", ".holdfast", "*.db", "*.key", "*.env", ""]
     return [
-        File(name="Dockerfile", text=_dockerfile(wanted, hf)),
-        File(name=".dockerignore" if _away(wanted, hf) is None else "Dockerfile.dockerignore", text="\n".join(ignored)),
+        File(name="Dockerfile", text=_dockerfile(wanted, deployment)),
+        File(
+            name=".dockerignore" if _away(wanted, deployment) is None else "Dockerfile.dockerignore",
+            text="\n".join(ignored),
+        ),
     ]
 
 
-def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
+def _dockerfile(wanted: Wanted, deployment: Deployment) -> str:
     import json
 
     from holdfast.queues.addresses import embedded_file, kind_of
 
     user = wanted.user or "holdfast"
-    kind = kind_of(hf.url)
+    kind = kind_of(deployment.url())
     extra = f"[{kind.extra}]" if kind.extra else ""
     start = ["holdfast", *wanted.start_words(), "--probe-port", str(PROBE_PORT)]
     check = ["holdfast", "health", "--live", "--url", f"http://127.0.0.1:{PROBE_PORT}"]
@@ -300,8 +303,8 @@ def _dockerfile(wanted: Wanted, hf: Holdfast) -> str:
         "# Holdfast is not published yet. Until it is, make a wheel of your checkout, beside this file:",
         "#   pip wheel --no-deps --wheel-dir . path/to/checkout",
         f'# and write "./{WHEEL}{extra}" for "holdfast{extra}" in the next line.',
-        f'RUN pip install --no-cache-dir "holdfast{extra}"{_dependencies(hf.project.directory)}',
-        *([f"ENV HOLDFAST_URL=sqlite:///{CONTAINER_DATA}/jobs.db"] if embedded_file(hf.url) else []),
+        f'RUN pip install --no-cache-dir "holdfast{extra}"{_dependencies(deployment.project.directory)}',
+        *([f"ENV HOLDFAST_URL=sqlite:///{CONTAINER_DATA}/jobs.db"] if embedded_file(deployment.url()) else []),
         f"VOLUME {CONTAINER_DATA}",
         f"USER {CONTAINER_UID}",
         "STOPSIGNAL SIGTERM",
@@ -323,19 +326,19 @@ def _dependencies(project: Path | None) -> str:
     return " -r requirements.txt" if (project / "requirements.txt").is_file() else ""
 
 
-def _away(wanted: Wanted, hf: Holdfast) -> tuple[str, str] | None:
+def _away(wanted: Wanted, deployment: Deployment) -> tuple[str, str] | None:
     """The ways from the files to the project and back, if they are written elsewhere than into its directory."""
-    project = hf.project.directory
+    project = deployment.project.directory
     if wanted.output is None or project is None or Path(wanted.output).resolve() == project.resolve():
         return None
     output = Path(wanted.output).resolve()
     return os.path.relpath(project.resolve(), output), os.path.relpath(output, project.resolve())
 
 
-def _build(wanted: Wanted, hf: Holdfast) -> list[str]:
+def _build(wanted: Wanted, deployment: Deployment) -> list[str]:
     import json
 
-    away = _away(wanted, hf)
+    away = _away(wanted, deployment)
     if away is None:
         return ["    build: ."]
     there, back = away
@@ -346,7 +349,7 @@ def _build(wanted: Wanted, hf: Holdfast) -> list[str]:
     ]
 
 
-def _compose(wanted: Wanted, hf: Holdfast) -> str:
+def _compose(wanted: Wanted, deployment: Deployment) -> str:
     import json
 
     from holdfast.queues.addresses import embedded_file, kind_of
@@ -355,16 +358,16 @@ def _compose(wanted: Wanted, hf: Holdfast) -> str:
     # A server and its key are named by whoever starts it: neither belongs into a file that is kept with the project.
     environment = (
         {"HOLDFAST_URL": f"sqlite:///{CONTAINER_DATA}/jobs.db"}
-        if embedded_file(hf.url)
+        if embedded_file(deployment.url())
         else {
-            "HOLDFAST_URL": f"${{HOLDFAST_URL:?where the jobs are, {kind_of(hf.url).scheme}://…}}",
+            "HOLDFAST_URL": f"${{HOLDFAST_URL:?where the jobs are, {kind_of(deployment.url()).scheme}://…}}",
             "HOLDFAST_SIGNING_KEY": "${HOLDFAST_SIGNING_KEY:?the same key for all who use these jobs}",
         }
     )
     lines = [
         "services:",
         f"  {wanted.name}:",
-        *_build(wanted, hf),
+        *_build(wanted, deployment),
         "    init: true",
         "    restart: unless-stopped",
         f"    user: {json.dumps(str(CONTAINER_UID))}",

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
-from holdfast.cli.options import Span, existing, given_or_global, json_option, onlooker
+from holdfast.cli.options import Site, Span, existing, given_or_global, json_option
 from holdfast.cli.output import glyph, print_json, say, span
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
@@ -22,7 +22,7 @@ from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine, EngineInfo
 
 DEFAULT_MAX_WAIT_S: Final = 60.0
@@ -128,10 +128,10 @@ def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, l
         from holdfast.queues.addresses import redacted
 
         return redacted(url), list(_of_worker(question, url))
-    with existing(url) as hf:
-        for name in hf.settings.backends if url is None else ():
-            say(f"{name} was not asked:  holdfast health --url {name}")
-        return hf.location, list(_of_store(question, hf, max_wait_s))
+    with existing(url) as site:
+        for name in site.deployment.others:
+            say(f"backend {name} was not checked:  holdfast health --url {name}")
+        return site.location, list(_of_store(question, site, max_wait_s))
 
 
 def _of_worker(question: str, url: str) -> Checks:
@@ -177,24 +177,22 @@ def _get(url: str, path: str) -> tuple[int, str]:
         return 0, f"no answer from {redacted(url)}: {problem or type(problem).__name__}"
 
 
-def _of_store(question: str, hf: Holdfast, max_wait_s: float) -> Checks:
+def _of_store(question: str, site: Site, max_wait_s: float) -> Checks:
     """What can be seen where the jobs are."""
-    engine, _ = onlooker(hf).open(hf.url)
-    with engine:
-        try:
-            asked = time.monotonic()
-            info = engine.describe()
-            store = _store(hf, info, span(time.monotonic() - asked), question)
-            # Before there is a schema there is no work either, and to look for it would make one.
-            has_work = store.ok and question != LIVE and info.schema != 0
-            checks = list(_work(engine, info, question, max_wait_s)) if has_work else []
-        except HoldfastError as problem:
-            store, checks = Check(name="store", ok=False, message=str(problem)), []
+    try:
+        asked = time.monotonic()
+        info = site.engine.describe()
+        store = _store(site, info, span(time.monotonic() - asked), question)
+        # Before there is a schema there is no work either, and reading it would create one.
+        has_work = store.ok and question != LIVE and info.schema != 0
+        checks = list(_work(site.engine, info, question, max_wait_s)) if has_work else []
+    except HoldfastError as problem:
+        store, checks = Check(name="store", ok=False, message=str(problem)), []
     yield store
     yield from checks
 
 
-def _store(hf: Holdfast, info: EngineInfo, took: str, question: str) -> Check:
+def _store(site: Site, info: EngineInfo, took: str, question: str) -> Check:
     schema, known = info.schema, info.known_schema
     if schema and known and schema > known:
         said = f"{info.server}, schema {schema}, newer than this program's {known}: upgrade Holdfast here"
@@ -202,18 +200,18 @@ def _store(hf: Holdfast, info: EngineInfo, took: str, question: str) -> Check:
     if schema and known and schema < known:
         said = f"{info.server}, schema {schema}, older than this program's {known}: run  holdfast migrate"
         return Check(name="store", ok=False, message=said)
-    if schema == 0 and question != LIVE and _is_foreign_file(hf):
+    if schema == 0 and question != LIVE and _is_foreign_file(site.deployment):
         said = f"{info.server}, a file of another program: choose another one, or run  holdfast migrate  to share it"
         return Check(name="store", ok=False, message=said)
     state = "" if schema is None else ", no schema yet" if not schema else f", schema {schema} (current)"
     return Check(name="store", ok=True, message=f"{info.server}, {took}{state}")
 
 
-def _is_foreign_file(hf: Holdfast) -> bool:
+def _is_foreign_file(deployment: Deployment) -> bool:
     """Whether a file without a schema has something else in it; an empty one is only waiting for its first job."""
     from holdfast.queues.addresses import embedded_file
 
-    file = embedded_file(hf.url)
+    file = embedded_file(deployment.url())
     return file is not None and file.exists() and file.stat().st_size > 0
 
 

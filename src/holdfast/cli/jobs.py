@@ -185,10 +185,10 @@ def taken(kind: type[T], said: dict[str, Any]) -> T:
 def print_list(url: str | None, filters: Filters, shape: Shape) -> int:
     """The jobs that were asked for, in the shape that was asked for."""
     form = shape.form()
-    with existing(url, filters.queue) as hf:
-        engine = hf.backend()
+    with existing(url, filters.queue) as site:
+        engine = site.engine
         if form != "quiet":
-            say_where(hf.location)
+            say_where(site.location)
         if shape.watch_s is not None:
             return _watch(engine, filters, shape, form)
         made = filters.plan()
@@ -354,9 +354,9 @@ def _shortened(text: str | None) -> str:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one job with its history, and why it is where it is."""
-    with existing(url, job=job_id) as hf:
-        say_where(hf.location)
-        print_job(hf.backend(), job_id, as_json=as_json)
+    with existing(url, job=job_id) as site:
+        say_where(site.location)
+        print_job(site.engine, job_id, as_json=as_json)
 
 
 def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:

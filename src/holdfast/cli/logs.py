@@ -52,9 +52,9 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     if as_json and (as_jsonl or follow):
         raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
     output = JobOutput(StatusLine(), follows=follow, number=number, as_jsonl=as_jsonl)
-    with existing(url, job=job_id) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, job=job_id) as site:
+        say_where(site.location)
+        engine = site.engine
         history = _get(engine, job_id)
         if follow:
             return _follow(engine, history, number, output)

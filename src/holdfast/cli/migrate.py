@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import click
 
 from holdfast.cli.documents import Document
-from holdfast.cli.options import json_option, onlooker, url_option
+from holdfast.cli.options import deployment_at, json_option, url_option
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.selecting import dry_run_option
 from holdfast.queues.engines.tables.migrations import Migration
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.deployment import Deployment
+    from holdfast.queues.contract import EngineInfo
 
 SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
 
@@ -53,34 +54,36 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
       holdfast migrate
       holdfast migrate --sql --url postgresql://db/shop > holdfast.sql
     """
-    from holdfast.app import Holdfast
-    from holdfast.backends import DEFAULT
+    from holdfast.queues.opening import Mode
 
-    hf = Holdfast.at(url)
+    deployment = deployment_at(url)
     if as_sql:
-        _print_sql(hf, as_json=as_json)
+        _print_sql(deployment, as_json=as_json)
         return
     if dry_run:
-        _print_rehearsal(hf, as_json=as_json)
+        _print_rehearsal(deployment, as_json=as_json)
         return
-    before = _version(hf)
-    with hf:
-        hf.create_schema(DEFAULT)
-    document = _document(hf.location, before, _version(hf))
+    before = _version(deployment)
+    deployment.open(mode=Mode.MIGRATE).engine.close()
+    document = _document(deployment.location(), before, _version(deployment))
     if as_json:
         print_json(document)
     else:
-        click.echo(f"{glyph('✓', '*')} {hf.location} is up to date: {_sentence(document)}")
-    for name in hf.backends.urls:
-        if name != DEFAULT:
-            say(f"  there is {hf.location_of(name)}, too:  holdfast migrate --url {name}")
+        click.echo(f"{glyph('✓', '*')} {deployment.location()} is up to date: {_sentence(document)}")
+    for name in deployment.others:
+        say(f"  other backend: {deployment.location(name)} (holdfast migrate --url {name})")
 
 
-def _version(hf: Holdfast) -> int | None:
+def _version(deployment: Deployment) -> int | None:
     """The version of the schema that is there: 0 if there is none yet, None if there is none to be had."""
-    engine, _ = onlooker(hf).open(hf.url)
-    with engine:
-        return engine.describe().schema
+    return _described(deployment).schema
+
+
+def _described(deployment: Deployment) -> EngineInfo:
+    from holdfast.queues.opening import Mode
+
+    with deployment.open(mode=Mode.READ).engine as engine:
+        return engine.describe()
 
 
 def _document(location: str, before: int | None, after: int | None) -> MigrateDocument:
@@ -98,42 +101,44 @@ def _sentence(document: MigrateDocument) -> str:
             return "it needs no schema" if document.version is None else f"schema {document.version} was there already"
 
 
-def _print_rehearsal(hf: Holdfast, *, as_json: bool) -> None:
+def _print_rehearsal(deployment: Deployment, *, as_json: bool) -> None:
     from holdfast.cli.backend_info import schema_state
 
-    engine, _ = onlooker(hf).open(hf.url)
-    with engine:
-        said = engine.describe()
+    said, location = _described(deployment), deployment.location()
     found = "none" if said.schema is None else schema_state(said)
     if as_json:
         print_json(
             MigrateDocument(
-                location=hf.location, database_schema=found, change="none", before=said.schema, version=said.schema
+                location=location,
+                database_schema=found,
+                change="none",
+                before=said.schema,
+                version=said.schema,
             )
         )
         return
     match found:
         case "missing":
-            click.echo(f"would create schema {said.known_schema} in {hf.location}")
+            click.echo(f"would create schema {said.known_schema} in {location}")
         case "older":
-            click.echo(f"would bring {hf.location} from schema {said.schema} to {said.known_schema}")
+            click.echo(f"would bring {location} from schema {said.schema} to {said.known_schema}")
         case "newer":
-            click.echo(f"{hf.location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
+            click.echo(f"{location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
         case "current":
-            click.echo(f"{hf.location} is up to date; nothing would be changed")
+            click.echo(f"{location} is up to date; nothing would be changed")
         case _:
-            click.echo(f"{hf.location} needs no schema; nothing would be changed")
+            click.echo(f"{location} needs no schema; nothing would be changed")
     say("nothing was changed: --dry-run")
 
 
-def _print_sql(hf: Holdfast, *, as_json: bool) -> None:
+def _print_sql(deployment: Deployment, *, as_json: bool) -> None:
     from holdfast.queues.addresses import kind_of
 
-    migrations = onlooker(hf).migrations(hf.url)
+    migrations = deployment.migrations()
     if as_json:
-        print_json(SqlDocument(location=hf.location, migrations=tuple(migrations)))
+        print_json(SqlDocument(location=deployment.location(), migrations=tuple(migrations)))
         return
-    kind = kind_of(hf.url)
+    kind = kind_of(deployment.url())
     how = "to be run once, in one transaction" if kind.migrates_at_once else "to be run until it succeeds"
     for migration in migrations:
         click.echo(f"-- Holdfast's schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.\n")

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
 from holdfast.cli import GLOBALS
-from holdfast.errors import BackendError, ConfigError, DefinitionError
+from holdfast.errors import ConfigError, DefinitionError
 from holdfast.values import DEFAULT_QUEUE, JobState
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
     from holdfast.config import Reading
-    from holdfast.queues.opening import BackendFactory
+    from holdfast.deployment import Deployment
+    from holdfast.queues.contract import Engine
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -204,45 +204,42 @@ def settings_at(place: str | None = None) -> Reading:
     return read_settings(project, {"url": backends.get(place, place)})
 
 
-def onlooker(hf: Holdfast) -> BackendFactory:
-    """Opens the engines of an application only to be looked at: no key is needed for that, and none is made."""
-    from holdfast.queues.opening import BackendFactory
-    from holdfast.queues.signing import Unsigned
+class Site(NamedTuple):
+    """An open backend: its engine, and where it is, for people."""
 
-    return BackendFactory(Unsigned(), table_prefix=hf.settings.table_prefix)
+    engine: Engine
+    location: str
+    deployment: Deployment
 
 
-def existing(url: str | None, *queues: str | None, job: str | None = None, may_make: bool = False) -> Holdfast:
-    """The application to look at. A file that is not there is not made unless it `may_make` one: without a URL it is
+@contextmanager
+def existing(url: str | None, *queues: str | None, job: str | None = None, creates: bool = False) -> Generator[Site]:
+    """Open the backend to read or operate. A missing file is created only if it `creates`: without a URL it counts as
     empty, and one that a URL names by mistake is an error.
 
-    Without a URL, what is about some queues, or about a job, is about the backend they are in.
+    Without a URL, what concerns some queues, or a job, concerns the backend they are in.
     """
-    from holdfast.app import Holdfast
+    from holdfast.deployment import DEFAULT
     from holdfast.queues.addresses import sqlite_path, sqlite_prefix
+    from holdfast.queues.opening import Mode
 
-    hf = Holdfast.at(url)
-    if not may_make:
-        hf.only_look()
-    named = [queue for queue in queues if queue is not None]
-    if url is None and named:
-        hf.relocate(hf.backends.name_for_all(named), alone=True)
-    elif url is None and job is not None and hf.settings.backends:
-        hf.relocate(_backend_of(hf, job), alone=True)
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(
-            f"there is no database at {sqlite_path(url)}: name another --url, or make it with  holdfast migrate"
+            f"there is no database at {sqlite_path(url)}: name another --url, or create it with  holdfast migrate"
         )
-    return hf
+    deployment = deployment_at(url)
+    named = [queue for queue in queues if queue is not None]
+    name = DEFAULT
+    if url is None:
+        name = deployment.name_for_all(named) if named or job is None else deployment.name_for_job(job)
+    engine, _ = deployment.open(name, Mode.WRITE if creates else Mode.READ)
+    with engine:
+        yield Site(engine, deployment.location(name), deployment)
 
 
-def _backend_of(hf: Holdfast, job_id: str) -> str:
-    """The name of the backend that knows a job; the default, if none does. Nothing is made by asking."""
-    from holdfast.backends import DEFAULT
+def deployment_at(place: str | None) -> Deployment:
+    """The backends of the project; with a place, only the backend of that URL or name."""
+    from holdfast.deployment import Deployment
 
-    for name, url in hf.backends.urls.items():
-        with suppress(BackendError), onlooker(hf).open(url)[0] as engine:
-            info = engine.describe()
-            if info.schema in (None, info.known_schema) and engine.get(job_id) is not None:
-                return name
-    return DEFAULT
+    deployment = Deployment.configured()
+    return deployment if place is None else deployment.at(place)

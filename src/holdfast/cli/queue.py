@@ -108,12 +108,12 @@ def queue() -> None:
 def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool) -> int:
     """Show the queues: those with jobs, those that are paused, those that workers take from."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
-    with existing(url) as hf:
+    with existing(url) as site:
         if not quiet:
-            say_where(hf.location)
+            say_where(site.location)
         if watch_s is not None:
-            return watch(watch_s, lambda: _documents(hf.backend()), _lines, as_json=as_json or as_jsonl)
-        documents = _documents(hf.backend())
+            return watch(watch_s, lambda: _documents(site.engine), _lines, as_json=as_json or as_jsonl)
+        documents = _documents(site.engine)
     if as_json:
         print_json(documents)
     elif as_jsonl:
@@ -187,9 +187,9 @@ def _queues(view: WorkerView) -> Iterable[str]:
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its jobs by state, its pause, its workers."""
-    with existing(url, name) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, name) as site:
+        say_where(site.location)
+        engine = site.engine
         known = {document.queue: document for document in _documents(engine)}
         workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
     if name not in known:
@@ -225,12 +225,12 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
-    with existing(url, *chosen, may_make=not dry_run) as hf:
-        say_where(hf.location)
-        unknown = {} if as_json else unknown_queues(hf.backend(), *chosen)
+    with existing(url, *chosen, creates=not dry_run) as site:
+        say_where(site.location)
+        unknown = {} if as_json else unknown_queues(site.engine, *chosen)
         if not dry_run:
             for name in chosen:
-                hf.backend().pause(name, reason)
+                site.engine.pause(name, reason)
     if as_json:
         print_json([PausedDocument(queue=name, paused=not dry_run, reason=reason) for name in chosen])
         return
@@ -253,10 +253,10 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
-    with existing(url, *chosen) as hf:
-        say_where(hf.location)
-        paused = {pause.queue for pause in hf.backend().pauses()}
-        answers = {name: name in paused if dry_run else hf.backend().resume(name) for name in chosen}
+    with existing(url, *chosen) as site:
+        say_where(site.location)
+        paused = {pause.queue for pause in site.engine.pauses()}
+        answers = {name: name in paused if dry_run else site.engine.resume(name) for name in chosen}
     if as_json:
         print_json([ResumedDocument(queue=name, resumed=was and not dry_run) for name, was in answers.items()])
         return
@@ -300,9 +300,9 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
 
     if name is not None:
         check_queue(name)
-    with existing(url, name) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, name) as site:
+        say_where(site.location)
+        engine = site.engine
         number = _expired(engine, name) if dry_run else engine.reap_expired(name)
     if as_json:
         print_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
@@ -366,9 +366,9 @@ def purge(
     if said is not None and not everything:
         raise click.UsageError("--confirm belongs to --all; of one queue say --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
-    with existing(url, name) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, name) as site:
+        say_where(site.location)
+        engine = site.engine
         meant = _finished(engine, name, states, age_s)
         what = f"{counted(meant, f'{chr(44).join(states)} job')} of {place}"
         if meant and not dry_run:

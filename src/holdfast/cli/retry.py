@@ -62,11 +62,11 @@ def retry(
       holdfast retry --where 'error:Timeout finished:>1h'
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
-    with existing(url, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        jobs = chosen(hf.backend(), job_ids, searches, within=REPLAYABLE)
+    with existing(url, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        jobs = chosen(site.engine, job_ids, searches, within=REPLAYABLE)
         none = "no job that could be retried is meant"
-        return replay(hf.backend(), jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=none)
+        return replay(site.engine, jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=none)
 
 
 def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, as_json: bool, none: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from holdfast.cli.labels import Labels, label_options
-from holdfast.cli.options import Span, json_option, url_option
+from holdfast.cli.options import Span, deployment_at, json_option, url_option
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import StatusLine
@@ -54,10 +54,10 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
     spec = read_spec(
         {"command": argv, "cwd": cwd, "queue": queue, "max_retries": 0, "timeout": timeout}, labels.fields()
     )
-    with Holdfast.at(url) as hf:
+    with Holdfast(deployment=deployment_at(url)) as hf:
         hf.commands.allowed |= {argv[0]}
         job_id = hf.enqueue(spec.definition(), id=spec.id)
-        say(f"{glyph('✓', '*')} kept as {job_id} in {hf.location}")
+        say(f"{glyph('✓', '*')} kept as {job_id} in {hf.deployment.location()}")
         line = StatusLine()
 
         with RunWatch(line, None if as_json else _to_stdout) as watch:

@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.documents import Document
-from holdfast.cli.options import existing, json_option, url_option
+from holdfast.cli.options import Site, existing, json_option, url_option
 from holdfast.cli.output import glyph, nothing, plain, print_json, say
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
@@ -20,7 +20,7 @@ from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, WorkerState
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.queues.contract import Engine
 
 SHORTEST_QUEUE: Final = 16
 # What a narrow terminal is not shown, the least important state first.
@@ -69,12 +69,12 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
       holdfast status
       holdfast status --watch=5s
     """
-    with existing(url, queue) as hf:
+    with existing(url, queue) as site:
         if watch_s is not None:
-            return watch(watch_s, lambda: look(hf, queue), lines, as_json=as_json)
-        seen = look(hf, queue)
+            return watch(watch_s, lambda: look(site, queue), lines, as_json=as_json)
+        seen = look(site, queue)
         if not seen.queues and not as_json:
-            say_if_unknown(hf.backend(), queue)
+            say_if_unknown(site.engine, queue)
     if as_json:
         print_json(seen)
         return 0
@@ -83,26 +83,26 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
     if seen.queues:
         _table(seen).say_what_is_missing()
     if url is None and queue is None:
-        for name in hf.settings.backends:
-            say(f"there is {name}, too:  holdfast status --url {name}")
+        for name in site.deployment.others:
+            say(f"other backend: {name} (holdfast status --url {name})")
     if not seen.queues and queue is None:
         say("no jobs yet; add one:  holdfast enqueue -- COMMAND")
     return 0
 
 
-def look(hf: Holdfast, queue: str | None = None) -> Status:
+def look(site: Site, queue: str | None = None) -> Status:
     """What there is at this moment."""
-    engine = hf.backend()
+    engine = site.engine
     counts = engine.counts(queue)
     paused = {pause.queue for pause in engine.pauses()}
     return Status(
-        location=hf.location,
+        location=site.location,
         totals={state: sum(states.get(state, 0) for states in counts.values()) for state in JobState},
         queues={
             name: {**{state: states.get(state, 0) for state in JobState}, "paused": name in paused}
             for name, states in sorted(_folded(counts).items())
         },
-        workers=_workers(hf),
+        workers=_workers(engine),
     )
 
 
@@ -137,8 +137,8 @@ def worker_line(workers: Workers) -> str:
     return f"workers {', '.join(known)} {glyph('·', '-')} {workers.running:,} of {workers.slots:,} slots busy"
 
 
-def _workers(hf: Holdfast) -> Workers:
-    views = WorkerRegistry(hf.backend().state).all()
+def _workers(engine: Engine) -> Workers:
+    views = WorkerRegistry(engine.state).all()
     states = Counter(view.state for view in views)
     there = [view.report for view in views if view.state is not WorkerState.LOST]
     return Workers(

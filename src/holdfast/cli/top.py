@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 from msgspec import Struct
 
 from holdfast.cli.jobs import possible_runs, runs
-from holdfast.cli.options import Span, existing, json_option, url_option
+from holdfast.cli.options import Site, Span, existing, json_option, url_option
 from holdfast.cli.output import age, print_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, look
 from holdfast.errors import ConfigError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView
-
-if TYPE_CHECKING:
-    from holdfast.app import Holdfast
 
 EVERY_S: Final = 2.0
 LEAST_S: Final = 0.2
@@ -47,9 +44,9 @@ def top(every: float, url: str | None, as_json: bool) -> int:
       holdfast top
       holdfast top --every 500ms
     """
-    with existing(url) as hf:
+    with existing(url) as site:
         if as_json:
-            print_json(look(hf))
+            print_json(look(site))
             return 0
         if not sys.stdin.isatty() or not sys.stdout.isatty():
             raise click.UsageError("this needs a terminal; elsewhere there is  holdfast status --watch")
@@ -60,7 +57,7 @@ def top(every: float, url: str | None, as_json: bool) -> int:
                 f"the view that fills the terminal needs the package {problem.name}: pip install 'textual>=6,<9'; "
                 "without it there is  holdfast status --watch"
             ) from problem
-        return Screen(Board(hf), every_s=max(every, LEAST_S)).run() or 0
+        return Screen(Board(site), every_s=max(every, LEAST_S)).run() or 0
 
 
 class Picture(Struct, frozen=True, kw_only=True):
@@ -75,13 +72,13 @@ class Picture(Struct, frozen=True, kw_only=True):
 class Board:
     """Looks at jobs and does to them what a key asks for; each answers with a sentence."""
 
-    def __init__(self, hf: Holdfast) -> None:
-        self._hf = hf
-        self.location = hf.location
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.location = site.location
 
     def look(self, needle: str = "") -> Picture:
         """What there is now; of the jobs, those that have the needle in what is shown of them."""
-        engine = self._hf.backend()
+        engine = self._site.engine
         jobs: list[JobView] = []
         for states in SHOWN_FIRST:
             if len(jobs) < MOST_JOBS:
@@ -89,16 +86,16 @@ class Board:
                 jobs += [job for job in page.jobs if is_shown(job, needle)]
         return Picture(
             needle=needle,
-            status=look(self._hf),
+            status=look(self._site),
             jobs=tuple(jobs[:MOST_JOBS]),
             workers=tuple(WorkerRegistry(engine.state).all()),
         )
 
     def retry(self, job_id: str) -> str:
-        history = self._hf.backend().get(job_id)
+        history = self._site.engine.get(job_id)
         if history is not None and is_private(history.job.queue):
             return f"{job_id} belongs to a `holdfast run` that is over, and nobody works its queue"
-        match self._hf.backend().replay(job_id):
+        match self._site.engine.replay(job_id):
             case ReplayAnswer.REPLAYED:
                 return f"{job_id} is back in its queue"
             case ReplayAnswer.EXPIRED:
@@ -109,7 +106,7 @@ class Board:
                 return f"{job_id} is not known any more"
 
     def cancel(self, job_id: str) -> str:
-        match self._hf.backend().cancel(job_id, "cancelled in holdfast top"):
+        match self._site.engine.cancel(job_id, "cancelled in holdfast top"):
             case CancelAnswer.CANCELLED:
                 return f"{job_id} is cancelled"
             case CancelAnswer.REQUESTED:
@@ -120,11 +117,11 @@ class Board:
                 return f"{job_id} is not known any more"
 
     def discard(self, job_id: str) -> str:
-        is_gone = self._hf.backend().discard(job_id)
+        is_gone = self._site.engine.discard(job_id)
         return f"{job_id} is discarded" if is_gone else f"{job_id} is no dead letter; only those can be discarded"
 
     def pause_or_resume(self, queue: str) -> str:
-        engine = self._hf.backend()
+        engine = self._site.engine
         if is_private(queue) or queue.startswith("run-…"):
             return "the queue of a `holdfast run` is not paused"
         if engine.resume(queue):

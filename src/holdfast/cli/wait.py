@@ -29,9 +29,9 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
 
     named = [job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])]
     ids = list(dict.fromkeys(named))
-    with existing(url, job=next(iter(job_ids), None)) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url, job=next(iter(job_ids), None)) as site:
+        say_where(site.location)
+        engine = site.engine
         if not ids:
             return 0
         if unknown := next((job_id for job_id in ids if engine.get(job_id) is None), None):

@@ -1,6 +1,7 @@
 """`BackendFactory`: a URL becomes an open engine."""
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import unquote
@@ -20,11 +21,21 @@ if TYPE_CHECKING:
     from holdfast.queues.engines.tables.migrations import Migration
 
 
-class BackendFactory:
-    """Opens engines. Without a signer of its own it makes a key where one may be made: beside an embedded file.
+class Mode(Enum):
+    """What an engine is opened for.
 
-    If it `only_looks`, an embedded file that is not there is not made, and is empty to whoever asks.
+    `READ`: to read and operate what is there. It needs no signing key and creates nothing; a missing embedded file
+    counts as empty. `WRITE`: to enqueue or run jobs, which are signed. `MIGRATE`: to create or update the schema, even
+    in a database that other programs use; on a server it needs no signing key.
     """
+
+    READ = "read"
+    WRITE = "write"
+    MIGRATE = "migrate"
+
+
+class BackendFactory:
+    """Opens engines. Without a signer, it creates a signing key next to an embedded file."""
 
     def __init__(
         self,
@@ -36,7 +47,6 @@ class BackendFactory:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         table_prefix: str = "holdfast_",
         installation: str = DEFAULT_INSTALLATION,
-        only_looks: bool = False,
     ) -> None:
         self._signer = signer
         self._policy = policy
@@ -45,23 +55,18 @@ class BackendFactory:
         self._timeout_s = timeout_s
         self._prefix = table_prefix
         self._installation = installation
-        self._only_looks = only_looks
 
-    def open(self, url: str, *, may_share: bool = False) -> tuple[Engine, Signer]:
-        """The engine of a URL, and the keys its messages are signed with.
-
-        `may_share`: the place may belong to others so far; the caller is about to ask the engine to move in, and to
-        sign nothing, so that no key of a server's has to be known.
-        """
+    def open(self, url: str, mode: Mode = Mode.WRITE) -> tuple[Engine, Signer]:
+        """The engine of a URL, and the keys its messages are signed with."""
         kind = kind_of(url)
         match kind.home:
             case Home.FILE:
-                return self._open_file(url, kind, may_share=may_share)
+                return self._open_file(url, kind, mode)
             case Home.PROCESS:
                 signer = self._signer or Keyring([SigningKey.generate()])
                 return self._open_in_process(kind, signer), signer
             case Home.SERVER:
-                return self._open_server(kind, url, signs=not may_share)
+                return self._open_server(kind, url, mode)
 
     def migrations(self, url: str) -> "Sequence[Migration]":
         """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
@@ -80,7 +85,7 @@ class BackendFactory:
         steps: Sequence[Migration] = kind.load(kind.migrations)(self._prefix if asked is None else asked)
         return steps
 
-    def _open_file(self, url: str, kind: EngineKind, *, may_share: bool) -> tuple[Engine, Signer]:
+    def _open_file(self, url: str, kind: EngineKind, mode: Mode) -> tuple[Engine, Signer]:
         path, asked = sqlite_path(url), sqlite_prefix(url)
         prefix = self._prefix if asked is None else asked
         make = kind.load(kind.engine)
@@ -92,28 +97,27 @@ class BackendFactory:
                 policy=self._policy,
                 clock=self._clock,
                 prefix=prefix,
-                only_looks=self._only_looks,
+                only_looks=mode is Mode.READ,
             )
             return engine
 
-        if self._signer is None and not may_share and path.exists() and not key_path(path).exists():
+        if mode is Mode.READ:
+            signer = self._signer or Unsigned()
+            return opened(signer), signer
+        if self._signer is None and mode is Mode.WRITE and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:
                 _refuse_a_lost_key(keyless, path)
         signer = self._signer or keyring_beside(path, installation=self._installation)
         return opened(signer), signer
 
-    def _open_server(self, kind: EngineKind, url: str, *, signs: bool) -> tuple[Engine, Signer]:
+    def _open_server(self, kind: EngineKind, url: str, mode: Mode) -> tuple[Engine, Signer]:
         make = _server_engine(kind)
-        signer = self._shared_signer(url) if signs else self._signer or Unsigned()
+        signer = self._signer or Unsigned()
+        if self._signer is None and mode is Mode.WRITE:
+            raise ConfigError(missing_key(url))  # everyone who uses a server needs the same key: none is created here
         bare, asked = _without_prefix(url)
         prefix = self._prefix if asked is None else asked
         return make(bare, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix), signer
-
-    def _shared_signer(self, url: str) -> Signer:
-        """The key of a networked engine, which all who use it must have: none is made here."""
-        if self._signer is None:
-            raise ConfigError(missing_key(url))
-        return self._signer
 
     def _open_in_process(self, kind: EngineKind, signer: Signer) -> Engine:
         make = kind.load(kind.engine)

@@ -296,11 +296,8 @@ class JobKit:
             if not attempt >= 1:
                 raise ValueError(f"the first attempt is number 1, so there is no number {attempt}")
         # Through the hooks, as if it were kept: what they add to a job, its handler may need.
-        with self.app.enqueueing([definition]) as enqueueing:
-            [definition] = enqueueing.definitions
-            self.app.check(definition)
-            envelope = self._stage.engine.envelopes.make(definition, id=job_id)
-            enqueueing.ids = [envelope.id]
+        with self.app.signed([definition], [job_id]) as batch:
+            [envelope] = batch.envelopes
         return envelope, attempt
 
     def _drain(self, queue: str | Collection[str] | None, within: float | timedelta | None, limit: int) -> "_Drain":

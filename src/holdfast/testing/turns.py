@@ -43,10 +43,10 @@ class Turns:
         self._registry = app.registry
         self._engine = engine
         self._signer = signer
-        self._retry = app.retry_policy
+        self._retry = app.extensions.retry_policy
         self._runtime = app.runtime(engine, tee=_print, on_ended=self._note)
         self._admission = Admission(signer, app.registry, engine.clock)
-        self._reporter = Reporter(app.metrics)
+        self._reporter = Reporter(app.extensions.metrics)
         self._ended: dict[str, Ended] = {}
 
     def take(self, queue: str) -> Turn | None:

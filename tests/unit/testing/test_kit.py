@@ -53,15 +53,13 @@ def test_the_application_is_on_memory_only_within_the_kit(tmp_path: Path) -> Non
         return a + 1
 
     with hf:
-        before, url = add.enqueue(1), hf.url
+        before = add.enqueue(1)
         opened = hf.backend()
         with JobKit(hf) as kit:
             add.enqueue(2)
             assert kit.drain() == {"succeeded": 1}
             assert hf.backend() is not opened
-            assert hf.url == "memory://"
         assert hf.backend() is opened
-        assert hf.url == url
         assert hf.backend().counts() == {"default": {JobState.PENDING: 1}}
         assert before.status() is JobState.PENDING
 
@@ -88,7 +86,7 @@ def test_closing_the_application_within_the_kit_loses_nothing_and_opens_nothing_
 def test_all_is_put_back_also_when_the_test_fails(app: Holdfast) -> None:
     with pytest.raises(Refused), JobKit(app):
         raise Refused
-    assert app.url == "sqlite:///real/jobs.db"
+    assert app.deployment.url() == "sqlite:///real/jobs.db"
 
 
 def test_kits_stand_within_each_other(app: Holdfast) -> None:

@@ -11,15 +11,15 @@ from typing import Final
 from urllib.parse import quote
 
 from holdfast import __version__
-from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
-from holdfast.cli.options import onlooker
 from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.config.checking import standing_above
+from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import embedded_file, missing_above, redacted
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.keyfiles import key_path
+from holdfast.queues.opening import Mode
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import WorkerState
 
@@ -29,9 +29,9 @@ BESIDE_A_DATABASE: Final = ("-wal", "-shm")
 PROCESSES: Final = Path("/proc")
 
 
-def database_of(hf: Holdfast) -> Path | None:
+def database_of(deployment: Deployment) -> Path | None:
     """The file of the jobs, where they are in one."""
-    return embedded_file(hf.url)
+    return embedded_file(deployment.url())
 
 
 def version_findings() -> Findings:
@@ -48,15 +48,15 @@ def version_findings() -> Findings:
         yield fine("versions", f"holdfast {__version__}, python {python}, sqlite {sqlite3.sqlite_version}")
 
 
-def path_findings(hf: Holdfast) -> Findings:
+def path_findings(deployment: Deployment) -> Findings:
     """Where settings and jobs are, and whether they can be there."""
-    project = hf.project
+    project = deployment.project
     where = f"project {project.directory}" if project.directory else "outside of any project: the user's own jobs"
     file = project.config_file if project.config_file.is_file() else f"{project.config_file}, which does not exist"
     yield fine("paths", f"{where}; settings {file}")
-    database = database_of(hf)
+    database = database_of(deployment)
     if database is None:
-        yield fine("paths", f"jobs {hf.location}")
+        yield fine("paths", f"jobs {deployment.location()}")
         return
     standing = standing_above(database)
     if not standing.is_dir():
@@ -69,23 +69,23 @@ def path_findings(hf: Holdfast) -> Findings:
         )
     elif database.is_file():
         yield fine("paths", f"jobs {database}")
-    elif not database.is_dir() and (missing_above(database) is None or hf.url == project.default_url):
+    elif not database.is_dir() and (missing_above(database) is None or deployment.url() == project.default_url):
         yield note("paths", f"{database} does not exist yet; it is made when it is first needed")
 
 
-def permission_findings(hf: Holdfast) -> Findings:
+def permission_findings(deployment: Deployment) -> Findings:
     """Who else can read jobs, or put their own among them."""
     if os.name != "posix":
         return
-    found = [*_settings_file(hf)]
-    if (database := database_of(hf)) is not None and database.exists():
+    found = [*_settings_file(deployment)]
+    if (database := database_of(deployment)) is not None and database.exists():
         found += [*_directory(database.parent), *_database(database)]
     yield from found or [fine("permissions", "settings and jobs are this user's alone to write")]
 
 
-def _settings_file(hf: Holdfast) -> Findings:
+def _settings_file(deployment: Deployment) -> Findings:
     """Only here: where a pipeline checks settings, files are often open to all, and nobody works there."""
-    path = hf.project.config_file
+    path = deployment.project.config_file
     if _mode(path) & stat.S_IWOTH:
         yield error(
             "permissions",
@@ -130,9 +130,9 @@ def _database(database: Path) -> Findings:
             )
 
 
-def file_system_findings(hf: Holdfast) -> Findings:
+def file_system_findings(deployment: Deployment) -> Findings:
     """Whether SQLite can keep what it promises where the file is."""
-    database = database_of(hf)
+    database = database_of(deployment)
     if database is None:
         return
     kind = sqlite_file.file_system(database)
@@ -159,35 +159,36 @@ def file_system_findings(hf: Holdfast) -> Findings:
         yield fine("file system", kind or "this system does not tell which one it is")
 
 
-def elsewhere_findings(hf: Holdfast) -> Findings:
+def elsewhere_findings(deployment: Deployment) -> Findings:
     """Others of this project who look for jobs in another place: the classic reason why a job never runs."""
-    found = [*_variable(hf), *_forgotten_files(hf), *_workers_elsewhere(hf)]
+    found = [*_variable(deployment), *_forgotten_files(deployment), *_workers_elsewhere(deployment)]
     yield from found or [fine("one place", "nobody else of this project was found to use another place")]
 
 
-def _variable(hf: Holdfast) -> Findings:
-    if hf.url != hf.settings.url:
+def _variable(deployment: Deployment) -> Findings:
+    if deployment.url() != deployment.settings.url:
         return  # --url, or the application, decides
-    without = _written_url(hf.project) or hf.project.default_url
-    if without != hf.url:
+    without = _written_url(deployment.project) or deployment.project.default_url
+    if without != deployment.url():
         yield warning(
             "one place",
-            f"HOLDFAST_URL is set here: without it {redacted(without)} would be used instead of {hf.location}",
-            f"write the place into {hf.project.config_file}, where all of the project find it",
+            f"HOLDFAST_URL is set here; without it, {redacted(without)} would be used instead of "
+            f"{deployment.location()}",
+            f"write the place into {deployment.project.config_file}, where all of the project find it",
         )
 
 
-def _forgotten_files(hf: Holdfast) -> Findings:
-    ours = database_of(hf)
-    for path in _candidates(hf.project):
+def _forgotten_files(deployment: Deployment) -> Findings:
+    ours = database_of(deployment)
+    for path in _candidates(deployment.project):
         if ours is not None and path.resolve() == ours.resolve():
             continue
-        waiting, live = _contents(hf, path)
+        waiting, live = _contents(deployment, path)
         if waiting or live:
             yield warning(
                 "one place",
                 f"{path} has {waiting:,} unfinished jobs and {live:,} live workers, but here the jobs are in "
-                f"{hf.location}",
+                f"{deployment.location()}",
                 f"see what it is:  holdfast status --url sqlite:///{path}  - and let all of the project use one url",
             )
 
@@ -202,29 +203,28 @@ def _candidates(project: Project) -> Iterator[Path]:
                 yield directory / "jobs.db"
 
 
-def _contents(hf: Holdfast, path: Path) -> tuple[int, int]:
+def _contents(deployment: Deployment, path: Path) -> tuple[int, int]:
     """Unfinished jobs and live workers of a file; nothing of what cannot be looked at without changing it."""
-    with suppress(HoldfastError):
-        engine, _ = onlooker(hf).open(f"sqlite:///{quote(str(path))}")
-        with engine:
-            said = engine.describe()
-            if said.schema and said.schema == said.known_schema:
-                counts = engine.counts().values()
-                waiting = sum(number for states in counts for state, number in states.items() if not state.is_final)
-                live = sum(view.state is not WorkerState.LOST for view in WorkerRegistry(engine.state).all())
-                return waiting, live
+    place = deployment.at(f"sqlite:///{quote(str(path))}")
+    with suppress(HoldfastError), place.open(mode=Mode.READ).engine as engine:
+        said = engine.describe()
+        if said.schema and said.schema == said.known_schema:
+            counts = engine.counts().values()
+            waiting = sum(number for states in counts for state, number in states.items() if not state.is_final)
+            live = sum(view.state is not WorkerState.LOST for view in WorkerRegistry(engine.state).all())
+            return waiting, live
     return 0, 0
 
 
-def _workers_elsewhere(hf: Holdfast) -> Findings:
-    ours = database_of(hf)
-    for pid in _workers_of(hf.project):
+def _workers_elsewhere(deployment: Deployment) -> Findings:
+    ours = database_of(deployment)
+    for pid in _workers_of(deployment.project):
         for path in _databases_of(pid):
             if ours is None or path != ours.resolve():
                 yield error(
                     "one place",
                     f"process {pid} is a worker of this project and works {path}, but here the jobs are in "
-                    f"{hf.location}: it will not run them",
+                    f"{deployment.location()}: it will not run them",
                     "stop one of the two, and start it again with the url of the other",
                 )
 
@@ -265,7 +265,7 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def key_file_beside(hf: Holdfast) -> Path | None:
+def key_file_beside(deployment: Deployment) -> Path | None:
     """Where the key of an embedded database lies."""
-    database = database_of(hf)
+    database = database_of(deployment)
     return None if database is None else key_path(database)

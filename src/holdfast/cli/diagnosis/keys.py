@@ -6,11 +6,10 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from holdfast.app import Holdfast
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
 from holdfast.cli.diagnosis.host import key_file_beside
-from holdfast.cli.diagnosis.settings import given_key
 from holdfast.config import KEYS
+from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import kind_of
 from holdfast.queues.keyfiles import KEY_FILE_VARIABLE, KEY_VARIABLE, find_keyring, read_keyring
@@ -19,18 +18,18 @@ from holdfast.queues.signing import Keyring
 GIT_ANSWERS_WITHIN_S: Final = 2.0
 
 
-def key_findings(hf: Holdfast, known: frozenset[str], *, has_jobs: bool) -> Findings:
+def key_findings(deployment: Deployment, known: frozenset[str], *, has_jobs: bool) -> Findings:
     """`known` are the fingerprints of the keys that have signed jobs there."""
-    if not hf.settings.verify:
+    if not deployment.settings.verify:
         return
-    named = os.environ.get(KEY_FILE_VARIABLE) or hf.settings.signing_key_file
-    given = given_key(hf)
+    named = os.environ.get(KEY_FILE_VARIABLE) or deployment.settings.signing_key_file
+    given = deployment.signing_key
     is_given = bool(os.environ.get(KEY_VARIABLE)) or given is not None
-    file = None if is_given else Path(named).expanduser() if named else key_file_beside(hf)
-    installation = hf.settings.installation
+    file = None if is_given else Path(named).expanduser() if named else key_file_beside(deployment)
+    installation = deployment.settings.installation
     try:
         is_there = file is not None and file.exists()
-        ring = find_keyring(given, installation=installation, configured_file=hf.settings.signing_key_file)
+        ring = find_keyring(given, installation=installation, configured_file=deployment.settings.signing_key_file)
         ring = ring or (read_keyring(file, installation=installation) if file is not None and is_there else None)
     except (HoldfastError, OSError):
         return  # that is told with the settings
@@ -48,8 +47,8 @@ def key_findings(hf: Holdfast, known: frozenset[str], *, has_jobs: bool) -> Find
             f"write  {file.name}  into {file.parent / '.gitignore'}, and the database beside it, too",
         )
     if ring is not None:
-        yield from _ring(hf, ring, known, has_jobs=has_jobs, is_from_elsewhere=is_given or bool(named))
-    elif not kind_of(hf.url).needs_key:
+        yield from _ring(deployment, ring, known, has_jobs=has_jobs, is_from_elsewhere=is_given or bool(named))
+    elif not kind_of(deployment.url()).needs_key:
         yield note("keys", "there is no signing key yet; one is made when it is first needed")
 
 
@@ -65,19 +64,21 @@ def _would_be_committed(file: Path) -> bool:
     return answer.returncode == 1  # 0 is ignored, and 128 no repository
 
 
-def _ring(hf: Holdfast, ring: Keyring, known: frozenset[str], *, has_jobs: bool, is_from_elsewhere: bool) -> Findings:
+def _ring(
+    deployment: Deployment, ring: Keyring, known: frozenset[str], *, has_jobs: bool, is_from_elsewhere: bool
+) -> Findings:
     ours = {key.fingerprint for key in ring.keys}
     if known and not known & ours and has_jobs:
         yield error(
             "keys",
             "the jobs there were signed with another key or for an installation other than "
-            f"'{hf.settings.installation}': a worker would reject every one",
+            f"'{deployment.settings.installation}': a worker would reject every one",
             f"also pass the old key, after the new one:  {KEY_VARIABLE}=new,old; or set the installation to the name "
             f"that the jobs were signed for:  {KEYS['installation'].variable}=NAME",
         )
         return
-    beside = key_file_beside(hf)
-    if is_from_elsewhere and beside is not None and beside.exists() and not _shares(hf, beside, ours):
+    beside = key_file_beside(deployment)
+    if is_from_elsewhere and beside is not None and beside.exists() and not _shares(deployment, beside, ours):
         yield warning(
             "keys",
             f"a key is given here, and another one lies in {beside}: whoever is started without the first signs with "
@@ -87,9 +88,9 @@ def _ring(hf: Holdfast, ring: Keyring, known: frozenset[str], *, has_jobs: bool,
     yield fine("keys", f"signs with key {ring.kid}, verifies with {len(ring.keys)}")
 
 
-def _shares(hf: Holdfast, file: Path, ours: set[str]) -> bool:
+def _shares(deployment: Deployment, file: Path, ours: set[str]) -> bool:
     try:
-        beside = read_keyring(file, installation=hf.settings.installation)
+        beside = read_keyring(file, installation=deployment.settings.installation)
         return bool({key.fingerprint for key in beside.keys} & ours)
     except HoldfastError:
         return False

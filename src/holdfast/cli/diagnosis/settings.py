@@ -4,36 +4,29 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from holdfast.app import Holdfast
-from holdfast.backends import DEFAULT
 from holdfast.cli.diagnosis import Finding, Findings, error, fine, note, warning
 from holdfast.cli.output import span
 from holdfast.config import KEYS, Found, Origin, Place, Problem, Reading, Settings, read_settings
+from holdfast.deployment import DEFAULT, Deployment
 
 ABOUT_KEYS = frozenset({"signing-key", "signing-key-file", "verify", "allow-unsigned"})
 
 
-def reading_of(hf: Holdfast, url: str | None) -> Reading:
+def reading_of(deployment: Deployment, url: str | None) -> Reading:
     """What the settings say, and over them what `--url`, or else the application, has decided."""
-    reading = read_settings(hf.project)
-    decided = {name: getattr(hf.settings, key.field) for name, key in KEYS.items() if key.in_file}
-    decided["backends"] = {name: place for name, place in hf.backends.urls.items() if name != DEFAULT}
-    decided["url"] = "" if hf.url == hf.project.default_url else hf.url
-    if (given := given_key(hf)) is not None:
-        decided["signing-key"] = given
+    reading = read_settings(deployment.project)
+    decided = {name: getattr(deployment.settings, key.field) for name, key in KEYS.items() if key.in_file}
+    decided["backends"] = {name: deployment.url(name) for name in deployment.others}
+    decided["url"] = "" if deployment.url() == deployment.project.default_url else deployment.url()
+    if deployment.signing_key is not None:
+        decided["signing-key"] = deployment.signing_key
     found = dict(reading.found)
     for name, value in decided.items():
         if value != reading.of(KEYS[name]).value:
             found[name] = Found(value=value, origin=Origin(place=Place.APPLICATION))
     if url is not None and url != DEFAULT:
-        found["url"] = Found(value=hf.url, origin=Origin(place=Place.FLAG, name="--url"))
+        found["url"] = Found(value=deployment.url(), origin=Origin(place=Place.FLAG, name="--url"))
     return structs.replace(reading, found=found)
-
-
-def given_key(hf: Holdfast) -> str | None:
-    """The key an application was made with. It is nobody's business but here, so it is no part of its interface."""
-    given: str | None = getattr(hf, "_signing_key", None)
-    return given
 
 
 def problem_findings(problems: Iterable[Problem]) -> Findings:

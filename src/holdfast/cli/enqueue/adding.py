@@ -1,6 +1,5 @@
 """Adding the jobs that `holdfast enqueue` was asked for, all or none, saying so, and waiting for them."""
 
-import sys
 from collections.abc import Sequence
 
 import click
@@ -11,11 +10,10 @@ from holdfast.cli.endings import Shape, await_job, await_jobs
 from holdfast.cli.enqueue.dry_run import rehearse
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
-from holdfast.cli.enqueue.request import Asked, Request, application, named, refuse_fleeting, say_when
+from holdfast.cli.enqueue.request import Asked, Request, application, durable_backend, say_when
 from holdfast.cli.output import glyph, print_json, print_jsonl, say
 from holdfast.definition import JobDefinition
-from holdfast.queues.envelope import EnvelopeFactory
-from holdfast.values import Accepted, JobEnvelope
+from holdfast.values import Accepted
 
 
 def act(choices: EnqueueChoices) -> int:
@@ -28,17 +26,14 @@ def act(choices: EnqueueChoices) -> int:
 
 
 def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
-    with hf.enqueueing([job.definition for job in jobs]) as enqueueing:
-        definitions = enqueueing.definitions
-        backend = hf.backend_of_batch(definitions)
-        engine, location = hf.backend(backend), hf.location_of(backend)
-        refuse_fleeting(engine, location)
-        envelopes = _envelopes(hf, engine.envelopes, jobs, definitions)
-        accepted = engine.accept(envelopes)
-        enqueueing.ids = [one.id for one in accepted]
+    backend = durable_backend(hf, jobs)
+    ids, names = [job.id for job in jobs], [job.where for job in jobs]
+    with hf.signed([job.definition for job in jobs], ids, names=names) as batch:
+        accepted = batch.accept()
+    engine, definitions = batch.engine, batch.definitions
     _print(definitions, accepted, choices, is_bulk=is_bulk)
     if not choices.quiet:
-        say(f"  kept in {location}")
+        say(f"  stored in {hf.deployment.location(backend)}")
         say_when(definitions[0], is_bulk=is_bulk)
         for remark in outlook(engine, [(one.queue, one.handler) for one in definitions], app=choices.app):
             say(f"  {remark}")
@@ -48,23 +43,6 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     if not is_bulk:
         return await_job(engine, accepted[0].id, limit_s, shape, app=choices.app)
     return await_jobs(engine, [one.id for one in accepted], limit_s, shape, app=choices.app)
-
-
-def _envelopes(
-    hf: Holdfast, factory: EnvelopeFactory, jobs: Sequence[Asked], definitions: Sequence[JobDefinition]
-) -> list[JobEnvelope]:
-    envelopes: list[JobEnvelope] = []
-    signed = list(zip(jobs, definitions, strict=True))
-    with click.progressbar(signed, label="signing", file=sys.stderr, hidden=not _shows_progress(jobs)) as items:
-        for job, definition in items:
-            with named(job.where):
-                hf.check(definition)
-                envelopes.append(factory.make(definition, id=job.id))
-    return envelopes
-
-
-def _shows_progress(jobs: Sequence[Asked]) -> bool:
-    return len(jobs) >= 1000 and sys.stderr.isatty()
 
 
 def _shape(choices: EnqueueChoices) -> Shape:

@@ -10,7 +10,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.documents import PlannedDocument
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
-from holdfast.cli.enqueue.request import Asked, named, refuse_fleeting, say_when
+from holdfast.cli.enqueue.request import Asked, durable_backend, say_when
 from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
@@ -18,8 +18,9 @@ from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import Mode
 from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.values import JobEnvelope
 
 # What decides whether two jobs of one id are the same, apart from meta; the backoff does as well, but no record has it.
 _CONTENT: Final = ("job", "payload", "queue", "priority", "max_retries", "name", "timeout", "tags", "fence")
@@ -27,11 +28,13 @@ _CONTENT: Final = ("job", "payload", "queue", "priority", "max_retries", "name",
 
 def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
     """Check the jobs as if they were to be kept, and show them. The application's middleware is not asked."""
-    backend = hf.backend_of_batch(job.definition for job in jobs)
-    location = hf.location_of(backend)
+    backend = durable_backend(hf, jobs)
+    location = hf.deployment.location(backend)
     engine, keyring = _onlooking(hf, backend)
+    definitions, ids, names = [job.definition for job in jobs], [job.id for job in jobs], [job.where for job in jobs]
     with engine, hf.standing_in(engine, keyring):
-        documents = [_planned(hf, job) for job in jobs]
+        with hf.signed(definitions, ids, names=names, asks_middleware=False) as batch:
+            documents = [_planned(job, one) for job, one in zip(jobs, batch.envelopes, strict=True)]
         remarks = [
             *_taken(engine, documents),
             *outlook(engine, [(one.queue, one.job) for one in documents], app=choices.app),
@@ -48,7 +51,7 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
             click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}"))
     else:
         _print_facts(documents[0])
-    say(f"  nothing was kept in {location}: --dry-run")
+    say(f"  nothing was stored in {location}: --dry-run")
     say_when(jobs[0].definition, is_bulk=is_bulk)
     for remark in remarks:
         say(f"  {remark}")
@@ -57,25 +60,19 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
 
 def _onlooking(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
     """The engine to be looked at. Where nothing has been kept yet, nothing is known, and nothing is made."""
-    settings = hf.settings
     # A key of the usual length: with its signature a message has its true size.
     keyring = Keyring([SigningKey.generate()])
-    factory = BackendFactory(
-        keyring, max_retries=settings.max_retries, timeout_s=settings.timeout, table_prefix=settings.table_prefix
-    )
-    engine, _ = factory.open(hf.backends.urls[backend])
-    refuse_fleeting(engine, hf.location_of(backend))
-    if engine.describe().schema != 0:
-        return engine, keyring
-    engine.close()
+    settings = hf.settings
     envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
-    return MemoryEngine(envelopes), keyring
+    engine, _ = hf.deployment.open(backend, Mode.READ)
+    if engine.describe().schema == 0:
+        engine.close()
+        return MemoryEngine(envelopes), keyring
+    engine.envelopes = envelopes
+    return engine, keyring
 
 
-def _planned(hf: Holdfast, job: Asked) -> PlannedDocument:
-    with named(job.where):
-        hf.check(job.definition)
-        envelope = hf.backend().envelopes.make(job.definition, id=job.id)
+def _planned(job: Asked, envelope: JobEnvelope) -> PlannedDocument:
     message = decode_message(unseal(envelope.wire)[0])
     return PlannedDocument(
         id=job.id,

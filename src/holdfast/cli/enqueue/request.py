@@ -1,6 +1,6 @@
 """What `holdfast enqueue` is asked for: words, JSON or a command, made definitions by what is known of their jobs."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -13,13 +13,15 @@ from holdfast.cli.arguments import Argument, located, parse_arguments, typed, un
 from holdfast.cli.enqueue.descriptions import Description, is_bulk, is_json, read_json
 from holdfast.cli.enqueue.instants import ahead
 from holdfast.cli.enqueue.options import EnqueueChoices
+from holdfast.cli.options import deployment_at
 from holdfast.cli.output import say
 from holdfast.cli.spec import read_spec
 from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_id
 from holdfast.errors import ConfigError, DefinitionError, UnknownHandler
 from holdfast.handlers import COMMAND_KEY
-from holdfast.queues.contract import Engine
+from holdfast.queues.addresses import kind_of
+from holdfast.queues.engines.kinds import Home
 
 
 class Asked(NamedTuple):
@@ -96,13 +98,13 @@ class Request(NamedTuple):
 def application(choices: EnqueueChoices) -> Holdfast:
     """Your application, if it was named; else one that knows where the jobs are."""
     if choices.app is None:
-        return Holdfast.at(choices.url)
+        return Holdfast(deployment=deployment_at(choices.url))
     # Imported here: most jobs are enqueued without their application.
     from holdfast.loading import load_app
 
     hf = load_app(choices.app)
     if choices.url is not None:
-        hf.relocate(choices.url, alone=True)  # the module may have used it while it was imported
+        hf.move_to(hf.deployment.at(choices.url))  # the module may have used it while it was imported
     return hf
 
 
@@ -127,10 +129,13 @@ def named(where: str) -> Generator[None]:
         raise type(problem)(f"{where}: {problem}" if where else str(problem)) from problem
 
 
-def refuse_fleeting(engine: Engine, location: str) -> None:
-    """Refuse an engine whose jobs nobody else will see."""
-    if not engine.capabilities.shared:
-        raise ConfigError(f"jobs in {location} end with this command: name an engine that keeps them")
+def durable_backend(hf: Holdfast, jobs: Sequence[Asked]) -> str:
+    """The backend of these jobs, unless no other process would see them there."""
+    name = hf.backend_of([job.definition for job in jobs])
+    if kind_of(hf.deployment.url(name)).home is Home.PROCESS:
+        location = hf.deployment.location(name)
+        raise ConfigError(f"jobs in {location} end with this command: name an engine that stores them")
+    return name
 
 
 def say_when(definition: JobDefinition, *, is_bulk: bool) -> None:

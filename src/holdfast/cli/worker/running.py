@@ -88,8 +88,8 @@ def _program(setup: Setup) -> Program:
 def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
     """Say which backend is worked: the one that --url names or is, or else the one the queues are in."""
     if setup.url is None:
-        return msgspec.structs.replace(setup, backend=hf.backends.name_for_all(choices.queues))
-    return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.backends.urls else setup
+        return msgspec.structs.replace(setup, backend=hf.deployment.name_for_all(choices.queues))
+    return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.deployment.urls else setup
 
 
 def _probes(
@@ -103,20 +103,20 @@ def _probes(
 
 def _count_for_prometheus(hf: Holdfast) -> None:
     """Let prometheus-client count, if it is there and the application has no collector of its own."""
-    if type(hf.metrics) is InMemoryMetrics:
+    if type(hf.extensions.metrics) is InMemoryMetrics:
         with suppress(ConfigError):  # the extra is not installed; whoever asks is told
             from holdfast.metrics.prometheus import PrometheusMetrics
 
-            hf.metrics = PrometheusMetrics()
+            hf.extensions.metrics = PrometheusMetrics()
 
 
 def _metrics(hf: Holdfast, supervisor: Supervisor, census: Census) -> Callable[[], tuple[bytes, str]] | None:
     """What serves `/metrics`, if the collector can; ours shows how the worker stands, too."""
     follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
-    follow = getattr(hf.metrics, "follow", None)
+    follow = getattr(hf.extensions.metrics, "follow", None)
     if follow is not None:
         follow(supervisor.levels, census.read)
-    render: Callable[[], tuple[bytes, str]] | None = getattr(hf.metrics, "render", None)
+    render: Callable[[], tuple[bytes, str]] | None = getattr(hf.extensions.metrics, "render", None)
     return render
 
 
@@ -127,7 +127,7 @@ def _why_not_live(supervisor: Supervisor) -> str | None:
 def _greet(hf: Holdfast, backend: str, supervisor: Supervisor) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
     dot, report = glyph("·", "-"), supervisor.report()
-    say(f"holdfast {__version__} {dot} {hf.location_of(backend)} {dot} worker {supervisor.id}")
+    say(f"holdfast {__version__} {dot} {hf.deployment.location(backend)} {dot} worker {supervisor.id}")
     slots = "1 process" if report.processes == 1 else f"{report.processes} processes"
     if report.slots > report.processes:
         slots += f" of {supervisor.options.concurrency} slots"

@@ -63,9 +63,9 @@ def stop(
     if worker_ids and everybody:
         raise click.UsageError("name the workers by their ids, or say --all")
     order = StopOrder.NOW if now else StopOrder.DRAIN
-    with existing(url) as hf:
-        say_where(hf.location)
-        engine = hf.backend()
+    with existing(url) as site:
+        say_where(site.location)
+        engine = site.engine
         known = WorkerRegistry(engine.state).all()
         chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
         ends = [_End(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]

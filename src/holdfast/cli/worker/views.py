@@ -62,12 +62,12 @@ def list_workers(
 ) -> int:
     """Show the workers: live ones, draining ones, and lost ones last."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
-    with existing(url) as hf:
+    with existing(url) as site:
         if not quiet:
-            say_where(hf.location)
+            say_where(site.location)
         if watch_s is not None:
-            return _watch(hf.backend(), watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
-        workers = _known(hf.backend())
+            return _watch(site.engine, watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
+        workers = _known(site.engine)
     if as_json:
         print_json([_document(view) for view in workers])
     elif as_jsonl:
@@ -109,9 +109,9 @@ def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
     Examples:
       holdfast worker show 5f3a
     """
-    with existing(url) as hf:
-        say_where(hf.location)
-        known = WorkerRegistry(hf.backend().state).all()
+    with existing(url) as site:
+        say_where(site.location)
+        known = WorkerRegistry(site.engine.state).all()
     view = named(worker_id, known)
     if as_json:
         print_json(_document(view))

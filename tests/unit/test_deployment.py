@@ -95,10 +95,10 @@ def test_commands_are_allowed_by_the_workers_of_their_own_backend(hf: Holdfast) 
 
 
 def test_a_worker_takes_from_one_backend(hf: Holdfast) -> None:
-    assert hf.backends.name_for_all(["nightly", "weekly"]) == "reports"
-    assert hf.backends.name_for_all(["mail"]) == "default"
-    with pytest.raises(ConfigError, match="take those of each by themselves"):
-        hf.backends.name_for_all(["nightly", "mail"])
+    assert hf.deployment.name_for_all(["nightly", "weekly"]) == "reports"
+    assert hf.deployment.name_for_all(["mail"]) == "default"
+    with pytest.raises(ConfigError, match="handle the queues of each backend separately"):
+        hf.deployment.name_for_all(["nightly", "mail"])
 
 
 def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast,
         Holdfast("memory://", directory=tmp_path, settings=Settings(), routes={"mail": "elsewhere"})
     with pytest.raises(ConfigError, match="backend 'other': 'ftp://host' names no engine"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"other": "ftp://host"})
-    with pytest.raises(ConfigError, match="cannot be the name of a backend"):
+    with pytest.raises(ConfigError, match="is not a valid backend name"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"a b": "memory://"})
 
 
@@ -120,7 +120,7 @@ def test_the_default_is_named_by_the_url_alone(tmp_path: Path) -> None:
 def test_a_variable_comes_before_the_file_that_another_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_BACKEND_MAIL", "memory://")
     monkeypatch.setenv("HOLDFAST_BACKEND_MAIL_FILE", str(tmp_path / "missing"))
-    assert Holdfast("memory://", directory=tmp_path).backends.urls["mail"] == "memory://"
+    assert Holdfast("memory://", directory=tmp_path).deployment.urls["mail"] == "memory://"
 
 
 def test_the_schema_is_made_in_all_of_them(hf: Holdfast, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_settings_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HOLDFAST_BACKEND_LONG_NAME", "memory://")
     monkeypatch.setenv("HOLDFAST_BACKEND_MAIL", "sync://")
     with Holdfast(directory=tmp_path) as hf:
-        assert hf.backends.urls == {
+        assert hf.deployment.urls == {
             "default": f"sqlite:///{tmp_path}/shop.db",
             "reports": f"sqlite:///{tmp_path}/reports.db",
             "long-name": "memory://",
@@ -183,6 +183,6 @@ def test_a_password_in_a_backend_is_never_shown(tmp_path: Path, monkeypatch: pyt
     secret.chmod(0o600)
     monkeypatch.setenv("HOLDFAST_BACKEND_CACHE_FILE", str(secret))
     with Holdfast("memory://", directory=tmp_path) as hf:
-        assert hf.backends.urls["cache"] == "redis://:hunter2@db/0"
-        assert hf.location_of("cache") == "redis://:…@db/0"
-        assert "hunter2" not in repr(hf.settings)
+        assert hf.deployment.urls["cache"] == "redis://:hunter2@db/0"
+        assert hf.deployment.location("cache") == "redis://:…@db/0"
+        assert "hunter2" not in repr(hf.settings) + repr(hf.deployment)

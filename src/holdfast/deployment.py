@@ -1,0 +1,217 @@
+"""Where an application's jobs live: its backends by name, which queue is in which, and how each is opened."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.config import Project, Settings, find_project, load_settings
+from holdfast.config.keys import DEFAULT_BACKEND
+from holdfast.errors import BackendError, ConfigError
+from holdfast.queues.addresses import check_room, check_url, embedded_file, redacted, sqlite_path
+from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
+from holdfast.queues.opening import BackendFactory, Mode
+from holdfast.queues.signing import Keyring, Signer, Unsigned
+from holdfast.state.facts import Facts
+
+if TYPE_CHECKING:
+    from holdfast.queues.engines.tables.migrations import Migration
+
+DEFAULT: Final = DEFAULT_BACKEND
+
+
+class Opened(NamedTuple):
+    """An open engine, and the keys its messages are signed with."""
+
+    engine: Engine
+    signer: Signer
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """The backends of an application by name, and the settings they are opened with.
+
+    `default` has every queue that no route sends elsewhere.
+    """
+
+    project: Project
+    settings: Settings
+    urls: Mapping[str, str]
+    routes: Mapping[str, str]
+    signing_key: str | None = None
+    clock: Clock = SYSTEM_CLOCK
+
+    def __post_init__(self) -> None:
+        for name, url in self.urls.items():
+            if name != DEFAULT:  # errors in that one are reported when it is opened, with what was asked for
+                _check_backend(name, url)
+        for queue, name in self.routes.items():
+            self.url(name, f"the route of queue '{queue}': ")
+
+    def __repr__(self) -> str:
+        return f"Deployment({', '.join(map(self.location, self.urls))})"  # URLs and keys are secrets
+
+    @classmethod
+    def configured(
+        cls,
+        url: str | None = None,
+        *,
+        backends: Mapping[str, str] | None = None,
+        routes: Mapping[str, str] | None = None,
+        settings: Settings | None = None,
+        directory: str | Path | None = None,
+        **rest: Any,
+    ) -> Self:
+        """As the settings of the project say, except for what is given here."""
+        project = find_project(Path(directory) if directory is not None else None)
+        if settings is None:
+            settings = load_settings(project)
+        others = settings.backends if backends is None else backends
+        if DEFAULT in others:
+            raise ConfigError(f"the backend named {DEFAULT} is the url: give that, and leave it out of backends")
+        return cls(
+            project=project,
+            settings=settings,
+            urls={DEFAULT: url or settings.url or project.default_url, **others},
+            routes=settings.routes if routes is None else routes,
+            **rest,
+        )
+
+    def at(self, place: str) -> Self:
+        """Every queue in one backend: at this URL, or the one with this name."""
+        url = self.url(place) if place in self.urls or (":" not in place and len(self.urls) > 1) else place
+        return msgspec.structs.replace(self, urls={DEFAULT: url}, routes={})
+
+    def with_default(self, url: str) -> Self:
+        """The same with the default backend at this URL."""
+        return msgspec.structs.replace(self, urls={**self.urls, DEFAULT: url})
+
+    def url(self, name: str = DEFAULT, where: str = "") -> str:
+        """The URL of a backend; an error says `where` it was named."""
+        if name not in self.urls:
+            near = get_close_matches(name, self.urls, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(self.urls)}"
+            raise ConfigError(f"{where}there is no backend '{name}'; {hint}")
+        return self.urls[name]
+
+    def location(self, name: str = DEFAULT) -> str:
+        """Where a backend is, for people: without a password."""
+        url = self.url(name)
+        return str(sqlite_path(url)) if url.startswith("sqlite:") else redacted(url)
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the backends besides the default one."""
+        return [name for name in self.urls if name != DEFAULT]
+
+    def name_for(self, queue: str) -> str:
+        """The backend that a queue is in."""
+        return self.routes.get(queue, DEFAULT)
+
+    def name_for_all(self, queues: Iterable[str]) -> str:
+        """The one backend that all of these queues are in."""
+        names = {self.name_for(queue): queue for queue in queues}
+        if len(names) > 1:
+            (one, queue), (other, another), *_ = names.items()
+            raise ConfigError(
+                f"queue '{queue}' is in backend '{one}' and queue '{another}' in backend '{other}'; "
+                "handle the queues of each backend separately"
+            )
+        return next(iter(names), DEFAULT)
+
+    def name_for_job(self, job_id: str) -> str:
+        """The backend that has this job; the default one if none has."""
+        for name in self.urls if len(self.urls) > 1 else ():
+            with suppress(BackendError), self.open(name, Mode.READ).engine as engine:
+                info = engine.describe()
+                if info.schema in (None, info.known_schema) and engine.get(job_id) is not None:
+                    return name
+        return DEFAULT
+
+    def open(self, name: str = DEFAULT, mode: Mode = Mode.WRITE) -> Opened:
+        """Open the engine of a backend."""
+        url = self.url(name)
+        if mode is Mode.READ:
+            return Opened(*self._factory(Unsigned()).open(url, mode))
+        if url != self.project.default_url and (file := embedded_file(url)) is not None:
+            check_room(file)
+        engine, signer = self._factory(self._signer()).open(url, mode)
+        try:
+            if mode is Mode.MIGRATE:
+                engine.create_schema()
+            if url == self.project.default_url and self.project.directory is not None:
+                _ignore_in_version_control(self.project.data_directory)
+            if isinstance(signer, Keyring):
+                _compare_keys(engine, signer, self.settings.installation)
+        except BaseException:
+            engine.close()
+            raise
+        return Opened(engine, signer)
+
+    def migrations(self, name: str = DEFAULT) -> "Sequence[Migration]":
+        """The steps that create the schema of a backend, as SQL. Nothing is opened; no key or driver is needed."""
+        return self._factory(Unsigned()).migrations(self.url(name))
+
+    def _factory(self, signer: Signer | None) -> BackendFactory:
+        settings = self.settings
+        return BackendFactory(
+            signer,
+            policy=LeasePolicy(
+                lease_s=settings.lease,
+                crash_limit=settings.crash_limit,
+                retain_completed_s=settings.retain_completed,
+                retain_dead_s=settings.retain_dead or None,
+            ),
+            clock=self.clock,
+            max_retries=settings.max_retries,
+            timeout_s=settings.timeout,
+            table_prefix=settings.table_prefix,
+            installation=settings.installation,
+        )
+
+    def _signer(self) -> Signer | None:
+        settings = self.settings
+        if not settings.verify:
+            return Unsigned()
+        return find_keyring(
+            self.signing_key, installation=settings.installation, configured_file=settings.signing_key_file
+        )
+
+
+def _check_backend(name: str, url: str) -> None:
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise ConfigError(f"{name!r} is not a valid backend name; use letters, digits, dashes and underscores")
+    try:
+        check_url(url)
+    except ConfigError as problem:
+        raise ConfigError(f"backend '{name}': {problem}") from None
+
+
+def _ignore_in_version_control(directory: Path) -> None:
+    """Jobs, and above all their key, do not belong in the project's history."""
+    ignore = directory / ".gitignore"
+    if directory.is_dir() and not ignore.exists():
+        with suppress(OSError):
+            ignore.write_text("*\n", encoding="ascii")
+
+
+def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
+    """Refuse keys that can verify none of the jobs that are stored, if there are any; record the one that signs now."""
+    facts = Facts(engine.state)
+    known = facts.of(KEY_FACTS)
+    ours = {key.fingerprint for key in keyring.keys}
+    if known and not known & ours and engine.counts():
+        raise ConfigError(
+            "the jobs in this queue were signed with another key or for an installation other than "
+            f"'{installation}', so every one of them would be rejected: also pass the old key, after the new one "
+            "(HOLDFAST_SIGNING_KEY=new,old), or set the installation to the name that the jobs were signed for "
+            "(HOLDFAST_INSTALLATION)"
+        )
+    signing = keyring.keys[0].fingerprint
+    if signing not in known:
+        facts.add(KEY_FACTS, [signing])
