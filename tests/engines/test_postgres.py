@@ -444,8 +444,8 @@ def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() ->
         server.close()
 
 
-def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
-    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_whose_connection_dies_as_it_begins_to_listen_polls(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.counts()
     connect = Connection.connect
@@ -457,8 +457,8 @@ def test_a_server_that_goes_away_while_somebody_begins_to_wait_is_not_available(
         return connection
 
     monkeypatch.setattr(Connection, "connect", connect_and_die)
-    with pytest.raises(BackendUnavailable):
-        engine.wait_for_work(["default"], 1.0)
+    engine.wait_for_work(["default"], 0.05)
+    assert "cannot listen for new jobs" in caplog.text
 
 
 def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresEngine) -> None:
@@ -523,6 +523,29 @@ def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None
     engine.accept(envelopes(engine, 1))
     assert woken.wait(30)
     waiting.join()
+
+
+def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
+    server: PostgresServer, engine: PostgresEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Waiting must not fail while claims succeed: a worker would take the server for gone, and back, many times a
+    second."""
+    engine.create_schema()
+    namespace = engine.connections.namespace
+    with psycopg.connect(server.url, autocommit=True) as admin:
+        admin.execute("CREATE ROLE crowded LOGIN CONNECTION LIMIT 1")
+        admin.execute(f"GRANT USAGE ON SCHEMA {namespace} TO crowded")
+        admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {namespace} TO crowded")
+        admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {namespace} TO crowded")
+    url = server.url.replace("postgres@", "crowded@")
+    with PostgresEngine(url, EnvelopeFactory(KEYS), prefix=f"{namespace}_") as crowded:
+        crowded.wait_for_work(["default"], 0.05)
+        crowded.wait_for_work(["default"], 0.05)
+        warnings = [record.getMessage() for record in caplog.records if "cannot listen" in record.getMessage()]
+        assert len(warnings) == 1
+        assert "too many connections" in warnings[0]
+        engine.accept(envelopes(engine, 1))
+        assert len(crowded.claim("default", 1, owner_token=new_owner_token(new_session()), wait=60.0)) == 1
 
 
 def test_a_forked_process_opens_connections_of_its_own(engine: PostgresEngine) -> None:

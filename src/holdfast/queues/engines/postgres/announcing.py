@@ -2,6 +2,7 @@
 hints, which may be lost; workers also poll.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -9,11 +10,16 @@ from typing import Final
 
 import psycopg
 
+from holdfast.errors import BackendUnavailable
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import Statements
 
 # A queue is announced at most once in this time: each announcement takes a lock that all commits of the server need.
 ANNOUNCE_EVERY_S: Final = 0.02
+# How long a worker polls before it tries again to open a connection to listen on.
+LISTEN_AGAIN_S: Final = 10.0
+
+log = logging.getLogger("holdfast.postgres")
 
 NOTIFY: Final = "SELECT pg_notify(:channel, queue) FROM unnest(:queues::text[]) AS asked (queue)"
 
@@ -27,6 +33,7 @@ class Announcements:
         self._announced_at: dict[str, float] = {}
         self._local = threading.local()
         self._listeners: set[Connection] = set()
+        self._polls_until = float("-inf")
 
     def announce(self, connection: Statements, queues: Iterable[str]) -> None:
         """Wake the workers that wait for these queues when the transaction commits, unless they were just woken."""
@@ -45,15 +52,27 @@ class Announcements:
         self._announced_at.update(dict.fromkeys(news, now))
         return news
 
-    def listening(self) -> Connection:
-        """This thread's own connection on which the server announces work."""
+    def listening(self) -> Connection | None:
+        """This thread's own connection on which the server announces work. None if it cannot be opened, such as when
+        the server has no connection left: polling needs only the others.
+        """
         connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None or connection.closed:
-            if connection is not None:
-                self._listeners.discard(connection)
+        if connection is not None and not connection.closed:
+            return connection
+        if connection is not None:
+            self._listeners.discard(connection)
+        self._local.connection = None
+        if time.monotonic() < self._polls_until:
+            return None
+        self._connections.run(lambda _: None)  # the last free connection is for polling
+        try:
             connection = self._connections.open(self._connections.sql(f'LISTEN "{self.channel}"'))
-            self._local.connection = connection
-            self._listeners.add(connection)
+        except BackendUnavailable as problem:
+            self._polls_until = time.monotonic() + LISTEN_AGAIN_S
+            log.warning("cannot listen for new jobs, polling for the next %g s: %s", LISTEN_AGAIN_S, problem)
+            return None
+        self._local.connection = connection
+        self._listeners.add(connection)
         return connection
 
     def were_heard(self, listening: Connection, queues: Sequence[str]) -> bool:

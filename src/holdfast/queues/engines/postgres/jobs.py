@@ -430,9 +430,11 @@ class PostgresJobs(Jobs):
                 left = min(left, due_s)
             if left <= 0:
                 return
-            descriptors = [fd for fd in (listening.fileno(), wake) if fd is not None]
-            readable = self.clock.wait(left, descriptors)
-            if wake in readable or (readable and self._announcements.were_heard(listening, queues)):
+            descriptors = [] if listening is None else [listening.fileno()]
+            readable = self.clock.wait(left, descriptors if wake is None else [*descriptors, wake])
+            if wake in readable:
+                return
+            if listening is not None and readable and self._announcements.were_heard(listening, queues):
                 return
             look_s = min(look_s * 2, LOOK_EVERY_S)
 
