@@ -139,9 +139,11 @@ WHOLE = [case(f"no damage, {stage}", stage, Fate.STAYS) for stage in Stage]
 """No damage at all, to show what a case has to look like."""
 
 
-def parametrized(engine: str, cases: list[Case], impossible: dict[str, str]) -> list[Any]:
+def parametrized(
+    engine: str, cases: list[Case], impossible: dict[str, str], refused_by_schema: frozenset[str]
+) -> list[Any]:
     """The cases of an engine as parameters of a test, and why some cannot be had on it."""
-    cases = [*WHOLE, *cases]
+    cases = [*WHOLE, *(case for case in cases if case.name not in refused_by_schema)]
     names = [case.name for case in cases]
     assert len(set(names)) == len(names), f"two cases of {engine} have the same name"
     refused = [

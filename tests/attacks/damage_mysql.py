@@ -66,6 +66,7 @@ def _own_cases() -> Iterable[Case]:
 
 
 CASES = [*sql_cases(LARGEST_COUNT, {"negative": -1.0, "huge": 1.7e308}), *_own_cases()]
+REFUSED = frozenset(("state -1", "state -1 of a dead letter", "state 9", "state 9 of a dead letter", "lane unknown"))
 IMPOSSIBLE = {
     "number largest": "it exhausts the counter of the table, which only ALTER TABLE sets back",
     "message missing": "the message is a column of the record, and NOT NULL",

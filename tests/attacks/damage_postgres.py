@@ -84,6 +84,16 @@ def _own_cases() -> Iterable[Case]:
 
 FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
 CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases()]
+REFUSED = frozenset(
+    (
+        "state -1",
+        "state -1 of a dead letter",
+        "state 9",
+        "state 9 of a dead letter",
+        "lease_until missing",
+        "priority 12",
+    )
+)
 IMPOSSIBLE = {
     "id is not UTF-8": "PostgreSQL refuses text that is not UTF-8",
     "deliveries is a text": "PostgreSQL refuses a text in a column of numbers",

@@ -2,6 +2,7 @@
 have been, so what they refuse is written while they are not.
 """
 
+import re
 import sqlite3
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ LEASE = ("lease_until", "lease_us", "claimed_at")
 TOLD = ("outcome", "error_type", "error_message", "traceback", "output", "note")
 # What SQLite takes for a text that is not UTF-8 is a text all the same.
 _AS_TEXT = "CAST(? AS TEXT)"
+_NOT_NULL = re.compile("(?<!IS )NOT NULL")
 
 
 class SqliteStore(SqlStore):
@@ -24,6 +26,7 @@ class SqliteStore(SqlStore):
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA ignore_check_constraints = ON")
 
     def table(self, name: str) -> str:
         return f"holdfast_{name}"
@@ -64,7 +67,7 @@ class SqliteStore(SqlStore):
         schema = self._connection.execute("SELECT sql, name FROM sqlite_schema WHERE type = 'table'").fetchall()
         self._rewrite(
             [
-                (sql.replace("NOT NULL", "").replace(") STRICT, WITHOUT", ") WITHOUT").replace(") STRICT", ")"), name)
+                (_NOT_NULL.sub("", sql).replace(") STRICT, WITHOUT", ") WITHOUT").replace(") STRICT", ")"), name)
                 for sql, name in schema
                 if sql
             ]

@@ -42,7 +42,7 @@ from .cases import AFTER, BAD, BEFORE, KEY, QUEUE, Case, Fate, Stage
 LATE = "late"
 HEALTHY = [AFTER, BEFORE]
 NEVER_STARTED = {reason for reason in DeadReason if not reason.follows_a_run} - {DeadReason.CRASH_LOOP}
-NOT_FOUND = 3
+NOT_FOUND, TIME_IS_UP, JOB_FAILED = 3, 6, 7
 
 
 class Store(Protocol):
@@ -268,6 +268,11 @@ def check_commands(terminal: Terminal) -> None:
     for id in {BAD, *ids} - {*HEALTHY, ""}:
         for words in (["show", "--", id], ["show", "--json", "--", id], ["logs", "--", id]):
             _answered(terminal(*words), NOT_FOUND)
+
+
+def check_waiting(terminal: Terminal) -> None:
+    """Waiting for a job that has ended answers at once, even if its result is not readable."""
+    _answered(terminal("wait", "--timeout", "0.01", "--", BAD), NOT_FOUND, JOB_FAILED, TIME_IS_UP)
 
 
 def _answered(printed: Printed, *codes: int) -> Printed:

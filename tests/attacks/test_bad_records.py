@@ -9,15 +9,20 @@ import pytest
 from ..surface.terminal import Terminal
 from . import damage_mysql, damage_postgres, damage_redis, damage_sqlite
 from .cases import BAD, BEFORE, MESSAGES, Case, Fate, Stage, case, parametrized
-from .site import InMemory, Site, application, check_commands
+from .site import InMemory, Site, application, check_commands, check_waiting
 
 CORPUS = {"sqlite": damage_sqlite, "postgres": damage_postgres, "mysql": damage_mysql, "redis": damage_redis}
+REFUSED = {"postgres": damage_postgres.REFUSED, "mysql": damage_mysql.REFUSED}
 FINISHED = (Stage.DONE, Stage.DEAD)
 
 pytestmark = pytest.mark.timeout(20)
 every_case = pytest.mark.parametrize(
     ("engine", "case"),
-    [one for engine, damage in CORPUS.items() for one in parametrized(engine, damage.CASES, damage.IMPOSSIBLE)],
+    [
+        one
+        for engine, damage in CORPUS.items()
+        for one in parametrized(engine, damage.CASES, damage.IMPOSSIBLE, REFUSED.get(engine, frozenset()))
+    ],
 )
 cases_for_a_worker = pytest.mark.parametrize(
     ("engine", "case"),
@@ -44,6 +49,20 @@ def note(context: JobContext) -> str:
 """
 
 
+@pytest.mark.parametrize(
+    ("engine", "case"),
+    [
+        pytest.param(engine, case, id=f"{engine}: {case.name}")
+        for engine, names in REFUSED.items()
+        for case in CORPUS[engine].CASES
+        if case.name in names
+    ],
+)
+def test_the_schema_refuses_what_no_worker_could_reach(site: Site, case: Case) -> None:
+    with pytest.raises(Exception, match=r"(?i)check constraint|CONSTRAINT .* failed"):
+        site.put(case)
+
+
 @every_case
 def test_a_worker_goes_on(site: Site, case: Case) -> None:
     site.put(case)
@@ -65,6 +84,8 @@ def test_a_worker_that_claims_in_batches_goes_on(site: Site, case: Case) -> None
 def test_commands_show_what_can_be_shown(site: Site, case: Case, terminal: Terminal) -> None:
     site.put(case)
     check_commands(terminal)
+    if case.stage in FINISHED:
+        check_waiting(terminal)
 
 
 @every_case

@@ -183,7 +183,10 @@ def _result(history: JobHistory) -> str | None:
     record = _succeeded(history)
     if record is None or record.result is None or record.result == b"null":
         return None
-    return msgspec.json.format(record.result, indent=0).decode()
+    try:
+        return msgspec.json.format(record.result, indent=0).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return bytes(record.result).decode(errors="replace")
 
 
 def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
@@ -215,7 +218,7 @@ def say_fate(job: JobView) -> None:
 def _fate(job: JobView) -> str:
     if job.state is JobState.CANCELLED:
         return f"was cancelled: {job.cancel_reason or 'no reason was given'}"
-    return f"is {job.state} ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
+    return f"is {job.state} ({job.dead_reason or 'reason unknown'}): {job.last_error or 'no error was recorded'}"
 
 
 def _say_ends(jobs: Sequence[JobView], expected: int, *, is_counted: bool) -> int:

@@ -15,8 +15,8 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     id             VARBINARY(255) NOT NULL,
     queue          VARBINARY(63)  NOT NULL,
     job            TEXT           NOT NULL,
-    priority       TINYINT        NOT NULL,
-    state          TINYINT        NOT NULL DEFAULT 0,
+    priority       TINYINT        NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    state          TINYINT        NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 7),
     due_at         BIGINT         NOT NULL,
     accepted_at    BIGINT         NOT NULL,
     trace_id       TEXT,
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     wire           LONGBLOB       NOT NULL,
     -- Where a job stands: it follows from the above, and is written with it. The lanes 0 to 9 are those who wait, the
     -- most urgent first, then comes one lane for each state (its number and 8).
-    lane           TINYINT        NOT NULL,
+    lane           TINYINT        NOT NULL CHECK (lane BETWEEN 0 AND 15),
     -- What a lane is looked up by: those who wait by their queue (the first half of its SHA-256), those who run by
     -- their claim, the others by nothing (zeros).
     mark           BINARY(16)     NOT NULL,

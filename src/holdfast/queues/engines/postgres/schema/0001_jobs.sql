@@ -12,7 +12,7 @@ CREATE TABLE holdfast.jobs (
     seq         bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     accepted_at bigint   NOT NULL,
     due_at      bigint   NOT NULL,
-    priority    smallint NOT NULL,
+    priority    smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
     id          text     COLLATE "C" NOT NULL,
     queue       text     COLLATE "C" NOT NULL,
     job         text     COLLATE "C" NOT NULL,
@@ -34,15 +34,16 @@ CREATE TABLE holdfast.open_jobs (
     attempts       integer  NOT NULL DEFAULT 0,
     crashes        integer  NOT NULL DEFAULT 0,
     deliveries     integer  NOT NULL DEFAULT 0,
-    priority       smallint NOT NULL,
-    state          smallint NOT NULL DEFAULT 0,
+    priority       smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    state          smallint NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 3),
     ignore_expiry  boolean  NOT NULL DEFAULT false,
     id             text     COLLATE "C" NOT NULL,
     queue          text     COLLATE "C" NOT NULL,
     owner_token    bytea,
     cancel_request text,
     last_error     text,
-    CHECK ((state = 2) = (owner_token IS NOT NULL))
+    CHECK ((state = 2) = (owner_token IS NOT NULL)),
+    CHECK (state <> 2 OR lease_until IS NOT NULL)
 ) WITH (
     -- Every row is rewritten once and deleted: room for that in its own page, and vacuuming long before a fifth of a
     -- large table is dead.
@@ -69,7 +70,7 @@ CREATE TABLE holdfast.ended_jobs (
     attempts      integer  NOT NULL,
     crashes       integer  NOT NULL,
     deliveries    integer  NOT NULL,
-    state         smallint NOT NULL,
+    state         smallint NOT NULL CHECK (state BETWEEN 4 AND 7),
     expired       boolean  NOT NULL DEFAULT false,
     ignore_expiry boolean  NOT NULL,
     queue         text     COLLATE "C" NOT NULL,

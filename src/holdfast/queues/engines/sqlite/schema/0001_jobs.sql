@@ -12,8 +12,8 @@ CREATE TABLE holdfast_jobs (
     id             TEXT    NOT NULL,
     queue          TEXT    NOT NULL,
     job            TEXT    NOT NULL,
-    priority       INTEGER NOT NULL,
-    state          INTEGER NOT NULL DEFAULT 0,
+    priority       INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    state          INTEGER NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 7),
     due_at         INTEGER NOT NULL,
     accepted_at    INTEGER NOT NULL,
     trace_id       TEXT,
@@ -31,7 +31,8 @@ CREATE TABLE holdfast_jobs (
     expired        INTEGER NOT NULL DEFAULT 0,
     finished_at    INTEGER,
     last_error     TEXT,
-    digest         BLOB
+    digest         BLOB,
+    CHECK (state <> 2 OR lease_until IS NOT NULL)
 ) STRICT;
 
 CREATE UNIQUE INDEX holdfast_jobs_id ON holdfast_jobs (id);
