@@ -55,14 +55,14 @@ class _Answer(NamedTuple):
 
 
 class ProbeServer:
-    """Listens from when it is made until `close`. Port 0 is any free one: `address` tells which."""
+    """Listens from its creation until `close`. Port 0 is any free port: `address` has the one that was chosen."""
 
     def __init__(self, host: str, port: int, *, checks: Checks, patience_s: float = PATIENCE_S) -> None:
         self._checks = checks
         self._patience_s = patience_s
-        self._ready = _Asked(self._ask_ready, failed=lambda problem: (("readiness", _line(problem)),))
-        self._metrics = _asked_metrics(checks.metrics) if checks.metrics else None
-        # In the order in which they came.
+        self._ready = _Question(self._ask_ready)
+        self._metrics = _Question(self._ask_metrics)
+        # The oldest first.
         self._connections: dict[asyncio.Task[None], None] = {}
         self._listener = _listen(host, port)
         self._listener.setblocking(False)
@@ -90,17 +90,10 @@ class ProbeServer:
 
     async def _serve(self) -> None:
         self._loop.set_exception_handler(_note)
-        self._invite()
+        self._loop.add_reader(self._listener, self._welcome)
         await self._is_closing.wait()
         self._loop.remove_reader(self._listener)
-        self._listener.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    def _invite(self) -> None:
-        if not self._is_closing.is_set():
-            self._loop.add_reader(self._listener, self._welcome)
+        self._listener.close()  # the runner cancels the open connections
 
     def _welcome(self) -> None:
         try:
@@ -108,13 +101,13 @@ class ProbeServer:
         except BlockingIOError:
             return
         except OSError:
-            # No descriptor is free, say: whoever waits goes on waiting, and this thread must not spin meanwhile.
+            # No descriptor may be free: clients go on waiting, and this thread must not spin in the meantime.
             self._loop.remove_reader(self._listener)
-            self._loop.call_later(1.0, self._invite)
+            self._loop.call_later(1.0, self._loop.add_reader, self._listener, self._welcome)
             return
         client.setblocking(False)
         if len(self._connections) >= MAX_CONNECTIONS:
-            # Whoever has been here longest has had time to ask; the newest may be the orchestrator.
+            # The oldest client has had time to send its request; the newest may be the orchestrator.
             self._connections.pop(oldest := next(iter(self._connections)))
             oldest.cancel()
         task = self._loop.create_task(self._converse(client))
@@ -122,7 +115,7 @@ class ProbeServer:
         task.add_done_callback(lambda done: self._part(done, client))
 
     def _part(self, task: asyncio.Task[None], client: socket.socket) -> None:
-        # Not at the end of the task itself: one that is cancelled before its first step has no end.
+        # A callback and not a `finally` in the task: one that is cancelled before its first step never gets there.
         self._connections.pop(task, None)
         client.close()
 
@@ -134,7 +127,7 @@ class ProbeServer:
             async with asyncio.timeout(self._patience_s):
                 await self._loop.sock_sendall(client, _response(answer, with_body=method != "HEAD"))
                 client.shutdown(socket.SHUT_WR)
-                # Input that nobody has read would make the kernel drop the answer together with the connection.
+                # Unread input would make the kernel drop the response together with the connection.
                 while await self._loop.sock_recv(client, MAX_REQUEST_BYTES):
                     pass
 
@@ -148,17 +141,16 @@ class ProbeServer:
         except ValueError:
             return _text(HTTPStatus.BAD_REQUEST, "this is no address")
         is_verbose = "verbose" in parse_qs(place.query, keep_blank_values=True)
+        silence = f"no answer within {self._patience_s:g} s"
         match place.path:
             case "/livez" | "/healthz":
                 return _verdict([("loop", self._ask_live())], is_verbose=is_verbose)
             case "/readyz":
                 checks = await self._ready.answer(self._patience_s)
-                return _verdict(checks or [("readiness", self._silence)], is_verbose=is_verbose)
+                return _verdict([("readiness", silence)] if checks is None else checks, is_verbose=is_verbose)
             case "/metrics":
-                if self._metrics is None:
-                    return _text(HTTPStatus.NOT_IMPLEMENTED, NO_METRICS)
                 document = await self._metrics.answer(self._patience_s)
-                return document or _text(HTTPStatus.SERVICE_UNAVAILABLE, self._silence)
+                return document or _text(HTTPStatus.SERVICE_UNAVAILABLE, silence)
             case _:
                 return _text(HTTPStatus.NOT_FOUND, "there are /livez, /readyz and /metrics")
 
@@ -168,50 +160,45 @@ class ProbeServer:
         except Exception as problem:
             return _line(problem)
 
-    def _ask_ready(self) -> tuple[Check, ...]:
-        checks = tuple((name, None if problem is None else str(problem)) for name, problem in self._checks.ready())
-        return checks or (("readiness", None),)
+    def _ask_ready(self) -> Sequence[Check]:
+        try:
+            return self._checks.ready()
+        except BaseException as problem:
+            return [("readiness", _line(problem))]
 
-    @property
-    def _silence(self) -> str:
-        return f"no answer within {self._patience_s:g} s"
+    def _ask_metrics(self) -> _Answer:
+        if self._checks.metrics is None:
+            return _text(HTTPStatus.NOT_IMPLEMENTED, NO_METRICS)
+        try:
+            document, content_type = self._checks.metrics()
+        except BaseException as problem:
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, _line(problem))
+        return _Answer(HTTPStatus.OK, document, content_type)
 
 
-class _Asked(Generic[T]):
-    """A question that may hang. Whoever asks it meanwhile waits for the same answer, so that threads cannot pile up."""
+class _Question(Generic[T]):
+    """A question that may hang. Clients that ask it in the meantime wait for the same answer, so that threads cannot
+    pile up. `ask` must not raise: without an answer, the question would never be asked again.
+    """
 
-    def __init__(self, ask: Callable[[], T], *, failed: Callable[[BaseException], T]) -> None:
+    def __init__(self, ask: Callable[[], T]) -> None:
         self._ask = ask
-        self._failed = failed
         self._pending: asyncio.Future[T] | None = None
 
     async def answer(self, within_s: float) -> T | None:
         """The answer, or None if it takes longer than that."""
-        if self._pending is None or self._pending.done():
-            loop = asyncio.get_running_loop()
-            pending = loop.create_future()
-            threading.Thread(target=self._run, args=(loop, pending), name="holdfast-probe", daemon=True).start()
+        pending = self._pending
+        if pending is None or pending.done():
+            pending = asyncio.get_running_loop().create_future()
+            threading.Thread(target=self._run, args=(pending,), name="holdfast-probe", daemon=True).start()
             self._pending = pending
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._pending), within_s)
-        except TimeoutError:
-            return None
+        await asyncio.wait([pending], timeout=within_s)
+        return pending.result() if pending.done() else None
 
-    def _run(self, loop: asyncio.AbstractEventLoop, pending: asyncio.Future[T]) -> None:
-        try:
-            answer = self._ask()
-        except BaseException as problem:  # without an answer nobody would ask ever again
-            answer = self._failed(problem)
+    def _run(self, pending: asyncio.Future[T]) -> None:
+        answer = self._ask()
         with suppress(RuntimeError):  # the server is closed
-            loop.call_soon_threadsafe(pending.set_result, answer)
-
-
-def _asked_metrics(metrics: Callable[[], tuple[bytes, str]]) -> _Asked[_Answer]:
-    def ask() -> _Answer:
-        document, content_type = metrics()
-        return _Answer(HTTPStatus.OK, document, content_type)
-
-    return _Asked(ask, failed=lambda problem: _text(HTTPStatus.INTERNAL_SERVER_ERROR, _line(problem)))
+            pending.get_loop().call_soon_threadsafe(pending.set_result, answer)
 
 
 def _listen(host: str, port: int) -> socket.socket:
