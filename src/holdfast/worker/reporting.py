@@ -60,13 +60,18 @@ class Reporter:
         """Every job that came to an end here, but those handed back."""
         return self.tally.total() - self.tally[WorkerStatus.RELEASED]
 
-    def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool]) -> None:
-        """What became of these jobs: each settlement with the job's handler key, and whether its lease still held."""
+    def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool | None]) -> None:
+        """Report each settlement, given with the job's handler key, and whether its lease still held.
+
+        Nothing is reported of a settlement that the engine did not answer (None).
+        """
         ends: Counter[tuple[WorkerStatus, str]] = Counter()
         counts: Counter[tuple[str, str]] = Counter()
         durations: dict[str, list[float]] = {}
         results: list[WorkerResult] = []
         for (settlement, job), held in zip(settlements, answers, strict=True):
+            if held is None:
+                continue
             queue = settlement.lease.queue
             status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
             ends[status, queue] += 1
@@ -81,7 +86,7 @@ class Reporter:
         for (status, queue), number in ends.items():
             self._add(status, queue, number, counts)
         self._count(counts, durations)
-        if self._listener is not None:
+        if self._listener is not None and results:
             try:
                 self._listener(results)
             except Exception:  # whoever listens may fail, and no job shall suffer for it

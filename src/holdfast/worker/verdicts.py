@@ -54,18 +54,7 @@ class Verdicts:
         if all(held[:first]) and not reporter.tells_of_each:
             reporter.succeeded(self._durations)
         else:
-            _report(self._successes, self._done, held[:first], reporter)
-        _report(self._others, self._ended, held[first:], reporter)
+            reporter.settled(list(zip(self._successes, self._done, strict=True)), held[:first])
+        if self._others:
+            reporter.settled(list(zip(self._others, self._ended, strict=True)), held[first:])
         return sum(answer is None for answer in held)
-
-
-def _report(
-    settlements: Sequence[Settlement], jobs: Sequence[str | None], held: Sequence[bool | None], reporter: Reporter
-) -> None:
-    answered = [
-        ((settlement, job), answer)
-        for settlement, job, answer in zip(settlements, jobs, held, strict=True)
-        if answer is not None
-    ]
-    if answered:
-        reporter.settled([one for one, _ in answered], [answer for _, answer in answered])
