@@ -1,6 +1,5 @@
 """Holding on to a lease while its job runs: in time, as long as it runs, and with an ear for cancellations."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,13 +12,13 @@ from holdfast.execution.retry import BackoffPolicy
 from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import HandlerRegistry, JobContext
 from holdfast.metrics import InMemoryMetrics
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import CancelAnswer, JobLease, JobState, LeaseState, Outcome, WorkerStatus
 from holdfast.worker import QueueWorker
-from holdfast.worker.keeper import Keeper, Listener
+from holdfast.worker.keeper import Keeper
 
 from ..faults.processes import DEADLINE_S, until
 from .bench import KEY, Bench
@@ -147,30 +146,47 @@ def test_a_job_that_finishes_before_it_hears_of_its_cancel_has_finished(site: Si
     assert history.job.state is JobState.COMPLETED
 
 
-def _tell(told: list[str]) -> bool:
-    told.append("cancelled")
-    return True
+class Heard:
+    """A keeper, and what it reports."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.words: list[str] = []
+        self.keeper = Keeper(engine, on_cancel=self._cancel, on_lost=self._lost)
+
+    def _cancel(self, lease: JobLease) -> bool:
+        self.words.append(f"{lease.id}: cancel")
+        return True
+
+    def _lost(self, lease: JobLease) -> None:
+        self.words.append(f"{lease.id}: lost")
 
 
-def nobody() -> bool:
-    raise AssertionError("nobody asked to cancel")
-
-
-def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench) -> None:
     bench.put(id="a-lost")
     bench.put(id="b-kept")
     lost, kept = bench.engine.claim("default", 2, owner_token=new_owner_token(new_session()))
-    keeper = Keeper(bench.engine)
-    with caplog.at_level(logging.WARNING), keeper.holding(lost, nobody), keeper.holding(kept, nobody):
-        bench.engine.release(lost)
-        for _ in range(3):
-            bench.clock.advance(bench.engine.policy.lease_s / 2)
-            assert keeper.renew_held()
-    keeper.close()
-    assert [entry.getMessage() for entry in caplog.records] == [
-        "the lease of job a-lost was lost while it ran; its verdict will be refused"
-    ]
+    heard = Heard(bench.engine)
+    heard.keeper.hold([lost, kept])
+    bench.engine.release(lost)
+    for _ in range(3):
+        bench.clock.advance(bench.engine.policy.lease_s / 2)
+        assert heard.keeper.renew_held()
+    heard.keeper.close()
+    assert heard.words == ["a-lost: lost"]
     assert bench.engine.ack(kept)
+
+
+def test_a_lease_that_is_lost_while_its_job_runs_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    lost = "the lease of job {} was lost while it ran; its verdict will be refused"
+
+    def run(context: JobContext) -> None:
+        site.engine.store.records[context.id].lease_until_us = 0
+        assert site.engine.reap_expired() == 1
+        until(lambda: lost.format(context.id) in caplog.messages, "the loss to be logged")
+
+    id = site.put(run)
+    assert site.worker.process_once("default").status is WorkerStatus.LOST_LEASE
+    assert caplog.messages.count(lost.format(id)) == 1
 
 
 def test_a_lease_is_known_to_hold_from_when_the_last_good_renewal_was_asked_for(
@@ -188,8 +204,8 @@ def test_a_lease_is_known_to_hold_from_when_the_last_good_renewal_was_asked_for(
     def in_vain(leases: Sequence[JobLease]) -> list[LeaseState]:
         raise BackendUnavailable("nobody is there")
 
-    keeper = Keeper(bench.engine)
-    keeper.hold([lease], Listener())
+    keeper = Heard(bench.engine).keeper
+    keeper.hold([lease])
     assert keeper.fence_at(lease) == lease.fence_at
     bench.clock.advance(10.0)
     monkeypatch.setattr(bench.engine, "renew_many", slowly)
@@ -205,8 +221,8 @@ def test_what_was_dropped_of_a_batch_is_renewed_no_more(bench: Bench) -> None:
     for id in ("a", "b", "c"):
         bench.put(id=id)
     leases = bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))
-    keeper = Keeper(bench.engine)
-    keeper.hold(leases, Listener())
+    keeper = Heard(bench.engine).keeper
+    keeper.hold(leases)
     keeper.drop(leases[:2])
     for _ in range(3):
         bench.clock.advance(bench.engine.policy.lease_s / 2)
@@ -220,13 +236,12 @@ def test_a_cancel_is_told_once(bench: Bench) -> None:
     bench.put(id="job")
     (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
-    told: list[str] = []
-    keeper = Keeper(bench.engine)
-    with keeper.holding(lease, lambda: _tell(told)):
-        keeper.renew_held()
-        keeper.renew_held()
-    keeper.close()
-    assert told == ["cancelled"]
+    heard = Heard(bench.engine)
+    heard.keeper.hold([lease])
+    heard.keeper.renew_held()
+    heard.keeper.renew_held()
+    heard.keeper.close()
+    assert heard.words == ["job: cancel"]
 
 
 def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) -> None:
@@ -234,9 +249,9 @@ def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) ->
         bench.put(id=id)
     leases = {lease.id: lease for lease in bench.engine.claim("default", 3, owner_token=new_owner_token(new_session()))}
     before = {id: bench.view(id).lease_until for id in ("cancelled", "held")}
-    heard = Heard()
-    keeper = Keeper(bench.engine)
-    keeper.hold(leases.values(), heard)
+    heard = Heard(bench.engine)
+    keeper = heard.keeper
+    keeper.hold(leases.values())
     bench.engine.cancel("cancelled")
     bench.engine.release(leases["lost"])
     bench.clock.advance(1)
@@ -254,9 +269,9 @@ def test_a_look_that_fails_is_made_again(bench: Bench, monkeypatch: pytest.Monke
     bench.put(id="job")
     leases = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
-    heard = Heard()
-    keeper = Keeper(bench.engine)
-    keeper.hold(leases, heard)
+    heard = Heard(bench.engine)
+    keeper = heard.keeper
+    keeper.hold(leases)
     keeper.look()
 
     def in_vain(leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -269,20 +284,6 @@ def test_a_look_that_fails_is_made_again(bench: Bench, monkeypatch: pytest.Monke
     keeper.look()
     keeper.close()
     assert heard.words == ["job: cancel"]
-
-
-class Heard(Listener):
-    """Writes down what a keeper tells."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def on_cancel(self, lease: JobLease) -> bool:
-        self.words.append(f"{lease.id}: cancel")
-        return True
-
-    def on_lost(self, lease: JobLease) -> None:
-        self.words.append(f"{lease.id}: lost")
 
 
 def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
@@ -302,13 +303,13 @@ def test_a_cancel_that_comes_when_the_job_has_ended_interrupts_nobody(
     bench.put(id="job")
     (lease,) = bench.engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     bench.engine.cancel("job")
-    told: list[str] = []
-    keeper = Keeper(bench.engine)
-    renewal = threading.Thread(target=keeper.renew_held)
-    with keeper.holding(lease, lambda: _tell(told)):
-        renewal.start()
-        assert asks.wait(DEADLINE_S)
+    heard = Heard(bench.engine)
+    renewal = threading.Thread(target=heard.keeper.renew_held)
+    heard.keeper.hold([lease])
+    renewal.start()
+    assert asks.wait(DEADLINE_S)
+    heard.keeper.drop([lease])
     has_ended.set()
     renewal.join(DEADLINE_S)
-    keeper.close()
-    assert not told
+    heard.keeper.close()
+    assert not heard.words

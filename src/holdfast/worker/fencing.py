@@ -9,7 +9,7 @@ from holdfast.values import JobLease
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason
 from holdfast.worker.holdings import Holdings
-from holdfast.worker.keeper import Keeper, Listener
+from holdfast.worker.keeper import Keeper
 from holdfast.worker.mailbox import Mailbox
 
 log = logging.getLogger("holdfast.worker")
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast.worker")
 FENCE_MARGIN_S: Final = 1.0
 
 
-class Fencing(Listener):
+class Fencing:
     """The keeper tells it, on its thread; it acts on the loop's."""
 
     def __init__(self, keeper: Keeper, holdings: Holdings, pool: ProcessPool, mailbox: Mailbox) -> None:

@@ -3,8 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from holdfast.errors import BackendError
@@ -16,28 +15,24 @@ log = logging.getLogger("holdfast.keeper")
 LOOK_EVERY_S: Final = 1.0
 
 
-class Listener:
-    """Whoever holds leases and wants to know what became of them. Called on the keeper's thread."""
-
-    def on_cancel(self, lease: JobLease) -> bool:
-        """The job shall be cancelled; asked again at each look until this says True."""
-        return True
-
-    def on_lost(self, lease: JobLease) -> None:
-        """The lease is gone; told once."""
-
-
 class Keeper:
     """Renews every held lease at a third of its length. A handler that blocks does not hold a renewal up.
 
-    In between, it looks each second at those that were held at the last look already.
+    In between, it checks each second those that were already held at the last check.
+
+    Both callbacks run on the keeper's thread. `on_cancel` receives the lease of a job that is to be cancelled, again at
+    each check until it returns True. `on_lost` receives a lease that no longer holds, once.
     """
 
-    def __init__(self, backend: Engine) -> None:
+    def __init__(
+        self, backend: Engine, *, on_cancel: Callable[[JobLease], bool], on_lost: Callable[[JobLease], None]
+    ) -> None:
         self._backend = backend
+        self._on_cancel = on_cancel
+        self._on_lost = on_lost
         self._lock = threading.Lock()
         # By the lease's identity: of one job, several may be in our hands, if the first was lost.
-        self._held: dict[int, tuple[JobLease, Listener]] = {}
+        self._held: dict[int, JobLease] = {}
         self._told: set[int] = set()
         self._proven: dict[int, float] = {}
         self._seen: frozenset[int] = frozenset()
@@ -46,10 +41,10 @@ class Keeper:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, leases: Iterable[JobLease], listener: Listener) -> None:
-        """Keep these leases until they are dropped."""
+    def hold(self, leases: Iterable[JobLease]) -> None:
+        """Renew these leases until they are dropped."""
         with self._lock:
-            self._held.update({id(lease): (lease, listener) for lease in leases})
+            self._held.update({id(lease): lease for lease in leases})
             if self._thread is None and self._held:
                 self._thread = threading.Thread(target=self._run, name="holdfast-keeper", daemon=True)
                 self._thread.start()
@@ -61,15 +56,6 @@ class Keeper:
                 if self._held.pop(key, None) is not None and self._proven:
                     self._proven.pop(key, None)
                     self._told.discard(key)
-
-    @contextmanager
-    def holding(self, lease: JobLease, on_cancel: Callable[[], bool]) -> Generator[None]:
-        """Keep this lease while the block runs; `on_cancel` is called if the job is cancelled, until it says True."""
-        self.hold([lease], _Single(on_cancel))
-        try:
-            yield
-        finally:
-            self.drop([lease])
 
     def fence_at(self, lease: JobLease) -> float:
         """Until when, on this process's monotonic clock, the lease is known to hold."""
@@ -85,20 +71,20 @@ class Keeper:
         """Learn what has become of what is held for a while; an engine that does not answer is asked another time."""
         with self._lock:
             seen, self._seen = self._seen, frozenset(self._held)
-            held = [one for key, one in self._held.items() if key in seen and key not in self._told]
+            held = [lease for key, lease in self._held.items() if key in seen and key not in self._told]
         if not held:
             return
         try:
-            states = self._backend.lease_states([lease for lease, _ in held])
+            states = self._backend.lease_states(held)
         except BackendError as problem:
             log.debug("could not look at %d leases: %s", len(held), problem)
             return
         except Exception:  # whatever it was: without this thread every lease would be lost
             log.exception("could not look at %d leases", len(held))
             return
-        for (lease, listener), state in zip(held, states, strict=True):
+        for lease, state in zip(held, states, strict=True):
             if state is not LeaseState.HELD:
-                self._tell(lease, listener, state)
+                self._tell(lease, state)
 
     def renew_held(self) -> bool:
         """Renew what is held now; False if the engine could not be asked."""
@@ -109,7 +95,7 @@ class Keeper:
             return True
         asked_at = self._backend.clock.monotonic()
         try:
-            states = self._backend.renew_many([lease for lease, _ in held])
+            states = self._backend.renew_many(held)
         except Exception as problem:  # whatever it was: without this thread every lease would be lost
             unforeseen = not isinstance(problem, BackendError)
             log.warning("could not renew %d leases, trying again: %s", len(held), problem, exc_info=unforeseen)
@@ -118,11 +104,11 @@ class Keeper:
         self._renewed_at = asked_at
         if gap > 2 * self._interval_s:
             log.warning("leases that last %g s were renewed only after %.1f s", self._backend.policy.lease_s, gap)
-        for (lease, listener), state in zip(held, states, strict=True):
+        for lease, state in zip(held, states, strict=True):
             if state is not LeaseState.LOST:
                 self._prove(lease, asked_at + lease.ttl_s)
             if state is not LeaseState.HELD:
-                self._tell(lease, listener, state)
+                self._tell(lease, state)
         return True
 
     def _prove(self, lease: JobLease, fence_at: float) -> None:
@@ -130,7 +116,7 @@ class Keeper:
             if id(lease) in self._held:
                 self._proven[id(lease)] = fence_at
 
-    def _tell(self, lease: JobLease, listener: Listener, state: LeaseState) -> None:
+    def _tell(self, lease: JobLease, state: LeaseState) -> None:
         key = id(lease)
         # The job may have ended since the leases were collected: then there is nobody left to tell.
         with self._lock:
@@ -138,13 +124,13 @@ class Keeper:
                 return
             self._proven.setdefault(key, lease.fence_at)
             try:
-                if state is LeaseState.LOST or listener.on_cancel(lease):
+                if state is LeaseState.LOST or self._on_cancel(lease):
                     self._told.add(key)
             except Exception:
                 log.exception("job %s could not be told of its cancellation, trying again", lease.id)
                 return
         if state is LeaseState.LOST:
-            listener.on_lost(lease)
+            self._on_lost(lease)
 
     def _run(self) -> None:
         renew_at = time.monotonic() + self._interval_s
@@ -154,14 +140,3 @@ class Keeper:
                 continue
             is_renewed = self.renew_held()
             renew_at = time.monotonic() + (self._interval_s if is_renewed else min(self._interval_s, 1.0))
-
-
-class _Single(Listener):
-    def __init__(self, on_cancel: Callable[[], bool]) -> None:
-        self._on_cancel = on_cancel
-
-    def on_cancel(self, lease: JobLease) -> bool:
-        return self._on_cancel()
-
-    def on_lost(self, lease: JobLease) -> None:
-        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)

@@ -80,13 +80,17 @@ class Supervisor:
         self._bulletin = Bulletin(self._notifier, is_ready=lambda: bool(self._pool.ready), status=self._status)
         self._selector = selectors.DefaultSelector()
         self._mailbox = Mailbox(self._selector)
-        self._keeper = Keeper(engine)
+        self._keeper = Keeper(
+            engine,
+            on_cancel=lambda lease: self._fencing.on_cancel(lease),
+            on_lost=lambda lease: self._fencing.on_lost(lease),
+        )
         self._caretaker = self._make_caretaker()
         self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
         self._backlog = Backlog()
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
-        self._fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
+        self._fencing: Fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
         self._dispatcher = self._make_dispatcher()
         self._correspondence = self._make_correspondence(admission)
         self._departure = Departure(
@@ -311,7 +315,7 @@ class Supervisor:
 
     def _hold(self, leases: Sequence[JobLease]) -> None:
         """Renew these from now on; called on the exchanger's thread, before they are admitted."""
-        self._keeper.hold(leases, self._fencing)
+        self._keeper.hold(leases)
         self.reporter.fetched(leases[0].queue, len(leases))
 
     def _take_in(self, admitted: Admitted) -> None:

@@ -47,7 +47,7 @@ class QueueWorker:
         self._session = new_session()
         self._admission = Admission(signer, runtime.registry, clock)
         self._retry = retry
-        self._keeper = Keeper(backend)
+        self._keeper = Keeper(backend, on_cancel=self._cancel, on_lost=self._lost)
         self._running: JobLease | None = None
 
     def process_once(self, queue: str, *, wait: float = 0.0, unless: Callable[[], bool] | None = None) -> WorkerResult:
@@ -91,16 +91,22 @@ class QueueWorker:
         self.close()
 
     def _process(self, lease: JobLease) -> WorkerResult:
-        def cancel() -> bool:
-            return self._runtime.interrupt(lease.id, JobCancelRequested())
-
         try:
-            with self._keeper.holding(lease, on_cancel=cancel):
+            self._keeper.hold([lease])
+            try:
                 job, settlement = self._judged(lease)
+            finally:
+                self._keeper.drop([lease])
         except KeyboardInterrupt:
             self._settle(None, handed_back(lease, self.clock.now_us()))
             raise
         return self._settle(job, settlement)
+
+    def _cancel(self, lease: JobLease) -> bool:
+        return self._runtime.interrupt(lease.id, JobCancelRequested())
+
+    def _lost(self, lease: JobLease) -> None:
+        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)
 
     def _judged(self, lease: JobLease) -> tuple[str | None, Settlement]:
         """Run the job if it may run. Returns the handler it names, if that could be read, and the settlement."""
