@@ -94,8 +94,8 @@ class Line:
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_in, False)
         self.is_leaving = False
-        self.on_work: Callable[[], object] = _nothing
-        self.on_stop: Callable[[Stop], None] = _nobody
+        self.on_work: Callable[[], object] = lambda: None
+        self.on_stop: Callable[[Stop], None] = lambda frame: None
 
     def say(self, frame: FromChild) -> None:
         """Write a frame; it has left this process when this returns."""
@@ -113,6 +113,7 @@ class Line:
         """Start nothing more, and give the rest back."""
         self.is_leaving = True
         self.say(Returned(self._unstarted(), leaving=True))
+        self.on_work()
 
     def progressed(self, number: int, progress: Progress) -> None:
         """Pass on how far a job is, soon: the latest report counts. An interrupt may be raised anywhere in here."""
@@ -175,7 +176,6 @@ class Line:
                 self.on_stop(frame)
             case Leave():
                 self.leave()
-                self.on_work()
             case _:
                 assert_never(frame)
 
@@ -270,8 +270,11 @@ class Bench:
         except HoldfastError:
             return False  # `run` meets the same error and reports it
 
-    def end(self, delivery: Delivery, verdict: Verdict, following: Delivery | None) -> None:
-        """Write the verdict, and in the same frame which job this slot starts next."""
+    def end(self, delivery: Delivery, verdict: Verdict) -> Delivery | None:
+        """Write the verdict and, in the same frame, which job this slot starts next: the one that is returned."""
+        self._ids.pop(delivery.number, None)
+        is_enough = self.limits.are_reached()
+        following = None if is_enough else self.line.take()
         number, next_number = delivery.number, 0 if following is None else following.number
         if not isinstance(verdict, ExecutionResult):
             self.line.say(Refused(number, next_number, type(verdict).__name__, str(verdict)))
@@ -279,9 +282,9 @@ class Bench:
             self.line.say(Done(number, next_number, verdict.started_us, verdict.ended_us))
         else:
             self.line.say(Ended(number, next_number, verdict))
-
-    def forget(self, delivery: Delivery) -> None:
-        self._ids.pop(delivery.number, None)
+        if is_enough and not self.line.is_leaving:
+            self.line.leave()
+        return following
 
     def _on_progress(self, job_id: str, progress: Progress) -> None:
         number = self._number_of(job_id)
@@ -319,29 +322,15 @@ class OneSlot:
         """Work until told to leave."""
         bench, line = self._bench, self._bench.line
         with bench.runtime:
-            while True:
+            while not line.is_leaving:
                 delivery = line.take()
                 if delivery is None:
-                    if line.is_leaving:
-                        return
                     self._came.wait()
                     self._came.clear()
                     continue
                 line.say(Started(delivery.number))
-                self._run_from(delivery)
-
-    def _run_from(self, delivery: Delivery | None) -> None:
-        """This job, and those that wait behind it."""
-        bench, line = self._bench, self._bench.line
-        while delivery is not None:
-            verdict = bench.run(bench.begin(delivery), delivery)
-            bench.forget(delivery)
-            is_enough = bench.limits.are_reached()
-            following = None if is_enough else line.take()
-            bench.end(delivery, verdict, following)
-            if is_enough and not line.is_leaving:
-                line.leave()
-            delivery = following
+                while delivery is not None:
+                    delivery = bench.end(delivery, bench.run(bench.begin(delivery), delivery))
 
 
 class ManySlots:
@@ -388,16 +377,10 @@ class ManySlots:
         future.add_done_callback(lambda ended: self._ended(message, delivery, ended))
 
     def _ended(self, message: JobMessage, delivery: Delivery, future: "asyncio.Future[Verdict]") -> None:
-        bench, line = self._bench, self._bench.line
         self._tasks.discard(future)
-        bench.forget(delivery)
         problem = asyncio.CancelledError() if future.cancelled() else future.exception()
         verdict = future.result() if problem is None else _interrupted(message, problem)
-        is_enough = bench.limits.are_reached()
-        following = None if is_enough else line.take()
-        bench.end(delivery, verdict, following)
-        if is_enough and not line.is_leaving:
-            line.leave()
+        following = self._bench.end(delivery, verdict)
         if following is not None:
             self._start(following)
         else:
@@ -426,13 +409,9 @@ def serve(
             # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
             os._exit(0 if line.is_leaving else 1)
 
-    def leave() -> None:
-        line.leave()
-        line.on_work()
-
     def leave_soon(_number: int, _frame: object) -> None:
         # On the main thread, in the middle of anything: another thread says it.
-        threading.Thread(target=leave, daemon=True).start()
+        threading.Thread(target=line.leave, daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave_soon)
     threading.Thread(target=listen, name="holdfast-line", daemon=True).start()
@@ -445,9 +424,3 @@ def _interrupted(message: JobMessage, problem: BaseException) -> ExecutionResult
     return ExecutionResult(
         handler=message.job, outcome=Outcome.FAILED, started_us=now_us, ended_us=now_us, error=describe_error(problem)
     )
-
-
-def _nothing() -> None: ...
-
-
-def _nobody(_stop: Stop) -> None: ...
