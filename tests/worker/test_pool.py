@@ -73,7 +73,7 @@ class Stage:
                 key.data(events)
         (self.child,) = self.pool.children
 
-    def happens(self, at: int | ExecutorProcess) -> None:
+    def happens(self, at: guarded.Guarded | ExecutorProcess) -> None:
         """Wait for something there, and let the pool hear of it and of nothing else."""
         assert select([at], [], [], 60.0)[0], "nothing has happened"
         self.selector.get_map()[at].data(selectors.EVENT_READ)
@@ -94,11 +94,11 @@ def test_what_a_child_wrote_before_it_died_counts_though_its_death_is_heard_firs
     try:
         stage.pool.give(stage.child, [flight(number) for number in range(1, jobs + 1)])
         while not stage.heard.how:
-            stage.happens(stage.child.guardian_fd)
+            stage.happens(stage.child.guarded)
         assert stage.heard.done == list(range(1, jobs))
         assert (stage.heard.died, stage.heard.returned) == ([jobs], [])
         assert stage.heard.how == "exit code 9"
-        assert stage.pool.is_empty
+        assert not stage.pool.children
     finally:
         stage.close()
 
@@ -112,7 +112,7 @@ def test_the_end_of_the_line_may_be_heard_before_the_death(floor: Floor) -> None
         assert (stage.heard.done, stage.heard.died) == ([1], [])
         assert not stage.pool.ready
         while not stage.heard.how:
-            stage.happens(stage.child.guardian_fd)
+            stage.happens(stage.child.guarded)
         assert stage.heard.died == [2]
     finally:
         stage.close()
@@ -127,13 +127,13 @@ def test_whom_a_killed_guardian_leaves_is_reaped_though_its_end_was_heard_before
             pytest.skip("only on Linux is there somebody who adopts orphans")
         stage = Stage(floor, "idle")
         try:
-            guardian_pid = stage.child.guardian_pid
+            guardian_pid = stage.child.guarded.guardian_pid
             [left] = guardian.descendants(guardian_pid, guardian.processes())
             with monkeypatch.context() as meanwhile:
                 _keep_below(meanwhile, left, guardian_pid)
                 os.kill(guardian_pid, signal.SIGKILL)
                 while not stage.heard.how:
-                    stage.happens(stage.child.guardian_fd)
+                    stage.happens(stage.child.guarded)
                 stage.pool.tend(time.monotonic(), listens=True)
             until(lambda: stage.has_reaped(left), "the orphan to be reaped")
         finally:

@@ -48,9 +48,8 @@ class Departure:
     @property
     def has_waited_enough(self) -> bool:
         """Whether a worker that was told to leave at once has tried long enough to deliver its verdicts."""
-        return (
-            self._hurried_since is not None and self._pool.is_empty and time.monotonic() > self._hurried_since + FLUSH_S
-        )
+        since = self._hurried_since
+        return since is not None and not self._pool.children and time.monotonic() > since + FLUSH_S
 
     def drain(self) -> None:
         """Fetch nothing more, finish what is running."""
@@ -66,9 +65,8 @@ class Departure:
         self.drain()
         if self._hurried_since is None:
             self._hurried_since = time.monotonic()
-            self._pool.patience(HURRY_KILL_AFTER_S)
             self._correspondence.hurry()
-            self._pool.hurry(self._hurried_since)
+            self._pool.hurry(self._hurried_since, HURRY_KILL_AFTER_S)
 
     def tend(self, now: float) -> None:
         """Leave if it is time to, and leave at once if leaving takes too long."""
@@ -79,7 +77,7 @@ class Departure:
             log.warning("the grace of %g s is over; what is running (%d) is handed back", grace, running)
             self.hurry()
         if self._hurried_since is not None:
-            self._pool.hurry(now)  # a job may have been started since
+            self._pool.hurry(now, HURRY_KILL_AFTER_S)  # a job may have been started since
 
     def _give_up_if_unheard(self, now: float) -> None:
         """An engine that has not answered for so long may answer a new process: somebody else is to start one."""

@@ -219,7 +219,7 @@ class Supervisor:
             )
             for flight in flights[:_JOBS_SHOWN]
         )
-        pids = [child.pid for child in self._pool.children if child.pid is not None]
+        pids = [child.guarded.pid for child in self._pool.children if child.guarded.pid is not None]
         return WorkerReport(
             id=self.id,
             host=socket.gethostname(),
@@ -298,7 +298,7 @@ class Supervisor:
         if self._correspondence.is_asking or self._holdings.verdicts or self._holdings.flights:
             return self._departure.has_waited_enough
         if self.is_draining:
-            return self._pool.is_empty
+            return not self._pool.children
         is_enough = 0 < self.options.max_jobs <= self.reporter.jobs_done
         if is_enough or (self.options.burst and self._correspondence.is_dry):
             self._departure.drain()

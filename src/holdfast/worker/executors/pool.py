@@ -95,7 +95,8 @@ class ProcessPool:
         self._is_leaving = False
         self._failed_starts = 0
         self._start_at = 0.0
-        self._problem = ""
+        self.problem = ""
+        """Why no child can be started, if that is so."""
         self._not_ours = guarded.children()  # whom the application has started in this process is none of our business
         self._has_strays = False
         self._dead_guardians: set[int] = set()
@@ -105,15 +106,6 @@ class ProcessPool:
     def ready(self) -> list[ExecutorProcess]:
         """The children that can be given work."""
         return [child for child in self.children if child.takes_work]
-
-    @property
-    def problem(self) -> str:
-        """Why no child can be started, if that is so."""
-        return self._problem
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.children
 
     @property
     def lingers(self) -> bool:
@@ -155,8 +147,9 @@ class ProcessPool:
             else:
                 child.kill(KillReason.LEAVING)
 
-    def hurry(self, now: float) -> None:
-        """Interrupt whatever runs."""
+    def hurry(self, now: float, kill_after_s: float) -> None:
+        """Interrupt whatever runs, and wait no longer than this for it to stop."""
+        self._kill_after_s = min(self._kill_after_s, kill_after_s)
         for flight in self.flights():
             if flight.child is not None and not flight.stop_sent_at:
                 flight.child.stop(flight, cancelled=False, now=now)
@@ -172,10 +165,8 @@ class ProcessPool:
         for child in self.children:
             self._forget(child)
             child.let_go()
-        for child in self.children:
-            child.close()
         self.children.clear()
-        guarded.reap(waits=True)  # those of children that ended before, too: nobody stays when the worker is gone
+        guarded.reap(waits=True)  # also the guardians of children that died before
         if self._has_strays:
             guarded.kill_strays(self._not_ours)
 
@@ -188,7 +179,7 @@ class ProcessPool:
                 self._could_not_start(f"no process could be started: {problem}")
                 return
             self.children.append(child)
-            self._selector.register(child.guardian_fd, selectors.EVENT_READ, partial(self._on_guardian, child))
+            self._selector.register(child.guarded, selectors.EVENT_READ, partial(self._on_guardian, child))
             self._register(child)
             staying += 1
 
@@ -196,7 +187,7 @@ class ProcessPool:
         self._failed_starts += 1
         pause = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self._failed_starts, 10)) * random.uniform(0.7, 1.0)
         self._start_at = time.monotonic() + pause
-        self._problem = problem
+        self.problem = problem
         log.error("an executor could not start, again in %.1f s: %s", pause, problem)
 
     def _on_guardian(self, child: ExecutorProcess, _events: int) -> None:
@@ -225,7 +216,7 @@ class ProcessPool:
         # Whoever a killed guardian had to look after becomes a child of this process.
         if ended.problem == guarded.GUARDIAN_DIED:
             self._has_strays = True
-            self._dead_guardians.add(child.guardian_pid)
+            self._dead_guardians.add(child.guarded.guardian_pid)
         self._audience.on_returned(unstarted)
         self._audience.on_died(started, how, child.killed_for)
 
@@ -267,7 +258,7 @@ class ProcessPool:
         match frame:
             case Ready():
                 child.is_ready = True
-                self._failed_starts, self._problem = 0, ""
+                self._failed_starts, self.problem = 0, ""
             case Broken(problem=problem):
                 child.is_leaving = True
                 self._could_not_start(problem)
@@ -324,10 +315,6 @@ class ProcessPool:
         kill_at = flight.started_at + limit + self._kill_after_s if limit else float("inf")
         return min(kill_at, flight.stop_sent_at + self._kill_after_s) if flight.stop_sent_at else kill_at
 
-    def patience(self, kill_after_s: float) -> None:
-        """Wait no longer than this for jobs that are asked to stop."""
-        self._kill_after_s = min(self._kill_after_s, kill_after_s)
-
     def _watch(self, child: ExecutorProcess) -> None:
         """Listen to the child at once, or linger; and write to it as soon as it reads, if there is something."""
         if child not in self.children:
@@ -350,7 +337,7 @@ class ProcessPool:
             self._selector.register(child, events, partial(self._on_socket, child))
 
     def _forget(self, child: ExecutorProcess) -> None:
-        for of in (child, child.guardian_fd):
+        for of in (child, child.guarded):
             if of in self._selector.get_map():
                 self._selector.unregister(of)
 

@@ -81,7 +81,7 @@ class ExecutorProcess:
         ours, theirs = socket.socketpair()
         try:
             argv = (*program.argv, str(theirs.fileno()))
-            self._guarded = Guarded(argv, environment=program.environment, inherited=[theirs])
+            self.guarded = Guarded(argv, environment=program.environment, inherited=[theirs])
         except BaseException:
             ours.close()
             theirs.close()
@@ -110,18 +110,6 @@ class ExecutorProcess:
         self.heard_eof = False
         self.killed_for: tuple[KillReason, frozenset[int]] | None = None
         self._fenced_until: float | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._guarded.pid
-
-    @property
-    def guardian_pid(self) -> int:
-        return self._guarded.guardian_pid
-
-    @property
-    def guardian_fd(self) -> int:
-        return self._guarded.fileno()
 
     @property
     def takes_work(self) -> bool:
@@ -205,7 +193,7 @@ class ExecutorProcess:
         """Kill the child and everything below it; the first reason given counts."""
         if self.killed_for is None:
             self.killed_for = (why, frozenset(numbers))
-            self._guarded.kill()
+            self.guarded.kill()
 
     def pull(self) -> None:
         """Take off the socket what has come, so that the child can go on writing; `read` makes frames of it."""
@@ -237,13 +225,13 @@ class ExecutorProcess:
     def distrust(self) -> None:
         """It says what cannot be understood: hear nothing more of it, and have it killed like one that crashed."""
         self.heard_eof = True
-        self._guarded.kill()
+        self.guarded.kill()
 
     def fence(self, until: float | None) -> None:
         """Have it killed at that instant of the monotonic clock, should this process not say otherwise before."""
         if until != self._fenced_until:
             self._fenced_until = until
-            self._guarded.fence(until)
+            self.guarded.fence(until)
 
     def write(self) -> None:
         """Send as much as the child takes now."""
@@ -259,20 +247,15 @@ class ExecutorProcess:
 
     def end(self) -> Ended | None:
         """How it ended, once nothing of it runs any more."""
-        ended = self._guarded.receive()
-        if ended is not None and self._guarded.was_fenced and self.killed_for is None:
+        ended = self.guarded.receive()
+        if ended is not None and self.guarded.was_fenced and self.killed_for is None:
             self.killed_for = (KillReason.FENCED, frozenset(self.fenced))
         return ended
 
     def let_go(self) -> None:
         """Whatever still runs is killed; nobody waits for that."""
         self._socket.close()
-        self._guarded.let_go()
-
-    def close(self) -> None:
-        """The same, and wait for it."""
-        self.let_go()
-        self._guarded.close()
+        self.guarded.let_go()
 
     def _say(self, frame: ToChild) -> None:
         self._outbox += packed(frame)
