@@ -1,10 +1,9 @@
-"""`Correspondence`: what a worker asks its engine next, and what it makes of the answer."""
+"""`Correspondence`: what a worker asks its engine next, and which verdicts are answered."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from holdfast.worker.admission import Admitted
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.exchanger import Answer, Exchanger, Request
 from holdfast.worker.holdings import Holdings
@@ -29,16 +28,12 @@ class Correspondence:
         dispatcher: Dispatcher,
         reporter: Reporter,
         options: WorkerOptions,
-        on_admitted: Callable[[Admitted], None],
-        on_problem: Callable[[Exception], None],
     ) -> None:
         self._exchanger = exchanger
         self._holdings = holdings
         self._dispatcher = dispatcher
         self._reporter = reporter
         self._options = options
-        self._on_admitted = on_admitted
-        self._on_problem = on_problem
         self._asked: Verdicts | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
@@ -124,15 +119,12 @@ class Correspondence:
         begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.verdicts)
         return self._options.max_jobs - begun
 
-    def take(self, answer: Answer) -> None:
-        """Process the answer to the last request."""
+    def answered(self, answer: Answer) -> None:
+        """Note the answer to the last request; its jobs are the caller's."""
         asked, self._asked, self._is_waiting = self._asked, None, False
-        if answer.admitted:
-            self._on_admitted(answer.admitted)
         if answer.problem is not None:
-            # An error nobody foresaw.
+            # An unexpected error.
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
-            self._on_problem(answer.problem)
         elif answer.request.limits:
             self._endings_dry = None if answer.admitted else self._endings_asked
         if asked:

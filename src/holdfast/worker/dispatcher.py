@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from holdfast.worker.backlog import Backlog
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight
 from holdfast.worker.fencing import Fencing
@@ -25,17 +24,16 @@ class Dispatcher:
 
     def __init__(
         self,
-        backlog: Backlog,
-        *,
         holdings: Holdings,
+        *,
         pool: ProcessPool,
         pace: Pace,
         fencing: Fencing,
         queues: Sequence[str],
         crash_limit: int,
     ) -> None:
-        self._backlog = backlog
         self._holdings = holdings
+        self._backlog = holdings.backlog
         self._pool = pool
         self._pace = pace
         self._fencing = fencing

@@ -7,7 +7,6 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, UnknownHandler
 from holdfast.execution.retry import RetryPolicy
 from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Progress
-from holdfast.worker.backlog import Backlog
 from holdfast.worker.decision import decide, policy_of, suspected
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import Audience
@@ -23,14 +22,12 @@ class Ends(Audience):
     def __init__(
         self,
         holdings: Holdings,
-        backlog: Backlog,
         *,
         pace: Pace,
         retry: RetryPolicy,
         on_progress: Callable[[JobLease, Progress], None],
     ) -> None:
         self._holdings = holdings
-        self._backlog = backlog
         self._pace = pace
         self._retry = retry
         self._pass_progress_on = on_progress
@@ -53,7 +50,7 @@ class Ends(Audience):
         self._holdings.refuse(flight, problem)
 
     def on_returned(self, flights: Sequence[Flight]) -> None:
-        self._backlog.put_back(flights, time.monotonic())
+        self._holdings.backlog.put_back(flights, time.monotonic())
 
     def on_progress(self, flight: Flight, progress: Progress) -> None:
         self._pass_progress_on(flight.lease, progress)

@@ -7,6 +7,7 @@ from typing import Final
 from holdfast.clock import Clock
 from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
 from holdfast.worker.admission import refused
+from holdfast.worker.backlog import Backlog
 from holdfast.worker.decision import handed_back, momentary
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
@@ -20,7 +21,8 @@ SETTLE_LINGER_S: Final = 0.01
 
 
 class Holdings:
-    """A job is among the `flights` from its admission until there is a verdict on it, or until none can be given.
+    """A job is among the `flights` from its admission until there is a verdict on it, or until none can be given. Those
+    that no child has yet are also in the `backlog`.
 
     `verdicts` are those that go to the engine next. `unsettled` jobs have left without an answer from it, and
     `endings` counts how often jobs have left with a verdict.
@@ -28,6 +30,7 @@ class Holdings:
 
     def __init__(self, keeper: Keeper, *, clock: Clock, reporter: Reporter) -> None:
         self.flights: set[Flight] = set()
+        self.backlog = Backlog()
         self.verdicts = Verdicts()
         self.unsettled = 0
         self.endings = 0
@@ -36,6 +39,10 @@ class Holdings:
         self._reporter = reporter
         self._settle_by = 0.0
         self._is_urgent = False
+
+    def add(self, flights: Sequence[Flight]) -> None:
+        self.flights.update(flights)
+        self.backlog.add(flights)
 
     def flight_of(self, lease: JobLease) -> Flight | None:
         return next((flight for flight in self.flights if flight.lease is lease), None)

@@ -21,14 +21,13 @@ from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
-from holdfast.worker.backlog import Backlog
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
 from holdfast.worker.correspondence import Correspondence
 from holdfast.worker.departure import FLUSH_S, Departure
 from holdfast.worker.dispatcher import Dispatcher
 from holdfast.worker.ends import Ends
-from holdfast.worker.exchanger import Exchanger
+from holdfast.worker.exchanger import Answer, Exchanger
 from holdfast.worker.executors.memory import resident_bytes
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
 from holdfast.worker.executors.process import Flight, Program
@@ -87,7 +86,6 @@ class Supervisor:
         )
         self._caretaker = self._make_caretaker()
         self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
-        self._backlog = Backlog()
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
         self._fencing: Fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
@@ -110,13 +108,7 @@ class Supervisor:
         return Caretaker(self._engine, maintenance, outputs, worker_id=self.id, report=self.report, on_order=self.stop)
 
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
-        ends = Ends(
-            self._holdings,
-            self._backlog,
-            pace=self._pace,
-            retry=retry,
-            on_progress=self._caretaker.progressed,
-        )
+        ends = Ends(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
         return ProcessPool(
             program,
             processes=self.options.processes,
@@ -128,8 +120,7 @@ class Supervisor:
 
     def _make_dispatcher(self) -> Dispatcher:
         return Dispatcher(
-            self._backlog,
-            holdings=self._holdings,
+            self._holdings,
             pool=self._pool,
             pace=self._pace,
             fencing=self._fencing,
@@ -145,7 +136,7 @@ class Supervisor:
             admission=admission,
             backoff=self.backoff,
             on_claimed=self._hold,
-            on_answer=lambda answer: self._mailbox.post(lambda: self._correspondence.take(answer)),
+            on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,
         )
         return Correspondence(
@@ -154,8 +145,6 @@ class Supervisor:
             dispatcher=self._dispatcher,
             reporter=self.reporter,
             options=self.options,
-            on_admitted=self._take_in,
-            on_problem=self._end_burst,
         )
 
     # What others may ask, from any thread.
@@ -285,7 +274,7 @@ class Supervisor:
 
     def _patience(self) -> float:
         """How long to wait for an event before the clock has something to say."""
-        if self._backlog or (self._holdings.verdicts and not self._correspondence.is_asking):
+        if self._holdings.backlog or (self._holdings.verdicts and not self._correspondence.is_asking):
             return SETTLE_LINGER_S
         if self._pool.lingers:
             return EXCHANGE_S if self._correspondence.is_exchanging else LINGER_S
@@ -318,6 +307,16 @@ class Supervisor:
         self._keeper.hold(leases)
         self.reporter.fetched(leases[0].queue, len(leases))
 
+    def _take(self, answer: Answer) -> None:
+        """Process an answer of the engine: the jobs that were claimed, the verdicts, an unexpected error."""
+        if answer.admitted:
+            self._take_in(answer.admitted)
+        self._correspondence.answered(answer)
+        if answer.problem is not None and self.options.burst:
+            # A burst ends with such an error; any other worker goes on a little later.
+            self._departure.failure = answer.problem
+            self._departure.drain()
+
     def _take_in(self, admitted: Admitted) -> None:
         """Line up the jobs that may run; the refusals go to the engine with the next verdicts."""
         if not self.claimed:
@@ -330,12 +329,5 @@ class Supervisor:
             Flight(next(self._numbers), lease, message, now)
             for lease, message in zip(admitted.leases, admitted.messages, strict=True)
         ]
-        self._holdings.flights.update(flights)
-        self._backlog.add(flights)
+        self._holdings.add(flights)
         self._fencing.admitted()
-
-    def _end_burst(self, problem: Exception) -> None:
-        """A burst ends with an error that nobody foresaw; a worker goes on a little later."""
-        if self.options.burst:
-            self._departure.failure = problem
-            self._departure.drain()
