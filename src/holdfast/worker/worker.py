@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from holdfast.clock import Clock
-from holdfast.codec import JobMessage
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
@@ -14,7 +13,7 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
-from holdfast.values import ExecutionResult, JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.values import JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.decision import decide, handed_back, policy_of, status_of
@@ -48,7 +47,8 @@ class QueueWorker:
         self._admission = Admission(signer, runtime.registry, clock)
         self._retry = retry
         self._keeper = Keeper(backend, on_cancel=self._cancel, on_lost=self._lost)
-        self._running: JobLease | None = None
+        self.running: JobLease | None = None
+        """The lease of the job that is running now."""
 
     def process_once(self, queue: str, *, wait: float = 0.0, unless: Callable[[], bool] | None = None) -> WorkerResult:
         """One message of the queue, if there is one within `wait` seconds, from the lease to the settlement.
@@ -64,15 +64,10 @@ class QueueWorker:
             return self._settle(None, handed_back(leases[0], self.clock.now_us()))
         return self._process(leases[0])
 
-    @property
-    def running(self) -> JobLease | None:
-        """The lease of the job that is running now."""
-        return self._running
-
     def interrupt(self) -> None:
         """Stop the running attempt and give its job back; for a worker that has to leave now. From any thread."""
         for _ in range(200):  # it may be just beginning, or just ending; on the main thread nothing gets on meanwhile
-            lease = self._running
+            lease = self.running
             if lease is None or self._runtime.interrupt(lease.id, JobInterrupted("the worker had to leave")):
                 return
             time.sleep(0.005)
@@ -114,18 +109,14 @@ class QueueWorker:
         for refusal in admitted.refusals:
             return refusal.job, refusal.settlement
         (message,) = admitted.messages
+        self.running = lease
         try:
-            result = self._run(message, lease)
+            result = self._runtime.run(message, lease)
         except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
             return message.job, refused(lease, problem, self.clock.now_us())
-        return message.job, decide(result, message, lease, policy_of(message, self._retry))
-
-    def _run(self, message: JobMessage, lease: JobLease) -> ExecutionResult:
-        self._running = lease
-        try:
-            return self._runtime.run(message, lease)
         finally:
-            self._running = None
+            self.running = None
+        return message.job, decide(result, message, lease, policy_of(message, self._retry))
 
     def _settle(self, job: str | None, settlement: Settlement) -> WorkerResult:
         held = self._settle_until_answered(settlement)
