@@ -11,7 +11,7 @@ def _serve(turns: Turns, rounds: int, *, has_work: set[str] | None = None, batch
     """Serve as the worker does: the first queue in order that has work, and word of those that had none."""
     served: Counter[str] = Counter()
     for _ in range(rounds):
-        for queue in turns.order():
+        for queue in turns.order(turns.queues):
             number = batch if has_work is None or queue in has_work else 0
             turns.took(queue, number)
             if number:

@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast.exchanger")
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """Settle these, then claim up to so many jobs of each queue, waiting that long for the first."""
+    """Settle these, then claim up to so many jobs (one or more) of each queue, waiting that long for the first."""
 
     settlements: Sequence[Settlement] = ()
     limits: Mapping[str, int] = {}
@@ -174,14 +174,14 @@ class Exchanger:
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
         open_: Sequence[int] = range(len(settlements))
-        queue, limit = self._first(request.limits)
+        queue = next(iter(self._turns.order(request.limits)), None)
         token = new_owner_token(self._session)
         leases: list[JobLease] = []
         while open_:
             batch = settlements if len(open_) == len(settlements) else [settlements[at] for at in open_]
             try:
-                if limit:
-                    held, leases = self._backend.exchange(batch, queue, limit, owner_token=token)
+                if queue is not None:
+                    held, leases = self._backend.exchange(batch, queue, request.limits[queue], owner_token=token)
                     self._turns.took(queue, len(leases))
                 else:
                     held = self._backend.settle(batch)
@@ -212,19 +212,10 @@ class Exchanger:
                 return None
         return None
 
-    def _first(self, limits: Mapping[str, int]) -> tuple[str, int]:
-        for queue in self._turns.order():
-            if limits.get(queue, 0) > 0:
-                return queue, limits[queue]
-        return "", 0
-
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
         """Claim from the first queue, by turns, that has work."""
-        for queue in self._turns.order():
-            limit = limits.get(queue, 0)
-            if limit <= 0:
-                continue
-            leases = self._claim_from(queue, limit)
+        for queue in self._turns.order(limits):
+            leases = self._claim_from(queue, limits[queue])
             self._turns.took(queue, len(leases))
             if leases:
                 return leases

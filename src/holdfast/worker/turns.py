@@ -1,6 +1,6 @@
 """Whose turn it is among several queues, and how many jobs to take at once. Pure bookkeeping."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 # A child should have work for about this long: enough to never wait for the next batch, too little to hoard.
@@ -24,9 +24,9 @@ class Turns:
     def queues(self) -> tuple[str, ...]:
         return tuple(self._weights)
 
-    def order(self) -> list[str]:
-        """The queues, the one that has got least for its weight first."""
-        return sorted(self._served, key=self._claimed_share)
+    def order(self, among: Container[str]) -> list[str]:
+        """These queues, the one that has got least for its weight first."""
+        return sorted((queue for queue in self._served if queue in among), key=self._claimed_share)
 
     def took(self, queue: str, number: int) -> None:
         """So many jobs were claimed from the queue; none means that it is dry."""
