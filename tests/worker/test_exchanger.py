@@ -2,15 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.contract import new_session
-from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
+from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.exchanger import Answer, Exchanger, Request
@@ -154,6 +154,27 @@ def test_one_verdict_that_cannot_be_written_does_not_hold_the_others_up(line: Li
     assert answer.held == [None, True]
     assert floor.state(good.id) is JobState.COMPLETED
     assert floor.state(bad.id) is JobState.PROCESSING
+
+
+def test_an_engine_that_answers_a_single_verdict_counts_as_available_again(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = line.lease(), line.lease()
+    settle, calls = line.engine.settle, list[int]()
+
+    def settle_alone(settlements: Sequence[Settlement]) -> list[bool]:
+        calls.append(len(settlements))
+        if len(settlements) > 1:
+            raise RuntimeError("one of them cannot be written")
+        if len(calls) == 2:
+            raise BackendUnavailable("not now")
+        return settle(settlements)
+
+    monkeypatch.setattr(line.engine, "settle", settle_alone)
+    answer = line.ask(Request(settlements=[line.verdict(first), line.verdict(second)]))
+    assert answer.held == [True, True]
+    assert calls == [2, 1, 1, 1]
+    assert line.backoff.failing_since is None
 
 
 def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_still_delivers(line: Line) -> None:

@@ -204,12 +204,15 @@ class Exchanger:
     def _settle_alone(self, settlement: Settlement) -> bool | None:
         while self._fence_at(settlement.lease) > time.monotonic() and not self._is_hurried.is_set():
             try:
-                return self._backend.settle([settlement])[0]
+                [held] = self._backend.settle([settlement])
             except BackendUnavailable as problem:
                 self._back_off(problem, f"settle job {settlement.lease.id}", self._is_hurried)
             except Exception:
                 log.exception("the verdict on job %s could not be written", settlement.lease.id)
                 return None
+            else:
+                self._backoff.answered()
+                return held
         return None
 
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
