@@ -293,7 +293,7 @@ BUGS: dict[str, Bug] = {
         (DROP_TOMBSTONES, "'stones', '-inf', now", "'stones', '-inf', '+inf'"),
     ),
     "freed id remembers what was told": bug(
-        "test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one", (FORGETTING, ", base .. 'told:' .. id)", ")")
+        "test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one", (FORGETTING, ", base .. 'told:' .. id))", "))")
     ),
     "record expires": bug(
         "test_unfinished_jobs_are_never_pruned",
@@ -311,6 +311,14 @@ BUGS: dict[str, Bug] = {
     "pruned job counted on": bug(
         "test_completed_jobs_are_kept_as_long_as_the_policy_says",
         (FORGETTING, "  call('HINCRBY', base .. 'completions', queue, -left)\n", ""),
+    ),
+    "purged job stays among the completed": bug(
+        "test_a_purged_job_is_not_deleted_again_with_the_next_job_of_its_id",
+        (FORGETTING, "      call('ZREM', completed, member)\n", ""),
+    ),
+    "discarded job stays among those completed with it": bug(
+        "test_one_of_several_jobs_that_completed_together_can_be_discarded",
+        (FORGETTING, "      call('ZREM', completed, member)\n", ""),
     ),
     "any job discarded": bug("test_only_dead_letters_are_discarded", (BURY, "state_of(record[1]) == state and ", "")),
     "purge ignores age": bug("test_a_purge_keeps_what_finished_lately", (SIFT, "age and now - age or ", "")),

@@ -4,12 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, LeasePolicy
+from holdfast.queues.contract import DEFAULT_RETAIN_COMPLETED_S, TOMBSTONE_S, LeasePolicy
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.testing.laws.settling import BOOM
 from holdfast.values import (
     DEFAULT_QUEUE,
     FINAL_STATES,
+    Ack,
     Cancel,
     CancelAnswer,
     DeadReason,
@@ -329,6 +330,32 @@ class ForgettingLaws:
             assert lab.engine.purge([JobState.COMPLETED], older_than=timedelta(hours=2)) == 0
         assert lab.engine.purge([JobState.COMPLETED], older_than=timedelta(minutes=30)) == 1
         assert lab.ids() == ["new"]
+
+    def test_one_of_several_jobs_that_completed_together_can_be_discarded(self, lab: Lab) -> None:
+        lab.put("a", "b", "c")
+        assert lab.engine.settle([Ack(lease=lease) for lease in lab.claim()]) == [True] * 3
+        assert lab.engine.discard("b", states=[JobState.COMPLETED])
+        assert sorted(lab.ids(JobFilter(states=(JobState.COMPLETED,)))) == ["a", "c"]
+        assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.COMPLETED: 2}}
+        assert lab.engine.purge([JobState.COMPLETED]) == 2
+        assert lab.ids() == []
+        assert lab.engine.counts() == {}
+
+    def test_a_purged_job_is_not_deleted_again_with_the_next_job_of_its_id(self, lab: Lab) -> None:
+        ids = ["cancelled", "completed", "dead"]
+        lab.put(*ids)
+        assert lab.engine.cancel("cancelled") is CancelAnswer.CANCELLED
+        assert lab.engine.ack(lab.take("completed"))
+        assert lab.engine.abandon(lab.take("dead"), DeadReason.FAILED)
+        assert lab.engine.purge(FINAL_STATES) == 3
+        assert lab.engine.purge(FINAL_STATES) == 0
+        lab.advance(TOMBSTONE_S + lab.grain_s)
+        lab.put(*ids, payload="other")
+        lab.advance(DEFAULT_RETAIN_COMPLETED_S)
+        with lab.unchanged():
+            assert lab.open(LeasePolicy(retain_dead_s=TOMBSTONE_S)).prune() == 0
+            assert lab.engine.purge(FINAL_STATES) == 0
+        assert sorted(lease.id for lease in lab.claim()) == ids
 
     def test_completed_jobs_are_kept_as_long_as_the_policy_says(self, lab: Lab) -> None:
         lab.put("a")

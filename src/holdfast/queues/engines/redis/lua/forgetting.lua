@@ -1,8 +1,9 @@
 -- What is left of a job that is forgotten: nothing, or an id that is known by the digest of its content for a while.
 
+-- Delete everything about a job. Answers 1, or 0 if there was nothing.
 local function remove(id)
-  call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id)
   call('ZREM', base .. 'jobs', id)
+  return math.min(1, call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id))
 end
 
 local function bury(id, number, digest, known_until)

@@ -15,9 +15,9 @@ for _, name in ipairs(queue ~= '' and { queue } or call('SMEMBERS', base .. 'que
       if removed + #named == limit then
         break
       elseif kept and score + kept <= now then
-        remove(id)
+        -- An entry without a record is not counted, so that the caller stops even if the entry cannot be removed.
+        removed = removed + remove(id)
         leave(id, state, name, score)
-        removed = removed + 1
       elseif bytes > 0 then
         local wire = try('GET', base .. 'wire:' .. id)
         wire = type(wire) == 'string' and wire or ''
