@@ -189,6 +189,18 @@ BUGS: dict[str, Bug] = {
     "tombstone free too soon": bug(
         "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
     ),
+    "attempts of a purged job stay": bug(
+        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        (inspector.DELETE_ATTEMPTS, "WHERE", "WHERE 0 AND"),
+    ),
+    "progress of a purged job stays": bug(
+        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        (inspector.DELETE_PROGRESS, "WHERE", "WHERE 0 AND"),
+    ),
+    "output of a purged job stays": bug(
+        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        (inspector.DELETE_OUTPUTS, "WHERE", "WHERE 0 AND"),
+    ),
     "next due job of another queue": bug(
         "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "queue = :queue", "queue <> :queue")
     ),

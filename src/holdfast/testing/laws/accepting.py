@@ -17,6 +17,7 @@ from holdfast.values import (
     DeadReason,
     JobEnvelope,
     JobState,
+    LiveOutput,
     Outcome,
     Progress,
     ReplayAnswer,
@@ -201,6 +202,21 @@ class AcceptingLaws:
         record = lab.record()
         assert lab.engine.ack(lease, record)
         assert [past.record for past in lab.history("a").attempts] == [record]
+
+    def test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one(self, lab: Lab) -> None:
+        """An engine may give a new job the number of a deleted one."""
+        lab.put("a")
+        former = lab.take("a")
+        assert lab.engine.report_progress([(former, Progress(done=1, total=2, message="half"))]) == [True]
+        assert lab.engine.report_output([(former, LiveOutput(text="halfway"))]) == [True]
+        assert lab.engine.abandon(former, DeadReason.FAILED, lab.record(Outcome.FAILED))
+        assert lab.engine.purge([JobState.DEAD]) == 1
+        lab.advance(TOMBSTONE_S + lab.grain_s)
+        lab.engine.prune()
+        lab.put("b")
+        lab.take("b")
+        history = lab.history("b")
+        assert (history.attempts, history.live_output, history.job.progress) == ((), None, None)
 
     def test_a_delay_makes_a_job_scheduled_until_then(self, lab: Lab) -> None:
         lab.put("a", delay=30)
