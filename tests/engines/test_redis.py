@@ -16,6 +16,7 @@ from holdfast.queues.engines.redis import connections as redis_connections, jobs
 from holdfast.queues.engines.redis.connections import Script
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.values import (
+    Abandon,
     Ack,
     DeadReason,
     Drop,
@@ -203,6 +204,26 @@ def test_a_lease_of_another_queue_is_refused_and_changes_no_index(server: RedisS
     assert engine.ack(lease)
     with server.client() as client:
         check_indexes(client)
+
+
+def test_a_job_whose_id_is_not_utf8_can_be_held_and_settled(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("bad"), job("good")])
+    with server.client() as client:
+        client.rename(f"{BASE}job:bad", f"{BASE}job:".encode() + b"\xff")
+        for index in ("jobs", "ready:default:5"):
+            client.zadd(f"{BASE}{index}", {b"\xff": client.zscore(f"{BASE}{index}", "bad")})
+            client.zrem(f"{BASE}{index}", "bad")
+    bad, good = taken(engine)
+    assert (bad.id, good.id) == ("\ufffd", "good")
+    assert engine.renew_many([bad, good]) == [LeaseState.HELD] * 2
+    assert engine.report_progress([(bad, Progress(done=1)), (good, Progress(done=1))]) == [True, True]
+    mark = Put(kind="mark", key="one")
+    assert engine.settle([Abandon(lease=bad, reason=DeadReason.UNDECODABLE, writes=(mark,)), Ack(lease=good)]) == [
+        True,
+        True,
+    ]
+    assert engine.state.read("mark")
+    assert engine.counts() == {"default": {JobState.DEAD: 1, JobState.COMPLETED: 1}}
 
 
 def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:

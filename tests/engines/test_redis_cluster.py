@@ -176,13 +176,12 @@ def _live(engine: RedisEngine) -> None:
 
 
 def _damage(engine: RedisEngine, server: RedisServer) -> None:
-    """An index of the wrong type, and jobs whose ids cannot be read."""
+    """An index of the wrong type."""
     with server.client() as client:
         client.delete(f"{BASE}buckets")
         client.set(f"{BASE}buckets", "not a sorted set")
         assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1, burst=1)])[0].tokens == 1
         assert client.getdel(f"{BASE}damaged:buckets") == b"not a sorted set"
-    engine.connections.run(redis.DEAD_LETTER, "default", b"a claim")
 
 
 def _share(engine: RedisEngine) -> None:

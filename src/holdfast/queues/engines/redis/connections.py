@@ -50,6 +50,9 @@ UNBLOCK_TRIES: Final = 100
 # How often one call goes on to where the keys are, or back to where the URL says.
 HOPS: Final = 2
 
+# How a name that is not UTF-8 is decoded, so that it can be sent back.
+ESCAPED: Final = "surrogateescape"
+
 # What a server says that is a replica, busy with a script, or cannot write its file: call again later. The driver has
 # cut the code off some of these, and a server puts it in the middle of what it says of a script.
 PASSING: Final = ("READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "MISCONF")
@@ -429,6 +432,10 @@ def _answer(client: Any, words: Sequence[bytes | str | int], source: bytes | Non
         return client.execute_command(*words)
     except NoScriptError:
         return client.execute_command("EVAL", source, *words[2:])
+    except UnicodeEncodeError:
+        # Raised before anything was sent.
+        escaped = [word.encode(errors=ESCAPED) if isinstance(word, str) else word for word in words]
+        return _answer(client, escaped, source)
 
 
 def _survives(*, appendonly: str, appendfsync: str, maxmemory_policy: str) -> str:

@@ -5,7 +5,6 @@ What is accepted is as durable as the server's settings say, and no key that bel
 `connections.py` speaks to the server.
 """
 
-import logging
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -26,10 +25,10 @@ from holdfast.queues.contract import (
     take_once,
     with_extras,
 )
-from holdfast.queues.engines.redis.connections import RedisConnections, Script
+from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
 from holdfast.queues.engines.redis.state import packed, write_rows
 from holdfast.queues.engines.tables.retention import until_done
-from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, told
+from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, text, told
 from holdfast.values import (
     Accepted,
     Ack,
@@ -59,7 +58,6 @@ RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
 REPORT: Final = Script("room", "ending", "report")
 REAP: Final = Script("room", "ending", "reap")
-DEAD_LETTER: Final = Script("room", "ending", "dead_letter")
 PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
@@ -77,8 +75,6 @@ VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", 
 NO_TIMES: Final = (0, 0)
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
 REFUSED: Final = ord("0")
-
-log = logging.getLogger("holdfast.redis")
 
 _Words: TypeAlias = list[bytes | str | int]
 
@@ -144,19 +140,7 @@ class RedisJobs(Jobs):
         asked_at = self.clock.monotonic()
         length = span_us(self.policy.lease_s)
         groups = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
-        leases = self._leases(groups, queue, owner_token, asked_at)
-        return leases if leases or not groups else self.claim_now(queue, limit, owner_token)
-
-    def _leases(self, groups: Sequence[Any], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
-        """The leases of a claim. A job whose id is not UTF-8 is dead-lettered; the others go on."""
-        try:
-            rows = _rows(groups)
-        except UnicodeDecodeError:
-            names = [name for group in groups for name in group[3] if not _is_text(name)]
-            log.warning("%d jobs of queue %s were dead-lettered: their ids are not UTF-8", len(names), queue)
-            self._connections.run(DEAD_LETTER, queue, bytes.fromhex(owner_token), *names)
-            rows = _rows([_readable(group) for group in groups])
-        return leased(rows, queue, owner_token, asked_at)
+        return leased(_rows(groups), queue, owner_token, asked_at)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -193,10 +177,7 @@ class RedisJobs(Jobs):
             _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, [extras, *words])
         else:
             answers, groups = self._connections.run(EXCHANGE, *head, *words)
-        leases = self._leases(groups, queue, owner_token, asked_at)
-        if groups and not leases:
-            leases = self.claim_now(queue, limit, owner_token)
-        return _answers(answers, places), leases
+        return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         return self._states(RENEW, leases)
@@ -207,7 +188,7 @@ class RedisJobs(Jobs):
     def _states(self, script: Script, leases: Sequence[JobLease]) -> list[LeaseState]:
         if not leases:
             return []
-        words = [word for lease in leases for word in (lease.id, bytes.fromhex(lease.owner_token))]
+        words = [word for lease in leases for word in (lease.token, bytes.fromhex(lease.owner_token))]
         answers: list[int] = self._connections.run(script, *words)
         return [lease_state(None if answer == 0 else answer == 2) for answer in answers]
 
@@ -224,7 +205,7 @@ class RedisJobs(Jobs):
             return []
         words: _Words = [what]
         for lease, report in reports:
-            words += (lease.id, bytes.fromhex(lease.owner_token), _pack(report))
+            words += (lease.token, bytes.fromhex(lease.owner_token), _pack(report))
         return [answer == 1 for answer in self._connections.run(REPORT, *words)]
 
     def reap_expired(self, queue: str | None = None) -> int:
@@ -273,7 +254,7 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
     carried = [
         (
             answers[place],
-            one.lease.id,
+            packed(str(one.lease.token).encode(errors=ESCAPED)),
             packed(bytes.fromhex(one.lease.owner_token)),
             one.lease.delivery,
             write_rows(one.writes),
@@ -358,7 +339,7 @@ def _other(settlement: Settlement) -> _Words:
     token = bytes.fromhex(lease.owner_token)
     return [
         "one",
-        lease.id,
+        lease.token,
         lease.queue,
         lease.delivery,
         token,
@@ -407,29 +388,25 @@ def _answers(answers: bytes, places: Sequence[int]) -> list[bool]:
 def _rows(groups: Sequence[Any]) -> list[Row]:
     rows: list[Row] = []
     for claimed_us, length, left, names, wires, numbers in groups:
-        ids = [name.decode() for name in names]
+        ids, handles = _ids(names)
         if not numbers:
             rows += [
-                (id, id, wire or b"", length, claimed_us, 1, 0, 0, 0, left) for id, wire in zip(ids, wires, strict=True)
+                (handle, id, wire or b"", length, claimed_us, 1, 0, 0, 0, left)
+                for handle, id, wire in zip(handles, ids, wires, strict=True)
             ]
             continue
         each = iter(numbers)
-        for id, wire, *counts in zip(ids, wires, each, each, each, each, strict=True):
-            rows.append((id, id, wire or b"", length, claimed_us, *counts, left))
+        for handle, id, wire, *counts in zip(handles, ids, wires, each, each, each, each, strict=True):
+            rows.append((handle, id, wire or b"", length, claimed_us, *counts, left))
     return rows
 
 
-def _readable(group: Sequence[Any]) -> Row:
-    """A group without the jobs whose ids are not UTF-8."""
-    claimed_us, length, left, names, wires, numbers = group
-    places = [place for place, name in enumerate(names) if _is_text(name)]
-    counts = [count for place in places for count in numbers[4 * place : 4 * place + 4]]
-    return (claimed_us, length, left, [names[place] for place in places], [wires[place] for place in places], counts)
-
-
-def _is_text(name: bytes) -> bool:
+def _ids(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
+    """The ids of jobs, and the handles by which their leases are settled. The two differ only for a name that is not
+    UTF-8: no message has such an id, so the worker dead-letters the job.
+    """
     try:
-        name.decode()
+        ids = [name.decode() for name in names]
     except UnicodeDecodeError:
-        return False
-    return True
+        return [text(name) for name in names], [name.decode(errors=ESCAPED) for name in names]
+    return ids, ids
