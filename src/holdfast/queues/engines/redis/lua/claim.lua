@@ -71,23 +71,8 @@ end
 
 local FIRST = { 1, 0, 0, 0 }
 
--- Dead-letter the jobs that could not be stamped. Answers the others, with their counts.
-local function without(damaged, ids, old, token, queue)
-  local left, records = {}, {}
-  for place, id in ipairs(ids) do
-    if damaged[place] then
-      let_go(token, queue, { id })
-      dead_letter(id, queue)
-    else
-      left[#left + 1] = id
-      records[#left] = old[place]
-    end
-  end
-  return left, records
-end
-
-local stamp
-function stamp(queue, limit, token, length)
+-- Lease the best jobs that are due. One without a readable record is dead-lettered instead.
+local function stamp(queue, limit, token, length)
   local ids, old, taken, is_full, has_old = choose(queue, limit)
   if is_full then
     wake(queue)
@@ -108,10 +93,10 @@ function stamp(queue, limit, token, length)
       call('ZREMRANGEBYRANK', base .. 'ready:' .. queue .. ':' .. priority, 0, number - 1)
     end
   end
-  local first, damaged = held(1, lease_until, token), {}
+  local first, stamped, damaged, numbers = held(1, lease_until, token), {}, {}, {}
   for place, id in ipairs(ids) do
-    local record, field = old[place], first
-    if record then
+    local record, field = old[place] or FIRST, first
+    if old[place] then
       record[1] = count(record[1] and select(2, read_state(record[1]))) + 1
       field = held(record[1], lease_until, token)
       try('ZREM', base .. 'failed:' .. queue, id)
@@ -119,22 +104,25 @@ function stamp(queue, limit, token, length)
     end
     -- 0 means that the field existed: of a record that is there.
     if try('HSET', base .. 'job:' .. id, 'state', field) ~= 0 then
-      damaged[place] = id
+      damaged[#damaged + 1] = id
+    else
+      stamped[#stamped + 1] = id
+      if has_old then
+        local last = #numbers
+        numbers[last + 1], numbers[last + 2] = record[1], count(record[2])
+        numbers[last + 3], numbers[last + 4] = count(record[3]), count(record[4])
+      end
     end
   end
-  if next(damaged) then
-    ids, old = without(damaged, ids, old, token, queue)
-    if #ids == 0 then
-      return stamp(queue, limit, token, length)
-    end
+  -- Not before all others are stamped: this fails if an index is of the wrong type.
+  for _, id in ipairs(damaged) do
+    let_go(token, queue, { id })
+    dead_letter(id, queue)
   end
-  local numbers = {}
-  for place = 1, has_old and #ids or 0 do
-    local record, last = old[place] or FIRST, #numbers
-    numbers[last + 1], numbers[last + 2] = record[1], count(record[2])
-    numbers[last + 3], numbers[last + 4] = count(record[3]), count(record[4])
+  if #stamped == 0 then
+    return stamp(queue, limit, token, length)
   end
-  return { { now, length, length, ids, messages(ids), numbers } }
+  return { { now, length, length, stamped, messages(stamped), numbers } }
 end
 
 local function claim(queue, limit, token, length)
