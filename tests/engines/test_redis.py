@@ -226,6 +226,17 @@ def test_a_job_whose_id_is_not_utf8_can_be_held_and_settled(server: RedisServer,
     assert engine.counts() == {"default": {JobState.DEAD: 1, JobState.COMPLETED: 1}}
 
 
+def test_jobs_completed_while_their_index_is_damaged_can_be_purged(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b")])
+    leases = taken(engine)
+    with server.client() as client:
+        client.set(f"{BASE}completed:default", "not a sorted set")
+        assert engine.settle([Ack(lease=lease) for lease in leases]) == [True, True]
+        assert client.get(f"{BASE}damaged:completed:default") == b"not a sorted set"
+    assert engine.counts() == {"default": {JobState.COMPLETED: 2}}
+    assert engine.purge([JobState.COMPLETED]) == 2
+
+
 def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:
     """Successes of one claim are told together, whatever stands between them."""
     engine.accept([job(str(number)) for number in range(8)])

@@ -36,8 +36,7 @@ local function look_up(jobs, place_of, compared)
     if state_of(record[1]) == FORGOTTEN and (tonumber(record[3] or 0) or 0) <= now then
       free[id] = true
     elseif is_there and compared[job] ~= (record[2] or '') then
-      local wire = not record[4] and try('GET', base .. 'wire:' .. id)
-      open[#open + 1] = { job, record[2] or '', record[4] or false, type(wire) == 'string' and wire }
+      open[#open + 1] = { job, record[2] or '', record[4] or false, not record[4] and message_of(id) }
     elseif is_there then
       known[id] = true
     end
@@ -80,16 +79,12 @@ local function insert(jobs, place_of, known, free)
   for first = 1, #wires, 1000 do
     call('MSET', unpack(wires, first, math.min(first + 999, #wires)))
   end
-  for first = 1, #all, 1000 do
-    put('ZADD', 'jobs', unpack(all, first, math.min(first + 999, #all)))
-  end
+  write('ZADD', 'jobs', all)
   for index, waiting in pairs(ready) do
-    for first = 1, #waiting, 1000 do
-      put('ZADD', index, unpack(waiting, first, math.min(first + 999, #waiting)))
-    end
+    write('ZADD', index, waiting)
   end
   for queue in pairs(queues) do
-    put('SADD', 'queues', queue)
+    write('SADD', 'queues', { queue })
     wake(queue)
   end
 end

@@ -66,9 +66,17 @@ local function fields(key, ...)
   return found.err and {} or found
 end
 
+-- What a command answers, if that is a text: neither missing nor an error.
+local function text(answer)
+  return type(answer) == 'string' and answer
+end
+
 local function state_field(id)
-  local field = try('HGET', base .. 'job:' .. id, 'state')
-  return type(field) == 'string' and field
+  return text(try('HGET', base .. 'job:' .. id, 'state'))
+end
+
+local function message_of(id)
+  return text(try('GET', base .. 'wire:' .. id))
 end
 
 -- A counter stops where every engine can still store it.
@@ -97,13 +105,6 @@ local function lines(text)
   return found
 end
 
--- One command for many values, in portions that fit Lua's stack; pairs are never torn.
-local function many(command, key, values)
-  for first = 1, #values, 1000 do
-    call(command, key, unpack(values, first, math.min(first + 999, #values)))
-  end
-end
-
 -- What a command that takes many members answers, in their order.
 local function each(command, key, members)
   local answers = {}
@@ -124,16 +125,16 @@ local function set_aside(name)
   call('RENAME', base .. name, aside)
 end
 
--- Write to a key. One of another type is set aside first.
-local function put(command, name, ...)
-  if type(try(command, base .. name, ...)) == 'table' then
-    set_aside(name)
-    call(command, base .. name, ...)
+-- Write many values to a key, in portions that fit Lua's stack; pairs are never torn. A key of another type is set
+-- aside first.
+local function write(command, name, values)
+  for first = 1, #values, 1000 do
+    local last = math.min(first + 999, #values)
+    if type(try(command, base .. name, unpack(values, first, last))) == 'table' then
+      set_aside(name)
+      call(command, base .. name, unpack(values, first, last))
+    end
   end
-end
-
-local function write(name, ...)
-  put('HSET', name, ...)
 end
 
 -- One hint is enough: whoever takes it and leaves work behind gives the next one.

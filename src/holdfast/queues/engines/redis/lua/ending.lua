@@ -34,9 +34,9 @@ end
 
 -- These jobs are not held by their claim any more.
 local function let_go(token, queue, ids)
-  local renewed, claim = base .. 'renewed:' .. queue, base .. 'claim:' .. token .. ':' .. queue
-  if call('EXISTS', renewed) == 1 then
-    many('ZREM', renewed, ids)
+  local claim = base .. 'claim:' .. token .. ':' .. queue
+  if call('EXISTS', base .. 'renewed:' .. queue) == 1 then
+    write('ZREM', 'renewed:' .. queue, ids)
   end
   if call('HINCRBY', claim, 'held', -#ids) <= 0 then
     call('UNLINK', claim)
@@ -51,7 +51,7 @@ local function complete(queue, ids)
     members[#members + 1] = at_once
     members[#members + 1] = table.concat(ids, '\n', first, math.min(first + TOGETHER - 1, #ids))
   end
-  many('ZADD', base .. 'completed:' .. queue, members)
+  write('ZADD', 'completed:' .. queue, members)
   call('HINCRBY', base .. 'completions', queue, #ids)
 end
 
@@ -79,7 +79,7 @@ local function move(id, queue, priority, state, deliveries, due, changes)
     end
     wake(queue)
   end
-  write('job:' .. id, unpack(changes))
+  write('HSET', 'job:' .. id, changes)
 end
 
 -- Dead-letter a job of this queue that has no readable record; a record of the wrong type is set aside. An id with

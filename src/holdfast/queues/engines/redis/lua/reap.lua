@@ -6,8 +6,7 @@ local queues = #ARGV > 4 and { ARGV[5] } or call('SMEMBERS', base .. 'queues')
 local shortest = tonumber(call('ZRANGE', base .. 'lengths', 0, 0)[1])
 
 local function of_claim(token, queue, name)
-  local value = try('HGET', base .. 'claim:' .. token .. ':' .. queue, name)
-  return type(value) == 'string' and value
+  return text(try('HGET', base .. 'claim:' .. token .. ':' .. queue, name))
 end
 
 -- How long its leases are; the shortest length there ever was, if the stored one is not possible.
@@ -72,7 +71,7 @@ local function reap(id, field, queue)
   deliveries = count(deliveries)
   -- Neither a claim nor a verdict: nobody's settlement is a repetition of this one.
   local ended = string.rep('\0', 16) .. '-crashed ' .. digits(claimed_at) .. ' ' .. digits(math.max(claimed_at, now))
-  write('told:' .. id, deliveries, told)
+  write('HSET', 'told:' .. id, { deliveries, told })
   local changes = { 'crashes', crashes, 'last_error', line, 'end:' .. deliveries, ended }
   if record[4] ~= queue then
     changes[7], changes[8] = 'queue', queue

@@ -7,9 +7,9 @@ for at = 2, #ARGV, 3 do
   if is_held then
     local _, deliveries = read_state(field)
     if ARGV[1] == 'output' then
-      write('told:' .. id, 'output:' .. deliveries, report)
+      write('HSET', 'told:' .. id, { 'output:' .. deliveries, report })
     else
-      write('told:' .. id, 'progress', report, 'progress_of', deliveries, 'progress_at', now)
+      write('HSET', 'told:' .. id, { 'progress', report, 'progress_of', deliveries, 'progress_at', now })
     end
   end
   answers[#answers + 1] = is_held and 1 or 0

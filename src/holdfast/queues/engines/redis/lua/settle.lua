@@ -16,7 +16,7 @@ end
 
 -- Keep what an attempt has to tell. Behind a `+` that is its output, too, instead of what it said of it while it ran.
 local function tell(id, delivery, tale)
-  write('told:' .. id, delivery, string.sub(tale, 2))
+  write('HSET', 'told:' .. id, { delivery, string.sub(tale, 2) })
   if string.sub(tale, 1, 1) == '+' then
     call('HDEL', base .. 'told:' .. id, 'output:' .. delivery)
   end
@@ -35,12 +35,11 @@ local function acknowledge(at, answers)
     told[tonumber(ARGV[place])] = ARGV[place + 1]
   end
   for number, id in ipairs(ids) do
-    local job = base .. 'job:' .. id
-    local field = try('HGET', job, 'state')
+    local field = state_field(id)
     -- Nearly all were stamped alike, so what holds of one holds of the next.
-    if field == stamp or holds_any and type(field) == 'string' and held_until(token, field, delivery) then
+    if field == stamp or holds_any and held_until(token, field, delivery) then
       stamp = field
-      call('HSET', job, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
+      call('HSET', base .. 'job:' .. id, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
       if told[number] then
         tell(id, delivery, told[number])
       end

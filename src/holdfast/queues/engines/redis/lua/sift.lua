@@ -19,8 +19,7 @@ for _, name in ipairs(queue ~= '' and { queue } or call('SMEMBERS', base .. 'que
         removed = removed + remove(id)
         leave(id, state, name, score)
       elseif bytes > 0 then
-        local wire = try('GET', base .. 'wire:' .. id)
-        wire = type(wire) == 'string' and wire or ''
+        local wire = message_of(id) or ''
         bytes = bytes - #wire
         named[#named + 1] = { id, fields(base .. 'job:' .. id, 'number')[1] or '', wire }
       end

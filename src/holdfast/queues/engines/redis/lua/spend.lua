@@ -21,5 +21,5 @@ local scores = {}
 for bucket, full_at in pairs(buckets) do
   scores[#scores + 1], scores[#scores + 2] = digits(full_at), bucket
 end
-many('ZADD', base .. 'buckets', scores)
+write('ZADD', 'buckets', scores)
 return answers

@@ -7,7 +7,7 @@ for _, name in ipairs(cells) do
     call('ZREM', base .. 'keys:' .. kind, key)
   end
 end
-many('ZREM', base .. 'expiries', cells)
+write('ZREM', 'expiries', cells)
 local full = call('ZRANGEBYSCORE', base .. 'buckets', '-inf', now, 'LIMIT', 0, ARGV[1])
-many('ZREM', base .. 'buckets', full)
+write('ZREM', 'buckets', full)
 return #cells + #full

@@ -15,8 +15,7 @@ local function view(id)
   end
   local told = fields(base .. 'told:' .. id, 'progress_of', 'progress', 'progress_at')
   local is_shown = SHOWS_PROGRESS[state] and tonumber(told[1] or -1) == deliveries
-  local wire = try('GET', base .. 'wire:' .. id)
-  local row = { id, type(wire) == 'string' and wire }
+  local row = { id, message_of(id) }
   for place = 1, #VIEW do
     row[place + 2] = record[place] or false
   end
