@@ -94,11 +94,7 @@ class RepeatedAttemptRecordedTwice(MemoryEngine):
 class OneBadSettlementSpoilsTheBatch(MemoryEngine):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         now = self.clock.now_us()
-        records = [self.store.records.get(settlement.lease.id) for settlement in settlements]
-        if all(
-            record is not None and record.is_held_by(settlement.lease, now)
-            for record, settlement in zip(records, settlements, strict=True)
-        ):
+        if all(self.store.held(settlement.lease, now) for settlement in settlements):
             return super().settle(settlements)
         return [False] * len(settlements) if len(settlements) > 1 else super().settle(settlements)
 
@@ -537,7 +533,7 @@ class LongOutputKeptWhole(MemoryEngine):
 
 class LookRenewsTheLease(MemoryJobs):
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self.renew_many(leases)
+        return MemoryJobs(self._store, self.policy, self.clock).renew_many(leases)
 
 
 class WritesUpToTheFailedCondition(MemoryState):

@@ -65,14 +65,6 @@ class StoredJob:
     def is_claimable(self) -> bool:
         return self.state in (JobState.PENDING, JobState.FAILED)
 
-    def is_held_by(self, lease: JobLease, now: int) -> bool:
-        return (
-            self.state is JobState.PROCESSING
-            and self.owner_token == lease.owner_token
-            and self.number == lease.token
-            and self.lease_until_us > now
-        )
-
     def finish(self, state: JobState, now: int) -> None:
         self.state = state
         self.finished_us = now
@@ -158,6 +150,17 @@ class MemoryStore:
                 self._ready,
             ):
                 kept.clear()
+
+    def held(self, lease: JobLease, now: int) -> StoredJob | None:
+        """The record of a lease, if the lease still holds it."""
+        record = self.leased.get(lease.id)
+        is_held = (
+            record is not None
+            and record.owner_token == lease.owner_token
+            and record.number == lease.token
+            and record.lease_until_us > now
+        )
+        return record if is_held else None
 
     def offer(self, record: StoredJob) -> None:
         """Put a claimable record where claims look for it."""

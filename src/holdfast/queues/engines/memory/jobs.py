@@ -19,7 +19,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.contract.state import apply_writes
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
-from holdfast.queues.engines.tables.rows import dues
+from holdfast.queues.engines.tables.rows import Row, dues, lease_state, leased
 from holdfast.values import (
     Accepted,
     AttemptView,
@@ -93,18 +93,17 @@ class MemoryJobs(Jobs):
         with self._store.lock:
             now = self.clock.now_us()
             held = [record for record in self._store.leased.values() if _is_stamped(record, queue, owner_token, now)]
-            if held or queue in self._store.pauses:
-                return [self._lease(record, asked_at, now) for record in held]
-            taken = self._take_due(queue, limit, now)
-            for record in taken:
-                self._store.leased[record.envelope.id] = record
-                record.state = JobState.PROCESSING
-                record.owner_token = owner_token
-                record.deliveries += 1
-                record.claimed_us = now
-                record.lease_us = span_us(self.policy.lease_s)
-                record.lease_until_us = now + record.lease_us
-            return [self._lease(record, asked_at, now) for record in taken]
+            if not held and queue not in self._store.pauses:
+                held = self._take_due(queue, limit, now)
+                for record in held:
+                    self._store.leased[record.envelope.id] = record
+                    record.state = JobState.PROCESSING
+                    record.owner_token = owner_token
+                    record.deliveries += 1
+                    record.claimed_us = now
+                    record.lease_us = span_us(self.policy.lease_s)
+                    record.lease_until_us = now + record.lease_us
+            return leased([_row(record, now) for record in held], queue, owner_token, asked_at)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -131,22 +130,6 @@ class MemoryJobs(Jobs):
                     break
         return taken
 
-    def _lease(self, record: StoredJob, asked_at: float, now: int) -> JobLease:
-        return JobLease(
-            id=record.envelope.id,
-            queue=record.envelope.queue,
-            wire=record.envelope.wire,
-            token=record.number,
-            owner_token=record.owner_token or "",
-            ttl_s=record.lease_us / 1e6,
-            claimed_at=from_us(record.claimed_us),
-            fence_at=asked_at + min(record.lease_until_us - now, record.lease_us) / 1e6,
-            delivery=record.deliveries,
-            attempts=record.attempts,
-            crashes=record.crashes,
-            ignore_expiry=record.ignore_expiry,
-        )
-
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
@@ -158,19 +141,18 @@ class MemoryJobs(Jobs):
         enqueues = [
             envelope
             for one in with_extras(settlements)
-            if (record := self._store.records.get(one.lease.id)) is not None and record.is_held_by(one.lease, now)
+            if self._store.held(one.lease, now)
             for envelope in one.enqueues
         ]
         self._fresh(enqueues, now)
 
     def _settle_one(self, settlement: Settlement, now: int) -> bool:
         lease, effect = settlement.lease, effect_of(settlement)
-        record = self._store.records.get(lease.id)
+        record = self._store.held(lease, now)
         if record is None:
-            return False
-        if not record.is_held_by(lease, now):
-            settled = record.settled.get(lease.delivery)
-            return record.number == lease.token and settled == (lease.owner_token, effect.verdict)
+            known = self._store.records.get(lease.id)
+            settled = known and known.number == lease.token and known.settled.get(lease.delivery)
+            return settled == (lease.owner_token, effect.verdict)
         if settlement.record is not None:
             record.history.append(AttemptView(delivery=record.deliveries, record=settlement.record))
             if settlement.record.output:
@@ -224,49 +206,34 @@ class MemoryJobs(Jobs):
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         with self._store.lock:
             now = self.clock.now_us()
-            return [self._renew_one(lease, now) for lease in leases]
-
-    def _renew_one(self, lease: JobLease, now: int) -> LeaseState:
-        state = self._lease_state(lease, now)
-        if state is not LeaseState.LOST:
-            record = self._store.records[lease.id]
-            record.lease_until_us = now + record.lease_us
-        return state
+            for lease in leases:
+                if record := self._store.held(lease, now):
+                    record.lease_until_us = now + record.lease_us
+            return self.lease_states(leases)
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         with self._store.lock:
             now = self.clock.now_us()
-            return [self._lease_state(lease, now) for lease in leases]
-
-    def _lease_state(self, lease: JobLease, now: int) -> LeaseState:
-        record = self._store.records.get(lease.id)
-        if record is None or not record.is_held_by(lease, now):
-            return LeaseState.LOST
-        return LeaseState.HELD if record.cancel_request is None else LeaseState.CANCEL_REQUESTED
+            held = [self._store.held(lease, now) for lease in leases]
+            return [lease_state(None if one is None else one.cancel_request is not None) for one in held]
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
-            return [self._report_one(lease, progress, now) for lease, progress in reports]
-
-    def _report_one(self, lease: JobLease, progress: Progress, now: int) -> bool:
-        record = self._store.records.get(lease.id)
-        if record is None or not record.is_held_by(lease, now):
-            return False
-        record.progress = record.deliveries, kept_progress(progress, now)
-        return True
+            held = [self._store.held(lease, now) for lease, _ in reports]
+            for record, (_, progress) in zip(held, reports, strict=True):
+                if record is not None:
+                    record.progress = record.deliveries, kept_progress(progress, now)
+            return [record is not None for record in held]
 
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
-            return [self._keep_output(lease, output, now) for lease, output in reports]
-
-    def _keep_output(self, lease: JobLease, output: LiveOutput, now: int) -> bool:
-        record = self._store.records.get(lease.id)
-        if record is None or not record.is_held_by(lease, now):
-            return False
-        record.outputs[record.deliveries] = kept_output(output)
-        return True
+            held = [self._store.held(lease, now) for lease, _ in reports]
+            for record, (_, output) in zip(held, reports, strict=True):
+                if record is not None:
+                    record.outputs[record.deliveries] = kept_output(output)
+            return [record is not None for record in held]
 
     def reap_expired(self, queue: str | None = None) -> int:
         with self._store.lock:
@@ -302,3 +269,11 @@ class MemoryJobs(Jobs):
 
 def _is_stamped(record: StoredJob, queue: str, owner_token: str, now: int) -> bool:
     return record.owner_token == owner_token and record.envelope.queue == queue and record.lease_until_us > now
+
+
+def _row(record: StoredJob, now: int) -> Row:
+    """The row of a lease, as `leased` takes it."""
+    counts = (record.deliveries, record.attempts, record.crashes, record.ignore_expiry)
+    left_us = min(record.lease_until_us - now, record.lease_us)
+    envelope = record.envelope
+    return (record.number, envelope.id, envelope.wire, record.lease_us, record.claimed_us, *counts, left_us)

@@ -7,6 +7,8 @@ from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired, history_of
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob, Tombstone
+from holdfast.queues.engines.tables.retention import Outdated, prune, purge
+from holdfast.queues.engines.tables.rows import CODES, is_by_finish
 from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Page, ReplayAnswer
 
 
@@ -31,7 +33,7 @@ class MemoryRecords(Records):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         with self._store.lock:
             now = self._clock.now_us()
-            by_finish = bool(where.states) and all(state.is_final for state in where.states)
+            by_finish = is_by_finish(where)
             found = [
                 (_sort_key(record, by_finish), view)
                 for record in self._store.records.values()
@@ -100,44 +102,38 @@ class MemoryRecords(Records):
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
-        chosen = check_purge(states)
         with self._store.lock:
-            now = self._clock.now_us()
-            old = [
-                record
-                for record in self._store.records.values()
-                if record.state in chosen
-                and queue in (None, record.envelope.queue)
-                and (older_than is None or _is_older(record, older_than.total_seconds(), now))
-            ]
-            for record in old:
-                self._forget(record, now + span_us(TOMBSTONE_S))
-            return len(old)
+            return purge(self._forget_some, states, queue, older_than)
 
     def prune(self) -> int:
         with self._store.lock:
-            now = self._clock.now_us()
-            kept_s = {
-                JobState.COMPLETED: self._policy.retain_completed_s,
-                JobState.CANCELLED: self._policy.retain_completed_s,
-                JobState.DEAD: self._policy.retain_dead_s,
-            }
-            records = self._store.records.values()
-            old = [record for record in records if _is_older(record, kept_s.get(record.state), now)]
-            for record in old:
-                self._forget(record, (record.finished_us or now) + span_us(TOMBSTONE_S))
-            gone = [job_id for job_id, stone in self._store.tombstones.items() if stone.until_us <= now]
-            for job_id in gone:
-                del self._store.tombstones[job_id]
-            return len(old)
+            return prune(self._forget_some, self._drop_tombstones, self._policy)
+
+    def _forget_some(self, outdated: Outdated) -> int:
+        now = self._clock.now_us()
+        old = [
+            (record, record.finished_us)
+            for record in self._store.records.values()
+            if record.finished_us is not None
+            and record.finished_us <= outdated.before(now)
+            and CODES[record.state] == outdated.state
+            and outdated.queue in (None, record.envelope.queue)
+        ]
+        for record, finished_us in old:
+            hour = now + span_us(TOMBSTONE_S)
+            self._forget(record, hour if outdated.known_us is None else finished_us + outdated.known_us)
+        return len(old)
+
+    def _drop_tombstones(self) -> int:
+        now = self._clock.now_us()
+        gone = [job_id for job_id, stone in self._store.tombstones.items() if stone.until_us <= now]
+        for job_id in gone:
+            del self._store.tombstones[job_id]
+        return len(gone)
 
     def _forget(self, record: StoredJob, until_us: int) -> None:
         del self._store.records[record.envelope.id]
         self._store.tombstones[record.envelope.id] = Tombstone(content_digest(record.envelope.wire), until_us)
-
-
-def _is_older(record: StoredJob, age_s: float | None, now: int) -> bool:
-    return age_s is not None and record.finished_us is not None and record.finished_us <= now - span_us(age_s)
 
 
 def _sort_key(record: StoredJob, by_finish: bool) -> tuple[int, int]:
