@@ -278,7 +278,7 @@ class RedisConnections:
             schema=int(layout or 0),
             known_schema=SCHEMA,
             settings=settings,
-            survives=_survives(**{name.replace("-", "_"): value for name, value in settings.items()}),
+            survives=_survives(settings),
             clock_us=clock_us,
         )
 
@@ -392,7 +392,8 @@ class Bell:
 
     def _wait(self, keys: Sequence[str], seconds: float, wake: int | None, client: Any) -> bool:
         if not self._id:
-            self._id = int(self._ask("CLIENT", "ID"))
+            self._connection.send_command("CLIENT", "ID")
+            self._id = int(self._connection.read_response())
         self._connection.send_command("BLPOP", *keys, int(seconds) + OUTLASTS_S)
         descriptor: int = self._connection._sock.fileno()
         readable = self._clock.wait(seconds, [descriptor] if wake is None else [descriptor, wake])
@@ -414,10 +415,6 @@ class Bell:
             pass
         return False
 
-    def _ask(self, *words: str) -> Any:
-        self._connection.send_command(*words)
-        return self._connection.read_response()
-
     def close(self) -> None:
         if not self._is_used:
             self._drop()
@@ -438,12 +435,13 @@ def _answer(client: Any, words: Sequence[bytes | str | int], source: bytes | Non
         return _answer(client, escaped, source)
 
 
-def _survives(*, appendonly: str, appendfsync: str, maxmemory_policy: str) -> str:
-    if maxmemory_policy.startswith("allkeys"):
+def _survives(settings: dict[str, str]) -> str:
+    if settings["maxmemory-policy"].startswith("allkeys"):
         return DURABILITY["maxmemory-policy allkeys-…"]
-    if appendonly == "no":
+    if settings["appendonly"] == "no":
         return DURABILITY["appendonly no"]
-    return DURABILITY.get(f"appendonly {appendonly}, appendfsync {appendfsync}", DURABILITY[UNKNOWN])
+    file = "appendonly {appendonly}, appendfsync {appendfsync}".format_map(settings)
+    return DURABILITY.get(file, DURABILITY[UNKNOWN])
 
 
 def _network_defaults(options: dict[str, Any]) -> dict[str, Any]:

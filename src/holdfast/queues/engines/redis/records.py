@@ -49,7 +49,6 @@ SIFT_BYTES: Final = 8 * 1024 * 1024
 # The claim and the verdict in front of what is kept of an attempt; start and end of one that succeeded.
 END_HEAD: Final = 17
 TIMES: Final = struct.Struct(">qq")
-NO_TIMES: Final = (0, 0)
 DAMAGE: Final = object()
 
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
@@ -77,11 +76,11 @@ class RedisRecords(Records):
             where.queue or "",
             where.job or "",
             where.dead_reason or "",
-            _moment(where.finished_before),
+            _word(where.finished_before),
             "\n".join(where.ids),
-            _moment(where.accepted_from),
-            _moment(where.accepted_before),
-            _moment(where.finished_from),
+            _word(where.accepted_from),
+            _word(where.accepted_before),
+            _word(where.finished_from),
         )
         score, _, id = (after or ".").partition(".")
         rows: list[Sequence[Any]] = []
@@ -115,20 +114,14 @@ class RedisRecords(Records):
         return CancelAnswer(self._connections.run(CANCEL, job_id, reason).decode())
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        number, wire = self._message(job_id)
+        number, wire = self._connections.run(MESSAGE, job_id)
         message = describe(wire)
-        expires_at = "" if message is None or message.expires_at is None else to_us(message.expires_at)
+        expires_at = _word(message.expires_at if message else None)
         answer = self._connections.run(REPLAY, job_id, number, expires_at, int(ignore_expiry))
         return ReplayAnswer(answer.decode())
 
-    def _message(self, job_id: str) -> tuple[bytes, bytes]:
-        """The number of a record, and its message, which never changes."""
-        number, wire = self._connections.run(MESSAGE, job_id)
-        return number, wire
-
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
-        number, wire = self._message(job_id)
-        named = [(job_id.encode(), number, wire)]
+        named = [(job_id, *self._connections.run(MESSAGE, job_id))]
         return any(self._bury(CODES[state], named, None) for state in sorted(check_purge(states)))
 
     def purge(
@@ -146,14 +139,12 @@ class RedisRecords(Records):
         limits = (outdated.state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
         while True:
             removed, named = self._connections.run(SIFT, *limits)
-            if not removed and not named:
+            deleted = removed + self._bury(outdated.state, named, outdated.known_us)
+            if not deleted:  # the records of what is left, if anything, are in another state
                 return total
-            buried = self._bury(outdated.state, named, outdated.known_us)
-            if not removed and not buried:  # the records of what is left are in another state
-                return total
-            total += removed + buried
+            total += deleted
 
-    def _bury(self, state: int, named: Sequence[Sequence[bytes]], known_us: int | None) -> int:
+    def _bury(self, state: int, named: Sequence[Sequence[Any]], known_us: int | None) -> int:
         """Leave only tombstones of these (id, number, message), as far as they are in this state still."""
         if not named:
             return 0
@@ -162,12 +153,10 @@ class RedisRecords(Records):
         return buried
 
 
-def _moment(moment: datetime | None) -> int | str:
-    return "" if moment is None else to_us(moment)
-
-
-def _word(number: int | None) -> int | str:
-    return "" if number is None else number
+def _word(value: datetime | int | None) -> int | str:
+    if value is None:
+        return ""
+    return to_us(value) if isinstance(value, datetime) else value
 
 
 def _state_word(state: JobState) -> str | int:
@@ -202,7 +191,7 @@ def _end(stored: bytes) -> Row:
 
 def _success(stored: bytes) -> Row:
     """The same of a delivery that was acknowledged: its record is only that it succeeded, and when."""
-    times = TIMES.unpack(stored[END_HEAD:]) if len(stored) == END_HEAD + TIMES.size else NO_TIMES
+    times = TIMES.unpack(stored[END_HEAD:]) if len(stored) == END_HEAD + TIMES.size else ()
     return (Outcome.SUCCEEDED.value, *times) if any(times) else ()
 
 
