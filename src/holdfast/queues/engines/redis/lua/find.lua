@@ -18,22 +18,28 @@ local function is_newer(score, id, other_score, other_id)
   return score > other_score or (score == other_score and id > other_id)
 end
 
+local function number(stored)
+  return tonumber(stored or 0) or 0
+end
+
 local function matches(id)
   local record = fields(base .. 'job:' .. id, 'state', 'queue', 'job', 'dead_reason', 'due_at', 'accepted_at')
   local state = state_of(record[1])
   if not state or state == FORGOTTEN then
     return false
   elseif state == WAITING then
-    state = (tonumber(record[5] or 0) or 0) > now and 'scheduled' or 'pending'
+    state = number(record[5]) > now and 'scheduled' or 'pending'
   end
+  local is_timed = FINISHED[state] and (finished_before or finished_from)
+  local finished, accepted = is_timed and finished_at(id, record[1], record[2]), number(record[6])
   return (#states == 0 or asked[state])
     and (ARGV[7] == '' or ARGV[7] == record[2])
     and (ARGV[8] == '' or ARGV[8] == record[3])
     and (ARGV[9] == '' or ARGV[9] == record[4])
-    and (not finished_before or (FINISHED[state] and finished_at(id, record[1], record[2]) < finished_before))
-    and (not finished_from or (FINISHED[state] and finished_at(id, record[1], record[2]) >= finished_from))
-    and (not accepted_from or (tonumber(record[6] or 0) or 0) >= accepted_from)
-    and (not accepted_before or (tonumber(record[6] or 0) or 0) < accepted_before)
+    and (not finished_before or (finished and finished < finished_before))
+    and (not finished_from or (finished and finished >= finished_from))
+    and (not accepted_from or accepted >= accepted_from)
+    and (not accepted_before or accepted < accepted_before)
 end
 
 local function is_behind(score, id)
