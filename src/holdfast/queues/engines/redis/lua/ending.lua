@@ -103,17 +103,19 @@ local function dead_letter(id, queue)
     'last_error', 'DamagedRecord: what the store holds of this job is not a record' })
 end
 
--- A job that would wait again is cancelled if an operator wants it so, and dead if its crashes have reached the limit.
-local function give_back(id, queue, priority, state, deliveries, due, changes, request, is_crash_loop)
-  if request then
-    try('HDEL', base .. 'job:' .. id, 'cancel_request')
-    changes[#changes + 1] = 'cancel_reason'
-    changes[#changes + 1] = request
+-- End a delivery. A job that would wait again is cancelled if an operator wants it so, and dead if its crashes have
+-- reached the limit.
+local function end_delivery(token, id, queue, priority, state, deliveries, due, changes, request, is_crash_loop)
+  if request and not FINISHED[state] then
+    changes[#changes + 1], changes[#changes + 2] = 'cancel_reason', request
     state = CANCELLED
-  elseif is_crash_loop then
-    changes[#changes + 1] = 'dead_reason'
-    changes[#changes + 1] = 'crash-loop'
+  elseif is_crash_loop and not FINISHED[state] then
+    changes[#changes + 1], changes[#changes + 2] = 'dead_reason', 'crash-loop'
     state = DEAD
   end
   move(id, queue, priority, state, deliveries, due, changes)
+  if request then
+    try('HDEL', base .. 'job:' .. id, 'cancel_request')
+  end
+  let_go(token, queue, { id })
 end

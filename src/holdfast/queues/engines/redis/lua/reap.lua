@@ -76,8 +76,7 @@ local function reap(id, field, queue)
   if record[4] ~= queue then
     changes[7], changes[8] = 'queue', queue
   end
-  give_back(id, queue, record[1], WAITING, deliveries, now, changes, record[3], crashes >= crash_limit)
-  let_go(token, queue, { id })
+  end_delivery(token, id, queue, record[1], WAITING, deliveries, now, changes, record[3], crashes >= crash_limit)
 end
 
 -- Take back what of this claim has ended; how many of at most so many.

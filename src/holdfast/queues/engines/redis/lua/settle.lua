@@ -59,8 +59,7 @@ end
 local function settle_one(at, crash_limit)
   local id, queue, delivery, token, ended, told, state = unpack(ARGV, at, at + 6)
   local adds_attempt, crashing, line, reason, expired, delay = unpack(ARGV, at + 7, at + 12)
-  local job = base .. 'job:' .. id
-  local record = fields(job, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
+  local record = fields(base .. 'job:' .. id, 'state', 'queue', 'priority', 'attempts', 'crashes', 'cancel_request')
   local priority, request = record[3], record[6]
   if not held_until(token, record[1], delivery) then
     return was_settled(id, delivery, ended) and REPEATED or REFUSED
@@ -76,23 +75,14 @@ local function settle_one(at, crash_limit)
   if told ~= '' then
     tell(id, delivery, told)
   end
-  if not FINISHED[state] then
-    local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)
-    give_back(id, queue, priority, state, delivery, now + delay, changes, request, is_crash_loop)
-    let_go(token, queue, { id })
-    return APPLIED
-  end
-  if request then
-    call('HDEL', job, 'cancel_request')
-  end
   if state == DEAD then
     changes[#changes + 1], changes[#changes + 2] = 'dead_reason', reason
   elseif state == CANCELLED then
     changes[#changes + 1], changes[#changes + 2] = 'cancel_reason', reason ~= '' and reason or request or ''
     changes[#changes + 1], changes[#changes + 2] = 'expired', expired
   end
-  move(id, queue, priority, state, delivery, now, changes)
-  let_go(token, queue, { id })
+  local is_crash_loop = crashing == 'add' and crashes >= tonumber(crash_limit)
+  end_delivery(token, id, queue, priority, state, delivery, now + delay, changes, request, is_crash_loop)
   return APPLIED
 end
 
