@@ -44,8 +44,7 @@ from holdfast.values import (
     Write,
 )
 
-ACCEPT: Final = Script("accepting", "accept")
-ACCEPT_WITH_WRITES: Final = Script("accepting", "cells", "accept_with_writes")
+ACCEPT: Final = Script("accepting", "cells", "accept")
 CLAIM: Final = Script("room", "ending", "claim", "claim_only")
 LOOK: Final = Script("look")
 SETTLE: Final = Script("room", "ending", "settle", "settle_only")
@@ -101,13 +100,10 @@ class RedisJobs(Jobs):
             else:
                 fresh[one.id] = one
         jobs = list(fresh.values())
-        if writes:
-            rows = _pack(write_rows(writes))
-            known, [is_applied] = self._compare(ACCEPT_WITH_WRITES, [], jobs, [rows], repeats=False)
-            if not is_applied:
-                raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
-        else:
-            known, _ = self._compare(ACCEPT, [], jobs, [])
+        tail: _Words = [_pack(write_rows(writes))] if writes else []
+        known, [is_applied] = self._compare(ACCEPT, [], jobs, tail, repeats=not writes)
+        if not is_applied:
+            raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
         created = {one.id for number, one in enumerate(jobs, 1) if number not in known}
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 

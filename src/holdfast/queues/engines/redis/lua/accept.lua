@@ -1,8 +1,15 @@
--- Store all of these jobs, or none. ARGV: jobs. Answers the jobs still to be compared; if there are any, nothing was written.
-local count, place_of, compared = read_jobs(1)
+-- Store all of these jobs and apply all writes, or nothing. ARGV: jobs, packed writes if there are any. Answers the
+-- jobs still to be compared; if there are none, also whether the conditions of all writes hold.
+local count, place_of, compared, at = read_jobs(1)
 local jobs = up_to(count)
 local open, known, free = look_up(jobs, place_of, compared)
-if #open == 0 then
-  insert(jobs, place_of, known, free)
+if #open > 0 then
+  return { open }
 end
-return { open }
+local versions, cells = plan(ARGV[at] and cmsgpack.unpack(ARGV[at]) or {})
+if not versions then
+  return { open, 0 }
+end
+insert(jobs, place_of, known, free)
+store(cells)
+return { open, 1 }
