@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.clock import Clock, from_us, span_us, to_us
+from holdfast.clock import Clock, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
@@ -28,7 +28,7 @@ from holdfast.queues.contract import (
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
 from holdfast.queues.engines.redis.state import packed, write_rows
 from holdfast.queues.engines.tables.retention import until_done
-from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, text, told
+from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, pauses, text, told
 from holdfast.values import (
     Accepted,
     Ack,
@@ -219,12 +219,8 @@ class RedisJobs(Jobs):
 
     def pauses(self) -> Sequence[QueuePause]:
         found: dict[bytes, bytes] = self._connections.call("HGETALL", f"{self._connections.base}pauses")
-        pauses: list[QueuePause] = []
-        for queue, stored in sorted(found.items()):
-            since, _, reason = stored.decode(errors="replace").partition(" ")
-            at = from_us(int(since) if since.isdecimal() else 0)
-            pauses.append(QueuePause(queue=queue.decode(errors="replace"), reason=reason, since=at))
-        return tuple(pauses)
+        parted = [(queue, *stored.partition(b" ")) for queue, stored in sorted(found.items())]
+        return pauses((queue, reason, int(since) if since.isdigit() else 0) for queue, since, _, reason in parted)
 
 
 def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
