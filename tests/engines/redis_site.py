@@ -66,7 +66,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     _check_claims(client, base, keys, held)
     _check_completed(client, base, keys, completed)
     _check_cells(client, base, keys)
-    aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "cells:", "keys:")
+    aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "cells:", "keys:", "damaged:")
     surplus = {key for key in keys - expected if not key.startswith(aids)}
     assert not surplus, f"left behind: {sorted(surplus)}"
 

@@ -534,9 +534,8 @@ def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
     namespace = engine.connections.namespace
     with psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute("CREATE ROLE crowded LOGIN CONNECTION LIMIT 1")
-        admin.execute(f"GRANT USAGE ON SCHEMA {namespace} TO crowded")
-        admin.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {namespace} TO crowded")
-        admin.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {namespace} TO crowded")
+        for grant in ("USAGE ON SCHEMA", "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA"):
+            admin.execute(f"GRANT {grant} {namespace} TO crowded".encode())
     url = server.url.replace("postgres@", "crowded@")
     with PostgresEngine(url, EnvelopeFactory(KEYS), prefix=f"{namespace}_") as crowded:
         crowded.wait_for_work(["default"], 0.05)

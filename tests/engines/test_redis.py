@@ -237,6 +237,83 @@ def test_jobs_completed_while_their_index_is_damaged_can_be_purged(server: Redis
     assert engine.purge([JobState.COMPLETED]) == 2
 
 
+def test_a_damaged_index_is_rebuilt_from_the_records(server: RedisServer, engine: RedisEngine) -> None:
+    """Every index holds jobs of which nobody else knows where they are: none may be lost with it."""
+    engine.accept([job(id) for id in ("done", "dead", "cancelled", "failed", "held")])
+    leases = {lease.id: lease for lease in taken(engine)}
+    engine.settle([Ack(lease=leases["done"]), Abandon(lease=leases["dead"], reason=DeadReason.FAILED)])
+    engine.settle([Nack(lease=leases["failed"], delay=3600), Release(lease=leases["cancelled"])])
+    engine.cancel("cancelled")
+    assert engine.renew_many([leases["held"]]) == [LeaseState.HELD]
+    engine.accept([job("waiting"), job("later", delay=3600)])
+    counts = engine.counts()
+    with server.client() as client:
+        names = sorted(client.keys(f"{BASE}*"))
+        indexes = [name for name in names if client.type(name) in (b"zset", b"set") and b"lengths" not in name]
+        assert len(indexes) >= 9
+        for index in indexes:
+            client.delete(index)
+            client.set(index, "not an index")
+            assert engine.counts() == counts, f"{index!r} was not rebuilt"
+            engine.prune()
+            engine.reap_expired()
+            engine.tidy()
+            assert engine.counts() == counts, f"{index!r} was not rebuilt"
+            check_indexes(client)
+        client.delete(f"{BASE}completions")
+        client.set(f"{BASE}completions", "not a hash")
+        assert engine.counts() == counts
+    assert engine.ack(leases["held"])
+    assert [lease.id for lease in taken(engine)] == ["waiting"]
+
+
+def test_an_index_that_is_first_met_by_a_write_is_rebuilt_too(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("first")])
+    with server.client() as client:
+        for index in ("ready:default:5", "jobs", "queues"):
+            client.delete(f"{BASE}{index}")
+            client.set(f"{BASE}{index}", "not an index")
+    engine.accept([job("second")])
+    engine.tidy()
+    assert engine.counts() == {"default": {JobState.PENDING: 2}}
+    assert {lease.id for lease in taken(engine)} == {"first", "second"}
+
+
+@pytest.mark.parametrize("key", ["cells:workers", "keys:workers", "number", "expiries", "buckets"])
+def test_shared_state_survives_a_key_of_another_program(server: RedisServer, engine: RedisEngine, key: str) -> None:
+    engine.state.write([Put(kind="workers", key="w", value=b"1", ttl=60)])
+    engine.accept([job("a")])
+    with server.client() as client:
+        client.delete(f"{BASE}{key}")
+        client.rpush(f"{BASE}{key}", "junk")
+    engine.state.sweep()
+    engine.state.read("workers")
+    engine.state.spend([Spend(bucket="b", tokens=1, per_s=1, burst=1)])
+    engine.accept([job("b")])
+    assert engine.state.write([Put(kind="workers", key="w", value=b"2")])
+    assert [cell.value for cell in engine.state.read("workers")] == [b"2"]
+    assert [lease.id for lease in taken(engine)] == ["a", "b"]
+    with server.client() as client:
+        assert client.lrange(f"{BASE}damaged:{key}", 0, -1) == [b"junk"]
+
+
+def test_a_counter_that_is_no_number_starts_again_above_all_jobs(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b")])
+    with server.client() as client:
+        client.set(f"{BASE}number", "junk")
+        engine.accept([job("c")])
+        assert client.get(f"{BASE}number") == b"3"
+
+
+def test_a_prune_never_deletes_a_job_that_is_not_finished(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("waiting")])
+    with server.client() as client:
+        client.zadd(f"{BASE}completed:default", {"waiting": 1})
+        engine.prune()
+        assert client.zcard(f"{BASE}completed:default") == 0
+    assert [lease.id for lease in taken(engine)] == ["waiting"]
+
+
 def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:
     """Successes of one claim are told together, whatever stands between them."""
     engine.accept([job(str(number)) for number in range(8)])
@@ -287,9 +364,9 @@ def calls(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
     executed: list[Script] = []
     run = engine.connections.run
 
-    def noted(script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+    def noted(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
         executed.append(script)
-        return run(script, *arguments, repeats=repeats)
+        return run(script, *arguments, **options)
 
     monkeypatch.setattr(engine.connections, "run", noted)
     return executed

@@ -128,17 +128,22 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
     executed: set[Script] = set()
     run = RedisConnections.run
 
-    def noted(self: RedisConnections, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+    def noted(self: RedisConnections, script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
         executed.add(script)
-        return run(self, script, *arguments, repeats=repeats)
+        return run(self, script, *arguments, **options)
 
     monkeypatch.setattr(RedisConnections, "run", noted)
     policy = LeasePolicy(lease_s=3.0, retain_completed_s=0.0, crash_limit=5)
     with RedisEngine(cluster.ours.url, opened(cluster.ours.url).envelopes, policy=policy) as engine:
         _live(engine)
         _damage(engine, cluster.ours)
-    # Opening runs the first, and a key of the wrong type the second.
-    assert SCRIPTS - executed == {redis_connections.PREPARE, redis_connections.REPAIR}
+    # Opening runs the first, and a key of the wrong type the others.
+    assert SCRIPTS - executed == {
+        redis_connections.PREPARE,
+        redis_connections.REPAIR,
+        redis_connections.REINDEX,
+        redis_connections.RECOUNT,
+    }
     with cluster.ours.client() as ours, cluster.others.client() as others:
         assert (ours.exists(f"{BASE}schema"), others.dbsize()) == (1, 0)
         check_indexes(ours)

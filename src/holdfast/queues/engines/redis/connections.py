@@ -98,7 +98,11 @@ def _part(name: str) -> str:
 
 PREPARE: Final = Script("prepare")
 REPAIR: Final = Script("repair")
-WRONG_TYPE: Final = "WRONGTYPE"
+REINDEX: Final = Script("ending", "reindex")
+RECOUNT: Final = Script("recount")
+# What a script says that has met a key which another program has written.
+DAMAGED: Final = ("WRONGTYPE", "value is not an integer")
+SCANNED_AT_ONCE: Final = 1000
 
 
 class RedisConnections:
@@ -155,26 +159,45 @@ class RedisConnections:
         self._is_open = False
         self._client: Any = _driver.Redis(connection_pool=_driver.ConnectionPool(**self._options))
 
-    def run(self, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+    def run(
+        self, script: Script, *arguments: bytes | str | int, repeats: bool = True, kinds: Sequence[str] = ()
+    ) -> Any:
         """Run a script and return its answer. Without `repeats`, a lost connection is an error: the script may have run
-        already, and must not run twice. If the script meets an index of another type, that index is set aside and the
-        script runs again.
+        already, and must not run twice. If the script meets an index of another type, that index is set aside and
+        rebuilt, and the script runs again; `kinds` are the kinds of cells that it uses.
         """
         words = ("EVALSHA", script.digest, 1, self.base, *arguments)
         try:
             return self.call(*words, source=script.source, repeats=repeats)
         except BackendError as problem:
-            if WRONG_TYPE not in str(problem) or not self._set_aside():
+            if not any(code in str(problem) for code in DAMAGED) or not self.repair(kinds):
                 raise
         return self.call(*words, source=script.source, repeats=repeats)
 
-    def _set_aside(self) -> bool:
-        """Rename the indexes that are of another type; whether there were any."""
-        names: list[bytes] = self.call("EVALSHA", REPAIR.digest, 1, self.base, source=REPAIR.source)
+    def repair(self, kinds: Sequence[str] = ()) -> bool:
+        """Rename indexes of another type, and rebuild what was renamed. Returns whether one was renamed now."""
+        names: list[bytes] = self.call("EVALSHA", REPAIR.digest, 1, self.base, *kinds, source=REPAIR.source)
         if names:
             listed = ", ".join(name.decode(errors="replace") for name in names)
             log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
+        self._rebuild()
         return bool(names)
+
+    def _rebuild(self) -> None:
+        """Rebuild the indexes that were set aside from the records of all jobs, a page at a time."""
+        names: list[bytes] = self.call("HKEYS", f"{self.base}rebuild")
+        if not names:
+            return
+        jobs, cursor, is_first = f"{self.base}job:", 0, True
+        while cursor or is_first:
+            is_first = False
+            cursor, keys = self.call("SCAN", cursor, "MATCH", f"{jobs}*", "COUNT", SCANNED_AT_ONCE)
+            ids = [key[len(jobs) :] for key in keys]
+            self.call("EVALSHA", REINDEX.digest, 1, self.base, *ids, source=REINDEX.source)
+        if any(name.startswith((b"completed:", b"completions")) for name in names):
+            self.call("EVALSHA", RECOUNT.digest, 1, self.base, source=RECOUNT.source)
+        self.call("HDEL", f"{self.base}rebuild", *names)
+        log.warning("%s: rebuilt from the records of jobs: %s", self.place, b", ".join(names).decode(errors="replace"))
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """What a command answers; a script that is not known there is sent whole."""

@@ -31,3 +31,6 @@ class RedisEngine(Engine):
             records=RedisRecords(self.connections, policy),
             state=RedisState(self.connections),
         )
+
+    def tidy(self) -> None:
+        self.connections.repair()

@@ -29,12 +29,15 @@ class RedisState(SharedState):
         if keys is not None:
             # Python compares by code points, which is the order of UTF-8 bytes.
             names = sorted(set(keys))
-            return _cells(kind, *self._connections.run(READ, kind, "", 0, *names)[:2])[:limit] if names else []
+            if not names:
+                return []
+            now, rows, _ = self._connections.run(READ, kind, "", 0, *names, kinds=(kind,))
+            return _cells(kind, now, rows)[:limit]
         found: list[Cell] = []
         last: bytes | None = after.encode()
         # Expired cells are skipped, so one call may return fewer cells than it reads.
         while last is not None and len(found) < limit:
-            now, rows, last = self._connections.run(READ, kind, last, min(limit - len(found), PAGE))
+            now, rows, last = self._connections.run(READ, kind, last, min(limit - len(found), PAGE), kinds=(kind,))
             found += _cells(kind, now, rows)
         return found
 
@@ -44,7 +47,8 @@ class RedisState(SharedState):
         # Not repeated if its answer is lost: the first run would make the condition of the second fail.
         repeats = all(one.if_version is None for one in writes)
         rows = msgspec.msgpack.encode(write_rows(writes))
-        versions: list[int] | None = self._connections.run(WRITE, rows, repeats=repeats)
+        kinds = [one.kind for one in writes]
+        versions: list[int] | None = self._connections.run(WRITE, rows, repeats=repeats, kinds=kinds)
         return versions
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:

@@ -34,7 +34,8 @@
 --   expiries                    zset: kind, space and key of cells that expire, by when they may be swept
 --   buckets                     zset: token buckets, by when they are full
 --
--- Other programs may write any of these keys. A key of the wrong type is renamed to `damaged:<key>`, and a job without a
+-- Other programs may write any of these keys. A key of the wrong type is renamed to `damaged:<key>`; the name of an index
+-- is noted in the hash `rebuild`, with the time, until the index has been rebuilt from the records. A job without a
 -- readable record becomes a dead letter. Nothing is deleted.
 --
 -- What a server does for each command and each of its words is most of what a job costs. So a claim and an
@@ -116,13 +117,16 @@ local function each(command, key, members)
   return answers
 end
 
--- Rename a key of the wrong type; what was renamed before is not overwritten.
+-- Rename a key of the wrong type; what was renamed before is not overwritten. An index will be rebuilt.
 local function set_aside(name)
   local aside = base .. 'damaged:' .. name
   if call('EXISTS', aside) == 1 then
     aside = aside .. ':' .. at_once
   end
   call('RENAME', base .. name, aside)
+  if not string.match(name, '^told:') and not string.match(name, '^job:') then
+    try('HSET', base .. 'rebuild', name, at_once)
+  end
 end
 
 -- Write many values to a key, in portions that fit Lua's stack; pairs are never torn. A key of another type is set

@@ -1,16 +1,19 @@
--- Set aside every index of the wrong type. Answers their names.
+-- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Answers the names of what was set
+-- aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
-  lengths = 'zset', expiries = 'zset', buckets = 'zset' }
+  lengths = 'zset', expiries = 'zset', buckets = 'zset', rebuild = 'hash' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', completed = 'zset', dead = 'zset',
   cancelled = 'zset', wake = 'list' }
 local found = {}
 
 local function check(name, wanted)
   local kind = call('TYPE', base .. name).ok
-  if kind ~= wanted and kind ~= 'none' then
+  local is_damaged = kind ~= wanted and kind ~= 'none'
+  if is_damaged then
     set_aside(name)
     found[#found + 1] = name
   end
+  return is_damaged
 end
 
 for name, wanted in pairs(TYPES) do
@@ -23,5 +26,32 @@ for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
   for priority = 0, 9 do
     check('ready:' .. queue .. ':' .. priority, 'zset')
   end
+end
+
+-- A sweep meets the kinds of whatever expires next.
+local kinds = {}
+for _, kind in ipairs(ARGV) do
+  kinds[kind] = true
+end
+for _, name in ipairs(call('ZRANGE', base .. 'expiries', 0, 999)) do
+  kinds[string.match(name, '^(%S+) ') or ''] = true
+end
+for kind in pairs(kinds) do
+  local cells = base .. 'cells:' .. kind
+  if check('cells:' .. kind, 'hash') then
+    call('UNLINK', base .. 'keys:' .. kind)
+  elseif check('keys:' .. kind, 'zset') then
+    for _, key in ipairs(call('HKEYS', cells)) do
+      call('ZADD', base .. 'keys:' .. kind, 0, key)
+    end
+  end
+end
+
+-- The next number is greater than that of every job.
+local number = try('GET', base .. 'number')
+if number and not (text(number) and string.match(number, '^%d+$')) then
+  set_aside('number')
+  found[#found + 1] = 'number'
+  call('SET', base .. 'number', call('ZREVRANGE', base .. 'jobs', 0, 0, 'WITHSCORES')[2] or 0)
 end
 return found

@@ -15,8 +15,11 @@ for _, name in ipairs(queue ~= '' and { queue } or call('SMEMBERS', base .. 'que
       if removed + #named == limit then
         break
       elseif kept and score + kept <= now then
-        -- An entry without a record is not counted, so that the caller stops even if the entry cannot be removed.
-        removed = removed + remove(id)
+        -- Another program may have listed a job that is not finished: only its entry is removed. An entry without a
+        -- record is not counted, so that the caller stops even if the entry cannot be removed.
+        if state_of(state_field(id)) == state then
+          removed = removed + remove(id)
+        end
         leave(id, state, name, score)
       elseif bytes > 0 then
         local wire = message_of(id) or ''

@@ -1,0 +1,52 @@
+-- Put jobs back into the indexes that were set aside. ARGV: their ids. Their records are the truth, so it may run at any
+-- time, and twice. Only the time at which a job was dead-lettered or cancelled is lost with its index.
+local set_aside_at, all = {}, call('HGETALL', base .. 'rebuild')
+for place = 1, #all, 2 do
+  set_aside_at[all[place]] = tonumber(all[place + 1]) or now
+end
+
+local function index(name, score, member)
+  if set_aside_at[name] then
+    call('ZADD', base .. name, 'NX', tonumber(score) or now, member)
+  end
+end
+
+local highest = 0
+for _, id in ipairs(ARGV) do
+  local field, queue, priority, due, number, known_until =
+    unpack(fields(base .. 'job:' .. id, 'state', 'queue', 'priority', 'due_at', 'number', 'known_until'), 1, 6)
+  local state, deliveries, instant, owner = read_state(field or '')
+  queue = queue or ''
+  highest = math.max(highest, tonumber(number or 0) or 0)
+  if state == FORGOTTEN then
+    index('stones', known_until, id)
+  elseif field then
+    index('jobs', number, id)
+    if set_aside_at['queues'] then
+      call('SADD', base .. 'queues', queue)
+    end
+    if state == WAITING or state == FAILED then
+      index('ready:' .. queue .. ':' .. rank(priority), due, id)
+      if state == FAILED then
+        index('failed:' .. queue, due, id)
+      end
+      if deliveries > 0 and set_aside_at['again:' .. queue] then
+        call('SADD', base .. 'again:' .. queue, id)
+      end
+      wake(queue)
+    elseif state == PROCESSING then
+      index('leased:' .. queue, instant, string.sub(owner, 1, 16))
+      index('renewed:' .. queue, instant, id)
+    elseif state == COMPLETED then
+      -- What completed since then is in the new index.
+      if (instant or 0) < (set_aside_at['completed:' .. queue] or 0) then
+        index('completed:' .. queue, instant, id)
+      end
+    elseif FINISHED[state] then
+      index(FINISHED[state] .. queue, now, id)
+    end
+  end
+end
+if highest > tonumber(call('GET', base .. 'number') or 0) then
+  call('SET', base .. 'number', digits(highest))
+end
