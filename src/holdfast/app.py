@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.worker import QueueWorker, WorkerLoop
     from holdfast.worker.executors.process import Program
     from holdfast.worker.options import WorkerOptions
+    from holdfast.worker.service import Service
     from holdfast.worker.supervisor import Supervisor
     from holdfast.worker.systemd import Notifier
 
@@ -462,6 +463,28 @@ class Holdfast:
             version=__version__,
             notifier=notifier,
         )
+
+    def service(
+        self,
+        program: "Program",
+        options: "WorkerOptions",
+        *,
+        backend: str,
+        on_results: Callable[[Sequence[WorkerResult]], None] | None = None,
+        notifier: "Notifier | None" = None,
+        probes: tuple[str, int] | None = None,
+    ) -> "Service":
+        """The same as a program of its own, which handles signals and serves `probes` at this host and port."""
+        from holdfast.worker.service import Service
+
+        engine = self.backend(backend)
+        if self.commands.allowed:
+            # Producers refuse commands that no worker would run; this tells them what this one runs.
+            Facts(engine.state).add(COMMAND_FACTS, self.commands.allowed)
+        if probes is not None:
+            self.extensions.count_for_prometheus()
+        supervisor = self.supervisor(program, options, backend=backend, on_results=on_results, notifier=notifier)
+        return Service(supervisor, engine, self.metrics, probes=probes)
 
     def prepare(self) -> None:
         """Load what the settings name: a name that leads nowhere is an error now, before any job is claimed."""

@@ -1,6 +1,7 @@
 """Middleware, metrics, retry policy and handlers of an application, given in code or named by its settings."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -54,9 +55,13 @@ class Extensions:
             self._metrics = self._named_metrics() if self._settings.metrics else InMemoryMetrics()
         return self._metrics
 
-    @metrics.setter
-    def metrics(self, collector: MetricsCollector) -> None:
-        self._metrics = collector
+    def count_for_prometheus(self) -> None:
+        """Use prometheus-client, if it is installed and the application has no collector of its own."""
+        if type(self.metrics) is InMemoryMetrics:
+            with suppress(ConfigError):  # the extra is not installed: /metrics says so
+                from holdfast.metrics.prometheus import PrometheusMetrics
+
+                self._metrics = PrometheusMetrics()
 
     def _named_metrics(self) -> MetricsCollector:
         named = plugins.make(plugins.METRICS, self._settings.metrics, self._directory)

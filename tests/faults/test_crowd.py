@@ -28,5 +28,5 @@ def test_sixteen_workers_on_one_file_run_each_job_once_and_meet_no_error(yard: Y
 
 def _complaints(worker: Program) -> list[str]:
     """What it said beyond how it begins and ends: a warning, an error, a traceback."""
-    expected = ("holdfast ", "queues ", "draining: ", "stopped ")
+    expected = ("holdfast ", "queues ", "stopping", "stopped ")
     return [line for line in worker.complained.splitlines() if not line.startswith(expected)]

@@ -26,7 +26,7 @@ def at_work(yard: Yard) -> tuple[Program, Entry, str]:
 def test_a_signal_lets_the_running_job_finish_and_starts_no_other(yard: Yard, number: signal.Signals) -> None:
     worker, first, second = at_work(yard)
     worker.send(number)
-    worker.wait_for("draining")
+    worker.wait_for("stopping")
     yard.open_gate(first)
     assert worker.ended() == 0
     assert (yard.state(first.id), yard.outcomes(first.id)) == (JobState.COMPLETED, [Outcome.SUCCEEDED])
@@ -96,7 +96,7 @@ def test_workers_told_twice_to_leave_at_any_moment_lose_no_job(yard: Yard, seed:
         leaver = workers.pop(0)
         leaver.send(signal.SIGTERM)
         if dice.random() < 0.5:
-            leaver.wait_for("draining")
+            leaver.wait_for("stopping")
         leaver.send(signal.SIGINT)
         workers.append(yard.worker("--count", "2", lease_s=600))
         assert leaver.ended() == 0

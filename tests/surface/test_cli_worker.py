@@ -338,7 +338,7 @@ def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
     begun, go = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(number)
-    remarks_until(process, "draining: 1 running, up to 30 s (again: hand them back and leave)")
+    remarks_until(process, "stopping: waiting up to 30 s for 1 running job (press Ctrl-C again to release them now)")
     go.write_text("at last\n")
     answer = ended(process)
     assert answer.code == 0
@@ -351,11 +351,11 @@ def test_a_second_signal_gives_the_running_job_back(terminal: Terminal, gates: I
     begun, _ = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(signal.SIGTERM)
-    remarks_until(process, "draining")
+    remarks_until(process, "stopping")
     process.send_signal(signal.SIGTERM)
     answer = ended(process)
     assert answer.code == 0
-    assert "handing running jobs back" in answer.err
+    assert "releasing running jobs" in answer.err
     assert "stopped · 0 done · 1 handed back · nothing lost" in answer.err
     job = terminal.job("job1")
     assert (job["state"], job["attempts"], job["crashes"]) == ("pending", 0, 0)

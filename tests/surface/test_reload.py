@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.worker.reload import run_reloading, watched_directories
+from holdfast.cli.worker.running import watched_directories
 from holdfast.errors import ConfigError
+from holdfast.worker.reload import run_reloading
 
 from ..faults.ledgers import GrowingFile
 from ..faults.processes import DEADLINE_S, until
@@ -24,7 +25,7 @@ FOR_EVER = "1e9"
 RELOADER = """\
 import sys
 from pathlib import Path
-from holdfast.cli.worker.reload import run_reloading
+from holdfast.worker.reload import run_reloading
 grace_s, hurry_s = map(float, sys.argv[1:])
 sys.exit(run_reloading([sys.executable, "worker.py"], [Path.cwd()], grace_s=grace_s, hurry_s=hurry_s))
 """
@@ -183,7 +184,7 @@ def test_a_file_that_changes_all_the_time_hides_no_other(site: Site) -> None:
         site.start()
         site.wait_for("version 1")
         os.kill(site.pids[0], signal.SIGTERM)
-        site.wait_for("the worker ended with exit code 7; a change of a Python file starts it again")
+        site.wait_for("the worker exited with code 7; it starts again when a Python file changes")
         site.write_shop(2)
         site.wait_for("version 2")
     finally:
@@ -194,7 +195,7 @@ def test_a_file_that_changes_all_the_time_hides_no_other(site: Site) -> None:
 def test_a_worker_that_cannot_start_waits_for_the_mending_of_its_source(site: Site) -> None:
     site.write("shop.py", "VERSION =\n")
     site.start()
-    site.wait_for("the worker ended with exit code 1; a change of a Python file starts it again")
+    site.wait_for("the worker exited with code 1; it starts again when a Python file changes")
     site.write("shop.py", "VERSION = VERSION\n")
     until(lambda: len(site.said) == 3, "the second failure")
     site.write_shop(3)
@@ -273,14 +274,14 @@ def test_a_worker_that_does_not_drain_in_time_is_asked_again_and_then_killed(sit
     site.write_shop(2)
     site.wait_for("version 2")
     assert site.log == ["version 1", "SIGTERM", "SIGTERM", "version 2"]
-    assert site.said == ["reloading: shop.py changed", "the worker did not end, it is killed"]
+    assert site.said == ["reloading: shop.py changed", "the worker did not stop in time; killing it"]
     assert [runs(pid) for pid in site.pids] == [False, True]
 
 
 def test_stopping_after_the_worker_has_ended_gives_its_exit_code(site: Site) -> None:
     site.write("shop.py", "raise SystemExit(9)\n")
     reloader = site.start()
-    site.wait_for("the worker ended with exit code 9; a change of a Python file starts it again")
+    site.wait_for("the worker exited with code 9; it starts again when a Python file changes")
     reloader.terminate()
     assert reloader.wait(DEADLINE_S) == 9
 

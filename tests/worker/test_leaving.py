@@ -87,7 +87,7 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
         ids.append(floor.put(job))
         floor.noted("start", ids[-1])
     worker.send(signal.SIGTERM)
-    worker.wait_for("draining: 2 running")
+    worker.wait_for("for 2 running jobs")
     floor.open_gate(ids[0])
     floor.reached(ids[0], JobState.COMPLETED)
     assert worker.runs
@@ -110,7 +110,7 @@ def test_a_worker_whose_terminal_is_closed_finishes_what_it_runs(floor: Floor) -
         signal.signal(signal.SIGHUP, ours)
     floor.noted("start", id)
     worker.send(signal.SIGHUP)
-    worker.wait_for("draining")
+    worker.wait_for("stopping")
     floor.open_gate(id)
     assert worker.ended() == 0
     assert (floor.state(id), floor.starts()[id]) == (JobState.COMPLETED, 1)

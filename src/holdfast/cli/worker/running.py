@@ -1,82 +1,69 @@
 """What `holdfast worker start` does: a worker in this terminal, its jobs in processes of their own."""
 
-import gc
 import math
 import os
-import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
 
 import click
 import msgspec
 
 from holdfast import __version__
-from holdfast.app import COMMAND_FACTS, Holdfast
+from holdfast.app import Holdfast
 from holdfast.cli.output import glyph, plain, say, span
 from holdfast.cli.worker.options import StartChoices
-from holdfast.errors import ConfigError, UnknownHandler
+from holdfast.config import find_project
+from holdfast.errors import UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.logs import log_to_stderr
-from holdfast.metrics import InMemoryMetrics
-from holdfast.metrics.levels import JobCounts, WorkerLevels
-from holdfast.state.facts import Facts
-from holdfast.values import StopOrder, WorkerResult, WorkerStatus
-from holdfast.worker.census import Census
-from holdfast.worker.executors.guarded import orphans_adopted
+from holdfast.values import WorkerResult, WorkerStatus
 from holdfast.worker.executors.process import Program, python_program
-from holdfast.worker.probes import Checks, ProbeServer
-from holdfast.worker.signals import heard
 from holdfast.worker.supervisor import Supervisor
 from holdfast.worker.systemd import ENVIRONMENT_NAMES, Notifier
 
-GC_THRESHOLD: Final = 20_000
 Printer: TypeAlias = Callable[[Sequence[WorkerResult]], None]
 
 
 def run_worker(choices: StartChoices) -> int:
-    """Work jobs until told to stop; the exit code."""
+    """Run a worker until it is stopped, and return the exit code."""
     if choices.reload:
         return _run_reloading(choices)
     log_to_stderr()
     setup = choices.setup()
-    notifier = Notifier.from_environment(os.environ)
-    with ExitStack() as stack:
-        stack.enter_context(orphans_adopted())
-        hf = stack.enter_context(setup.application())
+    with setup.application() as hf:
         setup = _placed(setup, hf, choices)
-        if hf.commands.allowed:
-            # Producers refuse commands that no worker would run; this tells them what this one runs.
-            Facts(hf.backend(setup.backend).state).add(COMMAND_FACTS, hf.commands.allowed)
-        if choices.probe_port is not None:
-            _count_for_prometheus(hf)
         printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines
         if choices.app is None:
             printer = _asking_for_application(printer)
-        options = choices.worker_options(hf.settings)
-        supervisor = hf.supervisor(
-            _program(setup), options, backend=setup.backend, on_results=printer, notifier=notifier
+        service = hf.service(
+            _program(setup),
+            choices.worker_options(hf.settings),
+            backend=setup.backend,
+            on_results=printer,
+            notifier=Notifier.from_environment(os.environ),
+            probes=None if choices.probe_port is None else (choices.probe_host, choices.probe_port),
         )
-        census = Census(hf.backend(setup.backend), options.queues)
-        server = stack.enter_context(_probes(choices, _metrics(hf, supervisor, census), supervisor))
-        # Before it says anything: whoever has read that it is there may tell it to leave.
-        stack.enter_context(heard(_answer(supervisor), _leave_signals()))
-        _greet(hf, setup.backend, supervisor)
-        if server is not None:
-            say(f"probes at http://{server.address[0]}:{server.address[1]}")
-        stack.callback(lambda: say(_farewell(supervisor)))
-        with _rare_collections():
-            supervisor.run()
-    return 1 if supervisor.unsettled else 0
+        return service.run(
+            lambda probes: _greet(hf, setup.backend, service.supervisor, probes),
+            lambda: say(_farewell(service.supervisor)),
+        )
 
 
 def _run_reloading(choices: StartChoices) -> int:
-    from holdfast.cli.worker.reload import run_reloading, watched_directories
+    from holdfast.worker.reload import run_reloading
 
     patience = choices.grace + choices.kill_after + 5.0 if choices.grace else math.inf
-    return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience)
+    return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience, say=say)
+
+
+def watched_directories() -> list[Path]:
+    """The directory of the project, which contains the current one; the current one outside of any project."""
+    here = Path.cwd()
+    return [find_project(here).directory or here]
 
 
 def _program(setup: Setup) -> Program:
@@ -92,39 +79,7 @@ def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
     return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.deployment.urls else setup
 
 
-def _probes(
-    choices: StartChoices, metrics: Callable[[], tuple[bytes, str]] | None, supervisor: Supervisor
-) -> ProbeServer | nullcontext[None]:
-    if choices.probe_port is None:
-        return nullcontext()
-    checks = Checks(live=lambda: _why_not_live(supervisor), ready=supervisor.readiness, metrics=metrics)
-    return ProbeServer(choices.probe_host, choices.probe_port, checks=checks)
-
-
-def _count_for_prometheus(hf: Holdfast) -> None:
-    """Let prometheus-client count, if it is there and the application has no collector of its own."""
-    if type(hf.extensions.metrics) is InMemoryMetrics:
-        with suppress(ConfigError):  # the extra is not installed; whoever asks is told
-            from holdfast.metrics.prometheus import PrometheusMetrics
-
-            hf.extensions.metrics = PrometheusMetrics()
-
-
-def _metrics(hf: Holdfast, supervisor: Supervisor, census: Census) -> Callable[[], tuple[bytes, str]] | None:
-    """What serves `/metrics`, if the collector can; ours shows how the worker stands, too."""
-    follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
-    follow = getattr(hf.extensions.metrics, "follow", None)
-    if follow is not None:
-        follow(supervisor.levels, census.read)
-    render: Callable[[], tuple[bytes, str]] | None = getattr(hf.extensions.metrics, "render", None)
-    return render
-
-
-def _why_not_live(supervisor: Supervisor) -> str | None:
-    return None if supervisor.is_live() else "the loop has not turned for a while"
-
-
-def _greet(hf: Holdfast, backend: str, supervisor: Supervisor) -> None:
+def _greet(hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | None) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
     dot, report = glyph("·", "-"), supervisor.report()
     say(f"holdfast {__version__} {dot} {hf.deployment.location(backend)} {dot} worker {supervisor.id}")
@@ -134,53 +89,8 @@ def _greet(hf: Holdfast, backend: str, supervisor: Supervisor) -> None:
     say(f"queues {', '.join(report.queues)} {dot} handlers {', '.join(handlers) or 'command jobs only'} {dot} {slots}")
     if not handlers and not hf.commands.allowed:
         say("no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM")
-
-
-def _answer(supervisor: Supervisor) -> Callable[[signal.Signals], None]:
-    """The first signal drains, the next one hands everything back."""
-    # The supervisor obeys in its own time, and the second signal may come before.
-    is_asked = False
-
-    def answer(number: signal.Signals) -> None:
-        nonlocal is_asked
-        if is_asked or supervisor.is_draining:
-            _say_now("handing running jobs back")
-            supervisor.stop(StopOrder.NOW)
-        else:
-            is_asked = True
-            grace = supervisor.options.grace_s
-            limit = f"up to {span(grace)}" if grace else "however long it takes"
-            _say_now(f"draining: {supervisor.running} running, {limit} (again: hand them back and leave)")
-            supervisor.stop(StopOrder.DRAIN)
-
-    return answer
-
-
-@contextmanager
-def _rare_collections() -> Generator[None]:
-    """Let the garbage collector leave us alone: what is here stays, and of a batch's thousands of small objects none
-    is part of a cycle.
-    """
-    was = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, *was[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*was)
-        gc.unfreeze()
-
-
-def _leave_signals() -> tuple[signal.Signals, ...]:
-    """What asks a worker to leave: also the closing of its terminal, unless it was started to outlive that."""
-    asked = (signal.SIGTERM, signal.SIGINT)
-    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
-
-
-def _say_now(sentence: str) -> None:
-    """Say something from a thread that must not wait for whoever holds `sys.stderr`."""
-    with suppress(OSError):
-        os.write(2, f"{sentence}\n".encode())
+    if probes is not None:
+        say(f"probes at {probes}")
 
 
 def _asking_for_application(printer: Printer | None) -> Printer:

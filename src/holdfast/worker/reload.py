@@ -6,12 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from holdfast.cli.output import say
-from holdfast.config import find_project
 from holdfast.errors import ConfigError
 from holdfast.worker.signals import heard
 
@@ -32,22 +31,24 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
-def watched_directories() -> list[Path]:
-    """The directory of the project, which contains the current one; the current one outside of any project."""
-    here = Path.cwd()
-    return [find_project(here).directory or here]
+_PRINT: Final = partial(print, file=sys.stderr, flush=True)
 
 
 def run_reloading(
-    argv: Sequence[str], paths: Sequence[Path], *, grace_s: float = GRACE_S, hurry_s: float = HURRY_S
+    argv: Sequence[str],
+    paths: Sequence[Path],
+    *,
+    grace_s: float = GRACE_S,
+    hurry_s: float = HURRY_S,
+    say: Callable[[str], None] = _PRINT,
 ) -> int:
-    """Run a worker, and run it anew after each change of a Python file below the paths; its last exit code.
+    """Run a worker, and restart it after each change of a Python file below the paths. Returns its last exit code.
 
     A worker that is to be replaced drains. After `grace_s` it is asked again, `hurry_s` later killed.
     SIGTERM and SIGINT drain it and end this function; each further one goes a step further at once. On Linux the
     worker also drains when this process is killed. To be called on the main thread.
     """
-    worker = _Worker(argv, grace_s, hurry_s)
+    worker = _Worker(argv, grace_s, hurry_s, say)
     is_due = True
     with heard(worker.leave):
         try:
@@ -70,10 +71,11 @@ def run_reloading(
 class _Worker:
     """The worker's process, of which there is at most one at a time."""
 
-    def __init__(self, argv: Sequence[str], grace_s: float, hurry_s: float) -> None:
+    def __init__(self, argv: Sequence[str], grace_s: float, hurry_s: float, say: Callable[[str], None]) -> None:
         self._argv = argv
         self._grace_s = grace_s
         self._hurry_s = hurry_s
+        self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = 0
         self.is_leaving = threading.Event()
@@ -93,7 +95,7 @@ class _Worker:
         """Notice that the worker has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             self.end()
-            say(f"the worker ended with exit code {self.exit_code}; a change of a Python file starts it again")
+            self._say(f"the worker exited with code {self.exit_code}; it starts again when a Python file changes")
 
     def end(self) -> None:
         """Drain the worker, if it runs, and wait until it has ended; one that does not end is killed."""
@@ -101,7 +103,7 @@ class _Worker:
         if process is None:
             return
         if not self._ends(process, self._grace_s, step=1) and not self._ends(process, self._hurry_s, step=2):
-            say("the worker did not end, it is killed")
+            self._say("the worker did not stop in time; killing it")
             process.kill()
         code = process.wait()
         self.exit_code = code if code >= 0 else 128 - code

@@ -1,0 +1,129 @@
+"""`Service`: a worker as a program. It handles signals, serves the probes, adopts orphans and runs the supervisor.
+
+The command line, Django and programs that embed a worker all start it here; they differ only in what they print.
+"""
+
+import gc
+import os
+import signal
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Final
+
+from holdfast.metrics import MetricsCollector
+from holdfast.metrics.levels import JobCounts, WorkerLevels
+from holdfast.queues.contract import Engine
+from holdfast.values import StopOrder
+from holdfast.worker.census import Census
+from holdfast.worker.executors.guarded import orphans_adopted
+from holdfast.worker.probes import Checks, ProbeServer
+from holdfast.worker.signals import heard
+from holdfast.worker.supervisor import Supervisor
+
+GC_THRESHOLD: Final = 20_000
+
+
+class Service:
+    """Runs a supervisor until it is stopped: by a signal, by `worker stop`, or because its work is done."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        engine: Engine,
+        metrics: MetricsCollector,
+        *,
+        probes: tuple[str, int] | None = None,
+    ) -> None:
+        self.supervisor = supervisor
+        self._engine = engine
+        self._metrics = metrics
+        self._probes = probes
+
+    def run(self, on_started: Callable[[str | None], None], on_stopped: Callable[[], None]) -> int:
+        """Run on the main thread, and return the exit code. `on_started` gets the URL of the probes, if there are any;
+        from then on signals stop the worker.
+        """
+        supervisor = self.supervisor
+        with ExitStack() as stack:
+            stack.enter_context(orphans_adopted())
+            url = None
+            if self._probes is not None:
+                server = stack.enter_context(ProbeServer(*self._probes, checks=self._checks()))
+                url = f"http://{server.address[0]}:{server.address[1]}"
+            # Before anything is printed: a program that has read that the worker runs may stop it.
+            stack.enter_context(heard(self._answer_to_signals(), _stop_signals()))
+            on_started(url)
+            stack.callback(on_stopped)
+            with _rare_collections():
+                supervisor.run()
+        return 1 if supervisor.unsettled else 0
+
+    def _checks(self) -> Checks:
+        supervisor = self.supervisor
+        return Checks(live=_liveness(supervisor), ready=supervisor.readiness, metrics=self._document())
+
+    def _document(self) -> Callable[[], tuple[bytes, str]] | None:
+        """What serves `/metrics`, if the collector can; ours also shows the state of the worker."""
+        follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
+        follow = getattr(self._metrics, "follow", None)
+        if follow is not None:
+            follow(self.supervisor.levels, Census(self._engine, self.supervisor.options.queues).read)
+        render: Callable[[], tuple[bytes, str]] | None = getattr(self._metrics, "render", None)
+        return render
+
+    def _answer_to_signals(self) -> Callable[[signal.Signals], None]:
+        """The first signal drains, the next one releases the running jobs."""
+        supervisor = self.supervisor
+        # The supervisor obeys in its own time, and the second signal may come before.
+        is_asked = False
+
+        def answer(number: signal.Signals) -> None:
+            nonlocal is_asked
+            if is_asked or supervisor.is_draining:
+                _print_now("releasing running jobs")
+                supervisor.stop(StopOrder.NOW)
+            else:
+                is_asked = True
+                _print_now(_draining(supervisor.running, supervisor.options.grace_s))
+                supervisor.stop(StopOrder.DRAIN)
+
+        return answer
+
+
+def _draining(running: int, grace_s: float) -> str:
+    if not running:
+        return "stopping"
+    limit = f"up to {grace_s:g} s " if grace_s else ""
+    jobs = "1 running job" if running == 1 else f"{running} running jobs"
+    return f"stopping: waiting {limit}for {jobs} (press Ctrl-C again to release them now)"
+
+
+def _liveness(supervisor: Supervisor) -> Callable[[], str | None]:
+    return lambda: None if supervisor.is_live() else "the worker loop is not responding"
+
+
+def _stop_signals() -> tuple[signal.Signals, ...]:
+    """Closing the terminal also stops a worker, unless it was started to outlive that (nohup)."""
+    asked = (signal.SIGTERM, signal.SIGINT)
+    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+
+
+def _print_now(sentence: str) -> None:
+    """Print to stderr from a thread that must not wait for the lock of `sys.stderr`."""
+    with suppress(OSError):
+        os.write(2, f"{sentence}\n".encode())
+
+
+@contextmanager
+def _rare_collections() -> Generator[None]:
+    """Let the garbage collector run rarely: what is here stays, and of a batch's thousands of small objects none is
+    part of a cycle.
+    """
+    was = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, *was[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*was)
+        gc.unfreeze()
