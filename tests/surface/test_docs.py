@@ -18,11 +18,9 @@ import pytest
 
 from holdfast import Backoff, BackoffPolicy
 from holdfast.cli import cli, failing
-from holdfast.cli.page import PROGRAM, examples_of, leaves, with_commands
 from holdfast.clock import ManualClock
 from holdfast.codec import JobMessage, unseal
 from holdfast.config import KEYS, Settings
-from holdfast.config.page import with_settings
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.extensions import backoff_of
 from holdfast.queues.contract import effect_of
@@ -46,6 +44,7 @@ from holdfast.values import (
     WorkerState,
     WorkerStatus,
 )
+from reference import PROGRAM, examples_of, leaves, with_commands, with_settings
 
 from .newcomer import STATIONS, steps_table
 from .pages import DOCS, FENCE, HEADING, PAGES, README, ROOT, Site, Step, Walk, blocks_of
@@ -192,7 +191,7 @@ def test_the_delays_that_pages_name_are_the_defaults() -> None:
 
 def test_the_command_line_page_is_made_from_the_code() -> None:
     page = (DOCS / "cli.md").read_text(encoding="utf-8")
-    assert page == with_commands(page), "renew it:  python -m holdfast.cli.page docs/cli.md"
+    assert page == with_commands(page), "write it again:  python scripts/reference.py"
     described = [heading for heading in sections_of(DOCS / "cli.md") if heading.startswith("holdfast ")]
     assert sorted(described) == sorted(COMMANDS)
 
@@ -244,7 +243,7 @@ def test_the_examples_of_commands_can_be_typed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_table_of_settings_is_made_from_the_code() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    assert page == with_settings(page), "renew it:  python -m holdfast.config.page docs/configuration.md"
+    assert page == with_settings(page), "write it again:  python scripts/reference.py"
     rows = rows_of(sections_of(DOCS / "configuration.md")["Settings"], "Setting")
     assert [codes_of(row[0]) for row in rows] == [[name] for name in KEYS]
 

@@ -202,7 +202,7 @@ def test_a_driver_is_given_the_rest_of_the_url_as_it_is(monkeypatch: pytest.Monk
             "postgres://db/shop",
             "postgres",
             "psycopg",
-            "PostgreSQL needs the package psycopg: pip install 'psycopg[binary,pool]>=3.2.11'",
+            "PostgreSQL needs the package psycopg: pip install 'psycopg[binary]>=3.2.11'",
         ),
         ("mariadb://db/shop", "mysql", "pymysql", "MySQL needs the package pymysql: pip install 'PyMySQL'"),
         ("rediss://db", "redis", "redis", "Redis needs the package redis: pip install 'redis[hiredis]'"),

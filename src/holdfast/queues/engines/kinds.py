@@ -66,7 +66,7 @@ KINDS: Final[Mapping[str, EngineKind]] = {
             engine="postgres.engine:PostgresEngine",
             migrations="postgres.migrations:migrations",
             extra="postgres",
-            package="psycopg[binary,pool]>=3.2.11",
+            package="psycopg[binary]>=3.2.11",
         ),
         EngineKind(
             scheme="mysql",

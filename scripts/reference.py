@@ -1,12 +1,12 @@
-"""What the documentation says of each command: `python -m holdfast.cli.page docs/cli.md` renews it.
+"""Writes the parts of the documentation that come from the code: `python scripts/reference.py`.
 
-Marks in the page name what stands between them: the list of commands, the usage of one, its options and examples, the
-exit codes, the documents with a schema. What is around them is written by hand. A command without a section gets one.
+In `docs/cli.md`, marks name what is between them: the list of commands, the usage of one, its options and examples, the
+exit codes, the documents with a schema. A command without a section gets one. In `docs/configuration.md`, two marks
+enclose the table of settings. Everything else on the pages is written by hand.
 """
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +16,15 @@ import click
 from holdfast.cli import cli
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES
+from holdfast.config.keys import KEYS, Applies, Key
 
+DOCS: Final = Path(__file__).parents[1] / "docs"
 PROGRAM: Final = "holdfast"
 _part_pattern = re.compile(r"<!-- generated: (\S+)(?: ([^\n]+))? -->\n.*?<!-- end -->", re.DOTALL)
 _section_pattern = re.compile(rf"^## ({PROGRAM} .+)\n", re.MULTILINE)
 _examples_pattern = re.compile(r"^Examples?:\n(.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_table_pattern = re.compile(r"(?<=<!-- settings: begin -->\n).*?(?=<!-- settings: end -->)", re.DOTALL)
+_APPLIES = {Applies.START: "next start", Applies.ENQUEUE: "next start, new jobs"}
 
 
 def with_commands(page: str) -> str:
@@ -132,7 +136,45 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def with_settings(page: str) -> str:
+    """The page with the table of settings between its two marks as it has to be."""
+    if not _table_pattern.search(page):
+        raise SystemExit("there are no marks for the table: <!-- settings: begin --> and <!-- settings: end -->")
+    return _table_pattern.sub(lambda _: settings_table(), page)
+
+
+def settings_table() -> str:
+    """Every setting as a row of Markdown."""
+    head = "| Setting | Kind | Default | Range | Applies from | Meaning |\n|---|---|---|---|---|---|\n"
+    return head + "".join(
+        "".join(f"| {cell} " if cell else "| " for cell in _row(key)) + "|\n" for key in KEYS.values()
+    )
+
+
+def _row(key: Key) -> list[str]:
+    range_ = f"{key.bound(key.low)} to {key.bound(key.high)}" if key.high else ""
+    return [f"`{key.name}`", key.kind, _default(key, key.default), range_, _APPLIES[key.applies], key.meaning]
+
+
+def _default(key: Key, value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case None | ():
+            return ""
+        case float() if key.kind == "span":
+            return key.bound(value)
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
+
+
+def main() -> None:
+    for name, written in (("cli.md", with_commands), ("configuration.md", with_settings)):
+        page = DOCS / name
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        file = Path(name)
-        file.write_text(with_commands(file.read_text(encoding="utf-8")), encoding="utf-8")
+    main()
