@@ -169,7 +169,7 @@ def test_pages_show_no_path_of_a_machine() -> None:
 
 
 def test_files_and_laws_that_pages_name_exist() -> None:
-    files = [str(path) for place in ("src", "benchmarks", "tests") for path in (ROOT / place).rglob("*.*")]
+    files = [str(path) for place in ("src", "benchmarks", "scripts", "tests") for path in (ROOT / place).rglob("*.*")]
     for page in PAGES:
         its_own = {block.detail for block in blocks_of(page) if block.mark == "file"}
         for code in codes_of(FENCE.sub("", page.read_text(encoding="utf-8"))):
