@@ -57,7 +57,7 @@ def test_what_is_set_is_what_is_got(terminal: Terminal, key: str, value: str, sh
 def test_all_settings_are_shown_with_their_meaning_and_their_place(terminal: Terminal) -> None:
     answer = terminal("config", "get")
     assert [line.split()[0] for line in answer.out.splitlines()] == ["KEY", *KEYS]
-    assert "retries after the first run" in answer.out
+    assert "number of retries after the first attempt" in answer.out
     assert answer.err == f"from {terminal.config}\n"
     assert [each["key"] for each in terminal("config", "get", "--json").json] == list(KEYS)
 
@@ -94,7 +94,7 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
         ("backoff", "expnential", "backoff = 'expnential': did you mean 'exponential'? choose one of none"),
         ("verify", "perhaps", "verify = 'perhaps': write true or false"),
         ("max-retires", "5", "there is no setting 'max-retires'; did you mean 'max-retries'?"),
-        ("colour", "red", "there is no setting 'colour'; known keys: url, max-retries"),
+        ("colour", "red", "there is no setting 'colour'; known keys: url, app, max-retries"),
     ],
 )
 def test_a_wrong_value_is_refused_by_key_value_and_range_and_not_written(

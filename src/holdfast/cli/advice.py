@@ -4,11 +4,12 @@ from holdfast.values import DEFAULT_QUEUE
 
 
 def starting(queue: str = DEFAULT_QUEUE, *, app: str | None = None, job: str | None = None) -> str:
-    """What starts a worker for the jobs of a queue; functions need their application, commands none."""
+    """The command that starts a worker for a queue. Functions need their application, unless the settings name it."""
+    from holdfast.cli.options import configured_app
     from holdfast.handlers import COMMAND_KEY
 
-    words = ["holdfast worker start"]
-    if job != COMMAND_KEY:
+    words, configured = ["holdfast worker start"], configured_app()
+    if job != COMMAND_KEY and not (configured and app in (None, configured)):
         words.append(app or "APP")
     if queue != DEFAULT_QUEUE:
         words.append(f"--queue {queue}")

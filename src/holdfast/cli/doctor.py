@@ -13,7 +13,7 @@ from msgspec import structs
 from holdfast.cli.diagnosis import Finding, Level, error, fine, note
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
-from holdfast.cli.options import Span, json_option, settings_at, url_option
+from holdfast.cli.options import Span, app_option, json_option, settings_at, url_option
 from holdfast.cli.output import glyph, plain, print_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
@@ -44,7 +44,7 @@ class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
 
 
 @click.command()
-@click.option("--app", metavar="APP", help="Your application, MODULE:NAME: can it run what waits?")
+@app_option("Your application: also check that it can run the waiting jobs.")
 @click.option("--grace", type=Span(), default=30.0, metavar="SPAN", help="The --grace your workers are started with.")
 @click.option(
     "--kill-after", type=Span(), default=10.0, metavar="SPAN", help="The --kill-after your workers are started with."

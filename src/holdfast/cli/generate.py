@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast import __version__
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import REFUSED
-from holdfast.cli.options import json_option, with_options
+from holdfast.cli.options import given_or_configured, json_option, with_options
 from holdfast.cli.output import glyph, print_json, say
 from holdfast.cli.worker.options import KILL_AFTER_S, grace_option, queue_option, size_options
 from holdfast.errors import ConfigError
@@ -83,7 +83,8 @@ class Wanted(Struct, frozen=True, kw_only=True):
         return ["worker", "start", *app, "--queue", queues, *sizes, "--grace", f"{self.grace:g}s", "--quiet"]
 
 
-def _app(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _app(ctx: click.Context, param: click.Parameter, given: str | None) -> str | None:
+    value = given_or_configured(ctx, param, given)
     if value is not None and not _app_pattern.fullmatch(value):
         raise click.BadParameter(f"{value!r} is no application: write MODULE:NAME, such as shop:hf", ctx, param)
     return value
@@ -104,7 +105,9 @@ def _name(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option("--app", metavar="APP", callback=_app, help="Your application, MODULE:NAME; without, only commands."),
+    click.option(
+        "--app", metavar="MODULE:NAME", callback=_app, help="Your application; without one, command jobs only."
+    ),
     queue_option,
     *size_options,
     grace_option,

@@ -43,6 +43,24 @@ def url_option(command: F) -> F:
     )(command)
 
 
+def app_option(help: str) -> Callable[[F], F]:
+    """`--app`; by default the application of the settings."""
+    return click.option("--app", metavar="MODULE:NAME", callback=given_or_configured, help=help)
+
+
+def given_or_configured(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The application that was given, or else the one in the settings."""
+    return value or (None if ctx.resilient_parsing else configured_app())
+
+
+def configured_app() -> str | None:
+    """The application in the settings, if there is one."""
+    from holdfast.config import KEYS, find_project, read_settings
+
+    # Whatever else may be wrong with the settings is reported where they are used.
+    return read_settings(find_project()).of(KEYS["app"]).value or None
+
+
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, callback=given_or_global, help="Print JSON.")(command)
 

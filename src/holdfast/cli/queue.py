@@ -22,6 +22,7 @@ from holdfast.cli.options import (
     Span,
     States,
     WeightedQueues,
+    app_option,
     did_you_mean,
     existing,
     json_option,
@@ -270,7 +271,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 
 @queue.command()
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=WeightedQueues(), callback=merged_queues)
-@click.option("--app", metavar="MODULE:NAME", help="Your application; without one, only command jobs are run.")
+@app_option("Your application; without one, only command jobs are run.")
 @click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Work one job, if one is due, and stop.")
 @work_options
 @click.pass_context

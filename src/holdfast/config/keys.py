@@ -1,4 +1,4 @@
-"""The table of settings. Validation, the documentation, `config list` and the schema for editors are made from it."""
+"""The table of settings: validation, documentation, `config list` and the schema for editors are derived from it."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -23,16 +23,17 @@ _TABLES: Final = frozenset({"lists", "texts", "urls"})
 
 
 class Applies(StrEnum):
-    """When a change counts; none reaches what runs already."""
+    """When a changed setting takes effect; running processes are not affected."""
 
     START = "start"
     ENQUEUE = "enqueue"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Every setting with its value; spans are seconds."""
+    """Every setting with its value; durations are in seconds."""
 
     url: str = ""
+    app: str = ""
     max_retries: int = 3
     timeout: float = 300.0
     backoff: str = BackoffStrategy.EXPONENTIAL
@@ -66,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """One setting: its kind decides how it is written, its bounds what it may be."""
+    """One setting: its kind says how it is written, its bounds which values are valid."""
 
     name: str
     kind: Kind
@@ -78,7 +79,7 @@ class Key(Struct, frozen=True, kw_only=True):
     secret: bool = False
     """Never shown, and read from the file that a variable ending in `_FILE` names."""
     in_file: bool = True
-    """Whether it may stand in the configuration file; what may not is no field of `Settings` either."""
+    """Whether it can be set in the configuration file. If not, it is not a field of `Settings`."""
 
     @property
     def field(self) -> str:
@@ -94,16 +95,16 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str | None:
-        """The environment variable of this setting; a table has none."""
+        """The environment variable of this setting; tables have none."""
         return None if self.is_table else f"{ENVIRONMENT_PREFIX}{self.field.upper()}"
 
     @property
     def file_variable(self) -> str | None:
-        """The variable that names a file with this secret in it."""
+        """The environment variable with the path of a file that contains this secret."""
         return f"{self.variable}_FILE" if self.secret and self.variable else None
 
     def shown(self, value: Any) -> Any:
-        """The value as people and logs may see it: of a URL all but its password, of another secret nothing."""
+        """The value as it may be printed: a URL without its password, and no other secret."""
         if not self.secret or not value:
             return value
         if self.kind == "urls":
@@ -125,39 +126,75 @@ KEYS: Final = {
             name="url",
             kind="url",
             secret=True,
-            meaning="where the jobs are kept; default: .holdfast/jobs.db in the project",
+            meaning="URL of the backend that stores jobs; default: an SQLite file, .holdfast/jobs.db in the project",
+        ),
+        Key(
+            name="app",
+            kind="text",
+            meaning="application that workers run and commands use, MODULE:NAME, such as shop:hf",
         ),
         Key(
             name="max-retries",
             kind="count",
             high=1000,
             applies=Applies.ENQUEUE,
-            meaning="retries after the first run, fixed at enqueue",
+            meaning="number of retries after the first attempt; fixed when a job is enqueued",
         ),
         Key(
             name="timeout",
             kind="span",
             high=366 * _DAY,
             applies=Applies.ENQUEUE,
-            meaning="longest one attempt may take, fixed at enqueue; 0 = no limit",
+            meaning="time limit of one attempt; fixed when a job is enqueued; 0 = no limit",
         ),
         Key(
             name="backoff",
             kind="choice",
             choices=tuple(strategy.value for strategy in BackoffStrategy),
-            meaning="how the delay grows: none, fixed, linear, exponential",
+            meaning="how the delay between attempts grows: none, fixed, linear or exponential",
         ),
-        Key(name="backoff-base", kind="number", high=_DAY, meaning="first delay in seconds, and the multiplier"),
-        Key(name="backoff-max", kind="span", high=366 * _DAY, meaning="longest delay between two attempts"),
-        Key(name="backoff-jitter", kind="number", high=1, meaning="random part of a delay: 0.15 is ±15 %"),
-        Key(name="lease", kind="span", low=1, high=_DAY, meaning="how long a claim holds without being renewed"),
-        Key(name="crash-limit", kind="count", low=1, high=100, meaning="deliveries without a verdict that end a job"),
-        Key(name="poll-interval", kind="span", low=0.01, high=3600, meaning="longest pause between two looks"),
-        Key(name="reap-interval", kind="span", low=0.1, high=3600, meaning="pause between two looks for dead workers"),
-        Key(name="retain-completed", kind="span", high=3660 * _DAY, meaning="how long completed jobs are kept"),
-        Key(name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are kept; 0 = for ever"),
+        Key(
+            name="backoff-base",
+            kind="number",
+            high=_DAY,
+            meaning="first delay in seconds, and the multiplier of an exponential backoff",
+        ),
+        Key(name="backoff-max", kind="span", high=366 * _DAY, meaning="maximum delay between two attempts"),
+        Key(name="backoff-jitter", kind="number", high=1, meaning="random variation of a delay; 0.15 means ±15 %"),
+        Key(
+            name="lease",
+            kind="span",
+            low=1,
+            high=_DAY,
+            meaning="how long a worker holds a job without renewing its lease (visibility timeout)",
+        ),
+        Key(
+            name="crash-limit",
+            kind="count",
+            low=1,
+            high=100,
+            meaning="consecutive crashes after which a job is dead-lettered",
+        ),
+        Key(
+            name="poll-interval",
+            kind="span",
+            low=0.01,
+            high=3600,
+            meaning="maximum time between two polls for due jobs",
+        ),
+        Key(
+            name="reap-interval", kind="span", low=0.1, high=3600, meaning="time between two checks for expired leases"
+        ),
+        Key(name="retain-completed", kind="span", high=3660 * _DAY, meaning="how long completed jobs are retained"),
+        Key(
+            name="retain-dead", kind="span", high=3660 * _DAY, meaning="how long dead letters are retained; 0 = forever"
+        ),
         Key(name="allowed-commands", kind="words", meaning="programs that command jobs may run, separated by commas"),
-        Key(name="table-prefix", kind="text", meaning="what the names of our tables begin with"),
+        Key(
+            name="table-prefix",
+            kind="text",
+            meaning="prefix of table names (the schema on PostgreSQL, the key prefix on Redis)",
+        ),
         Key(
             name="installation",
             kind="name",
@@ -168,37 +205,45 @@ KEYS: Final = {
             kind="text",
             secret=True,
             in_file=False,
-            meaning="the signing keys themselves, the signing one first; only as a variable",
+            meaning="signing keys, the one that signs first; only as an environment variable",
         ),
-        Key(name="signing-key-file", kind="path", meaning="file with the signing keys, the signing one first"),
-        Key(name="verify", kind="flag", meaning="check signatures; false only together with allow-unsigned"),
-        Key(name="allow-unsigned", kind="flag", meaning="with verify = false: run jobs that nobody signed"),
-        Key(name="middleware", kind="words", meaning="hooks around jobs: MODULE:NAME, or the names of installed ones"),
+        Key(name="signing-key-file", kind="path", meaning="file with the signing keys, the one that signs first"),
         Key(
-            name="handlers", kind="words", meaning="functions and handlers to know: KEY=MODULE:NAME, or installed ones"
+            name="verify", kind="flag", meaning="verify signatures; false is refused unless allow-unsigned is also set"
         ),
+        Key(name="allow-unsigned", kind="flag", meaning="with verify = false: run unsigned jobs"),
+        Key(name="middleware", kind="words", meaning="middleware, outermost first: MODULE:NAME or entry point names"),
+        Key(name="handlers", kind="words", meaning="handlers to register: KEY=MODULE:NAME or entry point names"),
         Key(
             name="retry-policy",
             kind="text",
-            meaning="when to retry, instead of backoff: MODULE:NAME, or an installed one",
+            meaning="retry policy that replaces backoff: MODULE:NAME or an entry point name",
         ),
-        Key(name="metrics", kind="text", meaning="what counts: memory, prometheus, MODULE:NAME, or an installed one"),
+        Key(
+            name="metrics",
+            kind="text",
+            meaning="metrics collector: memory, prometheus, MODULE:NAME or an entry point name",
+        ),
         Key(
             name="backends",
             kind="urls",
             secret=True,
-            meaning="other places for jobs, a table of names and URLs; url is the one named default",
+            meaning="additional backends, a table of names and URLs; the one named default is url",
         ),
-        Key(name="routes", kind="texts", meaning="the backend of a queue, a table; queues not named are in default"),
-        Key(name="engines", kind="texts", meaning="engines of others, a table: the scheme of their URLs, MODULE:NAME"),
-        Key(name="allowlist", kind="lists", meaning="handlers that a queue may run, a table; queues not named run all"),
+        Key(name="routes", kind="texts", meaning="backend of each queue, a table; other queues are in default"),
+        Key(name="engines", kind="texts", meaning="third-party engines, a table: URL scheme = MODULE:NAME"),
+        Key(
+            name="allowlist",
+            kind="lists",
+            meaning="handlers that each queue may run, a table; other queues may run all",
+        ),
     )
 }
 
-# A member of `backends`, by the name behind it: URLs with passwords are not for files that people commit.
+# Sets one of the `backends`, by its name: URLs with passwords do not belong in files that people commit.
 BACKEND_PREFIX: Final = f"{ENVIRONMENT_PREFIX}BACKEND_"
 
-# Variables of ours that are no settings: what a job finds, how a worker logs, and what shells and `./holdfast` ask.
+# Our environment variables that are not settings: for jobs, for the log format, for shells and `./holdfast`.
 OTHER_VARIABLES: Final = frozenset(
     f"{ENVIRONMENT_PREFIX}{name}"
     for name in ("ATTEMPT", "COMPLETION_WAIT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PYTHON", "QUEUE")
@@ -206,7 +251,7 @@ OTHER_VARIABLES: Final = frozenset(
 
 
 def key_named(name: str, where: str = "") -> Key:
-    """The key of that name, dashes or underscores."""
+    """The key with this name, written with dashes or underscores."""
     normal = name.replace("_", "-").lower()
     if normal in KEYS:
         return KEYS[normal]

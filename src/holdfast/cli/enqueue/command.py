@@ -3,9 +3,10 @@
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from holdfast.cli.enqueue.options import EnqueueChoices, enqueue_options
-from holdfast.cli.options import WithWait
+from holdfast.cli.options import WithWait, configured_app
 
 
 @click.command(cls=WithWait)
@@ -30,4 +31,6 @@ def enqueue(**said: Any) -> int:
 
     choices = EnqueueChoices(**said)
     choices.check()
+    if choices.job is not None and choices.app is None:
+        choices = replace(choices, app=configured_app())
     return act(choices)

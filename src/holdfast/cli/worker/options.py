@@ -1,4 +1,4 @@
-"""The options of `holdfast worker start`, and what they mean for the worker and for the processes that run its jobs."""
+"""The options of `holdfast worker start`, for the worker and for the processes that run its jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from msgspec import Struct
 
-from holdfast.cli.options import Size, Span, WeightedQueues, json_option, merged_queues, url_option, with_options
+from holdfast.cli.options import (
+    Size,
+    Span,
+    WeightedQueues,
+    given_or_configured,
+    json_option,
+    merged_queues,
+    url_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -23,7 +32,7 @@ KILL_AFTER_S: Final = 10.0
 
 
 class StartChoices(Struct, frozen=True, kw_only=True):
-    """What was chosen on the command line, by the names of the options."""
+    """The options as given on the command line."""
 
     app: str | None
     queues: dict[str, int]
@@ -46,7 +55,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
     as_json: bool
 
     def setup(self) -> Setup:
-        """What the processes that run jobs are told."""
+        """The setup of the processes that run jobs."""
         from holdfast.executor import Setup
 
         return Setup(
@@ -77,12 +86,14 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
 
 def start_options(command: F) -> F:
-    """Give a command all of them, which arrive as the fields of `StartChoices`."""
-    return with_options((click.argument("app", required=False), queue_option, *_OPTIONS), command)
+    """Give a command all options; they become the fields of `StartChoices`."""
+    return with_options(
+        (click.argument("app", required=False, callback=given_or_configured), queue_option, *_OPTIONS), command
+    )
 
 
 def work_options(command: F) -> F:
-    """Give a command all of them but those that say which application and which queues."""
+    """Give a command all options except the application and the queues."""
     return with_options(_OPTIONS, command)
 
 
@@ -94,18 +105,22 @@ queue_option: Final = click.option(
     multiple=True,
     callback=merged_queues,
     metavar="A,B",
-    help="Queues to work; a:3,b gives a three turns for one of b; repeatable. Default: default.",
+    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: default.",
 )
 size_options: Final = (
     click.option(
-        "--count", type=click.IntRange(1, MOST_PROCESSES), default=1, metavar="N", help="Processes that run jobs."
+        "--count",
+        type=click.IntRange(1, MOST_PROCESSES),
+        default=1,
+        metavar="N",
+        help="Number of processes that run jobs; default: 1.",
     ),
     click.option(
         "--concurrency",
         type=click.IntRange(1, MOST_SLOTS),
         default=1,
         metavar="C",
-        help="Jobs at once in each process.",
+        help="Jobs that each process runs at the same time; default: 1.",
     ),
 )
 grace_option: Final = click.option(
@@ -113,37 +128,41 @@ grace_option: Final = click.option(
     type=Span(),
     default=30.0,
     metavar="SPAN",
-    help="How long running jobs may finish when the worker stops; 0 = for ever.",
+    help="Grace period for running jobs at shutdown; default: 30s; 0 = no limit.",
 )
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     *size_options,
-    click.option("--allow", multiple=True, metavar="PROGRAM", help="A program that command jobs may run; repeatable."),
-    click.option("--burst", is_flag=True, help="Stop when nothing is due."),
+    click.option("--allow", multiple=True, metavar="PROGRAM", help="Program that command jobs may run. Repeatable."),
+    click.option("--burst", is_flag=True, help="Exit when no job is due."),
     click.option(
         "--max-jobs",
         "--max",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Stop after N jobs; 0 = never.",
+        help="Exit after N jobs; 0 = no limit.",
     ),
     click.option(
         "--max-jobs-per-child",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Replace a process after N jobs; 0 = never.",
+        help="Restart a process after N jobs; 0 = never.",
     ),
     click.option(
-        "--max-memory", type=Size(), default=0, metavar="SIZE", help="Replace a process that has grown past it."
+        "--max-memory",
+        type=Size(),
+        default=0,
+        metavar="SIZE",
+        help="Restart a process that uses more memory than this, such as 300M.",
     ),
     click.option(
         "--nice",
         type=click.IntRange(0, 19),
         default=5,
         metavar="N",
-        help="How far jobs step back behind the worker when the processor is wanted by both; 0 = not.",
+        help="Niceness of the processes that run jobs, so that the worker gets the CPU first; default: 5.",
     ),
     grace_option,
     click.option(
@@ -151,21 +170,29 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         type=Span(),
         default=KILL_AFTER_S,
         metavar="SPAN",
-        help="Kill what has not stopped that long after its timeout or its cancellation.",
+        help="Kill a job that is still running this long after its timeout or cancellation; default: 10s.",
     ),
     click.option(
         "--give-up-after",
         type=Span(),
         default=0.0,
         metavar="SPAN",
-        help="End, with an error, when the engine has not answered for that long; 0 = wait for ever.",
+        help="Exit with an error when the engine has been unavailable for this long; 0 = never.",
     ),
     click.option(
-        "--probe-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /livez, /readyz, /metrics."
+        "--probe-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve /livez, /readyz and /metrics on this port.",
     ),
-    click.option("--probe-host", default="127.0.0.1", metavar="HOST", help="Where to; 0.0.0.0 for an orchestrator."),
-    click.option("--reload", is_flag=True, help="Start anew when a Python file changes, for development."),
-    click.option("--quiet", is_flag=True, help="Print no line for each job."),
+    click.option(
+        "--probe-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="Address for the probes; 0.0.0.0 makes them reachable from other hosts.",
+    ),
+    click.option("--reload", is_flag=True, help="Restart when a Python file changes (for development)."),
+    click.option("--quiet", is_flag=True, help="Do not print a line for each job."),
     url_option,
     json_option,
 )
