@@ -36,6 +36,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_jobs: int = 0
     max_memory_bytes: int = 0
     nice: int = 0
+    log_level: str = "warning"
 
     def __repr__(self) -> str:
         return f"Setup({self.app!r}, {self.backend!r})"  # the URL may hold a password
@@ -79,7 +80,7 @@ def main() -> int:
     except HoldfastError as problem:
         connection.sendall(packed(Broken(str(problem))))
         return 1
-    log_to_stderr()
+    log_to_stderr(setup.log_level)
     gc.freeze()  # what was imported stays: the collector need not walk through it
     connection.sendall(packed(Ready(hf.registry.keys())))
     serve(

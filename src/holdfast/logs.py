@@ -15,7 +15,7 @@ __all__ = ["JsonFormatter", "RunFilter", "job_fields", "log_to_stderr"]
 
 FIELDS: Final = ("job_id", "job", "queue", "attempt", "delivery")
 FORMAT_VARIABLE: Final = "HOLDFAST_LOG_FORMAT"
-_MADE: Final = {"message", "asctime", "taskName", "run", *FIELDS}
+_MADE: Final = {"message", "asctime", "taskName", "run", "is_outcome", *FIELDS}
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | _MADE
 
 
@@ -70,10 +70,14 @@ class PlainFormatter(logging.Formatter):
         return plain(super().format(record)).replace("\n", "\n    ")
 
 
-def log_to_stderr() -> None:
-    """Print warnings and worse, as text or as HOLDFAST_LOG_FORMAT says, unless the program has decided otherwise."""
+def log_to_stderr(level: str = "warning", *, with_outcomes: bool = True) -> None:
+    """Print our log records of this level and above, and the warnings of others, unless the program has set up logging
+    itself. The format is text, or what HOLDFAST_LOG_FORMAT says. The outcomes of jobs can be left out.
+    """
     handler = logging.StreamHandler()
     handler.addFilter(RunFilter())
+    if not with_outcomes:
+        handler.addFilter(lambda record: not hasattr(record, "is_outcome"))
     match os.environ.get(FORMAT_VARIABLE, "text"):
         case "text" | "":
             handler.setFormatter(PlainFormatter())
@@ -81,4 +85,5 @@ def log_to_stderr() -> None:
             handler.setFormatter(JsonFormatter())
         case other:
             raise ConfigError(f"{FORMAT_VARIABLE} = {other!r}: choose text or json")
+    logging.getLogger("holdfast").setLevel(level.upper())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

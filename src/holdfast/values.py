@@ -553,6 +553,7 @@ class WorkerResult(Struct, frozen=True, kw_only=True):
     job: str | None = None
     queue: str | None = None
     attempt: int = 0
+    max_attempts: int | None = None
     error: ErrorInfo | None = None
     retry_in: float | None = None
     duration_s: float = 0.0

@@ -47,7 +47,7 @@ def test_a_second_signal_gives_the_running_job_back(yard: Yard) -> None:
     assert yard.outcomes(first.id) == [Outcome.INTERRUPTED]
     assert yard.ends()[first.id] == 0
     assert yard.state(second) is JobState.PENDING
-    assert "1 handed back · nothing lost" in worker.complained
+    assert "1 requeued · nothing lost" in worker.complained
 
 
 def test_a_job_whose_grace_ran_out_is_given_back(yard: Yard) -> None:
@@ -131,7 +131,7 @@ def test_a_worker_that_was_stopped_longer_than_its_lease_cannot_settle_what_anot
         until(lambda: yard.state(id) is JobState.COMPLETED, "the other worker to complete the job")
         before = yard.history(id)
     yard.open_gate(late)
-    sleeper.wait_for("[lost-lease]")
+    sleeper.wait_for("lease lost before the job was settled")
     assert yard.history(id) == before
     assert yard.outcomes(id) == [Outcome.CRASHED, Outcome.SUCCEEDED]
     assert yard.hf.handle(id).result(0) == start.pid
@@ -148,7 +148,7 @@ def test_a_verdict_reached_while_the_worker_was_stopped_is_refused(yard: Yard) -
         yard.wait_for_entry("end", id, by=sleeper)
         other = yard.worker()
         start = yard.wait_for_entry("start", id, by=other)
-    sleeper.wait_for("[lost-lease]")
+    sleeper.wait_for("lease lost before the job was settled")
     assert yard.state(id) is JobState.PROCESSING
     yard.open_gate(start)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the other worker to complete the job")
@@ -179,7 +179,7 @@ def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(y
         until(lambda: yard.has_lease_ended(id), "the lease to end")
     yard.open_gate(late)
     assert sleeper.ended() == 0
-    assert "[lost-lease]" in sleeper.said
+    assert "lease lost before the job was settled" in sleeper.said
     yard.hf.backend().reap_expired()  # unless the sleeper has done so itself
     assert (yard.state(id), yard.outcomes(id)) == (JobState.PENDING, [Outcome.CRASHED])
 

@@ -55,7 +55,7 @@ class Case(NamedTuple):
 CASES = {
     "run": Case("run -- true", "", "", "✓ true: completed", is_slow=True),
     "worker start": Case(
-        "worker start --burst", LINES + "holdfast.worker.result/1", "[acked] command cmd1", "nothing lost", is_slow=True
+        "worker start --burst", LINES + "holdfast.worker.result/1", "command cmd1 done in", "nothing lost", is_slow=True
     ),
     "worker list": Case(
         "worker list --jobs",
@@ -81,7 +81,7 @@ CASES = {
     "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail is paused", "go on:  holdfast"),
     "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow is worked again"),
     "queue work": Case(
-        "queue work --once", LINES + "holdfast.worker.result/1", "[acked] command cmd1", "nothing lost", is_slow=True
+        "queue work --once", LINES + "holdfast.worker.result/1", "command cmd1 done in", "nothing lost", is_slow=True
     ),
     "queue reap": Case("queue reap mail", "holdfast.queue.reap/1", "✓ 0 jobs taken back"),
     "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "there are no dead jobs"),

@@ -98,7 +98,10 @@ def test_a_batch_is_judged_in_one_order_whatever_is_wrong_with_each_job(bench: B
     admitted = Admission(Keyring.parse(KEY), bench.app.registry, bench.clock).admit(leases)
     assert [lease.id for lease in admitted.leases] == ["good"]
     ends = {
-        refusal.settlement.lease.id: (refusal.job, refusal.settlement.record and refusal.settlement.record.outcome)
+        refusal.settlement.lease.id: (
+            refusal.message and refusal.message.job,
+            refusal.settlement.record and refusal.settlement.record.outcome,
+        )
         for refusal in admitted.refusals
     }
     assert ends == {

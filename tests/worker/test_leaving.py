@@ -97,7 +97,7 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
     outcomes = [outcome for id in (*done, failing, *ids) for outcome in floor.outcomes(id)]
     back = outcomes.count(Outcome.INTERRUPTED)
     assert back >= 1
-    assert f"stopped · 4 done · 1 dead · {back} handed back · nothing lost" in worker.said + worker.complained
+    assert f"stopped · 4 done · 1 failed for good · {back} requeued · nothing lost" in worker.said + worker.complained
     assert (floor.state(ids[1]), floor.view(ids[1]).attempts) == (JobState.PENDING, 0)
 
 

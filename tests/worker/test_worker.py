@@ -402,7 +402,7 @@ def test_a_dead_job_is_said_aloud_with_its_last_error(bench: Bench, caplog: pyte
     id = bench.put(max_retries=0)
     bench.turn()
     (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.CRITICAL]
-    assert line == f"job {id} (job) is dead after 1 attempt: ValueError: the third shelf is empty"
+    assert line == f"job {id} (job) dead-lettered after 1 attempt: ValueError: the third shelf is empty"
 
 
 def test_a_result_is_kept(bench: Bench) -> None:
@@ -645,7 +645,7 @@ def test_a_verdict_that_comes_after_another_worker_has_taken_over_changes_nothin
     assert bench.turn().status is WorkerStatus.LOST_LEASE
     assert (bench.view(id).state, bench.outcomes(id)) == (JobState.DEAD, [Outcome.CRASHED])
     assert bench.counts.seen == {"jobs_fetched default": 1, "jobs_lost_lease default": 1}
-    assert f"job {id} was no longer ours" in caplog.text
+    assert f"job {id}: lease lost before the job was settled" in caplog.text
 
 
 def test_all_claims_of_a_worker_begin_with_its_session(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,7 @@ class JobRuntime:
         self.on_progress = on_progress
         self.transactions = transactions
         self.on_ended = on_ended
+        self.logs_starts = _log.isEnabledFor(logging.DEBUG)
         self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
         self._kept = ExitStack()
@@ -226,6 +227,8 @@ class _Attempt:
             context = self._context()
             self.handler.check(context.payload)
             self.context = context
+            if self._runtime.logs_starts:
+                _log.debug("job %s (%s) started, attempt %d", context.id, self.message.job, context.attempt)
         except (HandlerError, CommandForbidden, KeyboardInterrupt):
             raise
         except BaseException as problem:

@@ -101,7 +101,7 @@ class Turns:
             return None
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
-            return self._settled(refusal.job, refusal.settlement)
+            return self._settled(refusal.message, refusal.settlement)
         return admitted.leases[0], admitted.messages[0]
 
     async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
@@ -110,17 +110,17 @@ class Turns:
         return self._runtime.run(message, claim)
 
     def _refused(self, lease: JobLease, message: JobMessage, problem: HoldfastError) -> Turn:
-        return self._settled(message.job, refused(lease, problem, self._engine.clock.now_us()))
+        return self._settled(message, refused(lease, problem, self._engine.clock.now_us()))
 
     def _judged(self, lease: JobLease, message: JobMessage, result: ExecutionResult) -> Turn:
-        return self._settled(message.job, decide(result, message, lease, policy_of(message, self._retry)))
+        return self._settled(message, decide(result, message, lease, policy_of(message, self._retry)))
 
-    def _settled(self, job: str | None, settlement: Settlement) -> Turn:
+    def _settled(self, message: JobMessage | None, settlement: Settlement) -> Turn:
         is_held = self._engine.settle([settlement])[0]
-        self._reporter.settled([(settlement, job)], [is_held])
+        self._reporter.settled([(settlement, message)], [is_held])
         status = status_of(settlement) if is_held else WorkerStatus.LOST_LEASE
         ended = self._ended.pop(settlement.lease.id, None)
-        return Turn(result_of(settlement, job, status), ended.raised if ended is not None else None)
+        return Turn(result_of(settlement, message, status), ended.raised if ended is not None else None)
 
     def _value(self, message: JobMessage, result: ExecutionResult) -> Any:
         ended = self._ended.pop(message.identifier)

@@ -38,10 +38,10 @@ class Expired(HoldfastError):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """A job that does not run: how it is settled, and the handler it names, if its message could be read."""
+    """A job that does not run: how it is settled, and its message, if that could be verified."""
 
     settlement: Settlement
-    job: str | None = None
+    message: JobMessage | None = None
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
@@ -73,17 +73,17 @@ class Admission:
         messages: list[JobMessage] = []
         refusals: list[Refusal] = []
         for lease in leases:
-            job = None
+            verified = None
             try:
                 message = self._signer.open(lease.wire)
                 _check_place(message, lease)
-                job = message.job
+                verified = message
                 _check_expiry(message, lease)
-                self._registry.resolve_for(job, message.queue)
+                self._registry.resolve_for(message.job, message.queue)
             except Exception as problem:
                 if not isinstance(problem, HoldfastError):
                     log.exception("job %s could not be admitted because of an error; dead-lettering it", lease.id)
-                refusals.append(Refusal(settlement=refused(lease, problem, self._clock.now_us()), job=job))
+                refusals.append(Refusal(settlement=refused(lease, problem, self._clock.now_us()), message=verified))
             else:
                 runnable.append(lease)
                 messages.append(message)

@@ -62,7 +62,7 @@ class Holdings:
 
     def settle(self, flight: Flight, settlement: Settlement) -> None:
         self._ended([flight])
-        self.verdicts.add(settlement, flight.message.job)
+        self.verdicts.add(settlement, flight.message)
 
     def refuse(self, flight: Flight, problem: Exception) -> None:
         """Settle a job that its child could not run."""

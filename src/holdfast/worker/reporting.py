@@ -1,10 +1,11 @@
-"""`Reporter`: tells metrics, the log and whoever listens what became of each job."""
+"""`Reporter`: reports the outcome of each job to the metrics, the log and a listener."""
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from holdfast.codec import JobMessage
 from holdfast.metrics import MetricsCollector, measuring
 from holdfast.values import (
     Abandon,
@@ -21,6 +22,8 @@ from holdfast.worker.decision import status_of
 log = logging.getLogger("holdfast.worker")
 
 EXECUTOR_DIED: Final = "holdfast.ExecutorDied"
+# Marks the log records of outcomes, which a program that prints each outcome itself can leave out.
+OUTCOME: Final = {"is_outcome": True}
 
 # What is counted for each end; a rejected signature is counted besides.
 _COUNTED: Final = {
@@ -60,8 +63,10 @@ class Reporter:
         """Every job that came to an end here, but those handed back."""
         return self.tally.total() - self.tally[WorkerStatus.RELEASED]
 
-    def settled(self, settlements: Sequence[tuple[Settlement, str | None]], answers: Sequence[bool | None]) -> None:
-        """Report each settlement, given with the job's handler key, and whether its lease still held.
+    def settled(
+        self, settlements: Sequence[tuple[Settlement, JobMessage | None]], answers: Sequence[bool | None]
+    ) -> None:
+        """Report each settlement, given with the job's message, and whether its lease still held.
 
         Nothing is reported of a settlement that the engine did not answer (None).
         """
@@ -69,7 +74,7 @@ class Reporter:
         counts: Counter[tuple[str, str]] = Counter()
         durations: dict[str, list[float]] = {}
         results: list[WorkerResult] = []
-        for (settlement, job), held in zip(settlements, answers, strict=True):
+        for (settlement, message), held in zip(settlements, answers, strict=True):
             if held is None:
                 continue
             queue = settlement.lease.queue
@@ -78,7 +83,7 @@ class Reporter:
             if settlement.record is not None:
                 durations.setdefault(queue, []).append(settlement.record.duration_s)
             if status is not WorkerStatus.ACKED or self.tells_of_each:
-                result = result_of(settlement, job, status)
+                result = result_of(settlement, message, status)
                 results.append(result)
                 _log_end(result, settlement.lease)
             if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
@@ -90,7 +95,7 @@ class Reporter:
             try:
                 self._listener(results)
             except Exception:  # whoever listens may fail, and no job shall suffer for it
-                log.exception("what became of %d jobs could not be told", len(results))
+                log.exception("the result listener failed for %d jobs", len(results))
 
     def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
         """So many jobs of these queues were acknowledged, and nobody wants to hear of each: how long they took."""
@@ -122,15 +127,16 @@ class Reporter:
             log.exception("the metrics collector failed")
 
 
-def result_of(settlement: Settlement, job: str | None, status: WorkerStatus) -> WorkerResult:
+def result_of(settlement: Settlement, message: JobMessage | None, status: WorkerStatus) -> WorkerResult:
     """One job's end, for people and programs that follow a worker."""
     lease, record = settlement.lease, settlement.record
     return WorkerResult(
         status=status,
         job_id=lease.id,
-        job=job,
+        job=message.job if message else None,
         queue=lease.queue,
         attempt=lease.attempts + 1,
+        max_attempts=message.max_retries + 1 if message else None,
         error=record.error if record else None,
         retry_in=settlement.delay if isinstance(settlement, Nack | Release) else None,
         duration_s=record.duration_s if record else 0.0,
@@ -141,15 +147,17 @@ def _log_end(result: WorkerResult, lease: JobLease) -> None:
     error = result.error.line if result.error else "no error was recorded"
     match result.status:
         case WorkerStatus.DEAD_LETTERED:
-            log.critical("job %s (%s) is dead after %s: %s", lease.id, result.job, _attempts(result.attempt), error)
+            attempts = _attempts(result.attempt)
+            log.critical("job %s (%s) dead-lettered after %s: %s", lease.id, result.job, attempts, error, extra=OUTCOME)
         case WorkerStatus.REJECTED:
-            log.critical("job %s was rejected and is dead: %s", lease.id, error)
+            log.critical("job %s rejected and dead-lettered: %s", lease.id, error, extra=OUTCOME)
         case WorkerStatus.RELEASED:
             if result.error:
-                why = "was in a process that died" if result.error.type == EXECUTOR_DIED else "cannot run here yet"
-                log.warning("job %s %s, again in %.1f s: %s", lease.id, why, result.retry_in or 0, error)
+                why = "its process died" if result.error.type == EXECUTOR_DIED else "it cannot run here yet"
+                wait = result.retry_in or 0
+                log.warning("job %s requeued, %s; retrying in %.1f s: %s", lease.id, why, wait, error, extra=OUTCOME)
         case WorkerStatus.LOST_LEASE:
-            log.warning("job %s was no longer ours when it ended; its verdict was refused", lease.id)
+            log.warning("job %s: lease lost before the job was settled; result discarded", lease.id, extra=OUTCOME)
         case _:
             pass
 

@@ -323,7 +323,7 @@ class Supervisor:
             self._caretaker.beat_now()  # people look at a worker when it begins
         self.claimed += len(admitted)
         for refusal in admitted.refusals:
-            self._holdings.verdicts.add(refusal.settlement, refusal.job)
+            self._holdings.verdicts.add(refusal.settlement, refusal.message)
         now = time.monotonic()
         flights = [
             Flight(next(self._numbers), lease, message, now)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from holdfast.clock import MICROSECONDS
+from holdfast.codec import JobMessage
 from holdfast.values import AttemptRecord, JobLease, Outcome, Settlement
 from holdfast.worker.decision import succeeded
 from holdfast.worker.executors.frames import Done
@@ -15,10 +16,10 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._successes: list[Settlement] = []
-        self._done: list[str | None] = []
+        self._done: list[JobMessage] = []
         self._durations: dict[str, list[float]] = {}
         self._others: list[Settlement] = []
-        self._ended: list[str | None] = []
+        self._ended: list[JobMessage | None] = []
 
     def __len__(self) -> int:
         return len(self._successes) + len(self._others)
@@ -31,9 +32,9 @@ class Verdicts:
     def leases(self) -> list[JobLease]:
         return [settlement.lease for settlement in self.settlements]
 
-    def add(self, settlement: Settlement, job: str | None) -> None:
+    def add(self, settlement: Settlement, message: JobMessage | None) -> None:
         self._others.append(settlement)
-        self._ended.append(job)
+        self._ended.append(message)
 
     def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
         """Acknowledge these; how many seconds each of them took, by queue."""
@@ -42,7 +43,7 @@ class Verdicts:
             lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
             record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
             self._successes.append(succeeded(lease, record))
-            self._done.append(flight.message.job)
+            self._done.append(flight.message)
             durations.setdefault(lease.queue, []).append((ended_us - started_us) / MICROSECONDS)
         for queue, seconds in durations.items():
             self._durations.setdefault(queue, []).extend(seconds)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from holdfast.clock import Clock
+from holdfast.codec import JobMessage
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.execution.retry import RetryPolicy
 from holdfast.execution.runtime import JobRuntime
@@ -89,13 +90,13 @@ class QueueWorker:
         try:
             self._keeper.hold([lease])
             try:
-                job, settlement = self._judged(lease)
+                message, settlement = self._judged(lease)
             finally:
                 self._keeper.drop([lease])
         except KeyboardInterrupt:
             self._settle(None, handed_back(lease, self.clock.now_us()))
             raise
-        return self._settle(job, settlement)
+        return self._settle(message, settlement)
 
     def _cancel(self, lease: JobLease) -> bool:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
@@ -103,25 +104,25 @@ class QueueWorker:
     def _lost(self, lease: JobLease) -> None:
         log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)
 
-    def _judged(self, lease: JobLease) -> tuple[str | None, Settlement]:
-        """Run the job if it may run. Returns the handler it names, if that could be read, and the settlement."""
+    def _judged(self, lease: JobLease) -> tuple[JobMessage | None, Settlement]:
+        """Run the job if it may run. Returns its message, if that could be verified, and the settlement."""
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
-            return refusal.job, refusal.settlement
+            return refusal.message, refusal.settlement
         (message,) = admitted.messages
         self.running = lease
         try:
             result = self._runtime.run(message, lease)
         except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
-            return message.job, refused(lease, problem, self.clock.now_us())
+            return message, refused(lease, problem, self.clock.now_us())
         finally:
             self.running = None
-        return message.job, decide(result, message, lease, policy_of(message, self._retry))
+        return message, decide(result, message, lease, policy_of(message, self._retry))
 
-    def _settle(self, job: str | None, settlement: Settlement) -> WorkerResult:
+    def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
         held = self._settle_until_answered(settlement)
-        self.reporter.settled([(settlement, job)], [held])
-        return result_of(settlement, job, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
+        self.reporter.settled([(settlement, message)], [held])
+        return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
 
     def _settle_until_answered(self, settlement: Settlement) -> bool:
         """Repeat a settlement whose outcome is unknown: the same token and verdict answer True if it went through."""

@@ -29,6 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MOST_PROCESSES: Final = 512
 MOST_SLOTS: Final = 1000
 KILL_AFTER_S: Final = 10.0
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class StartChoices(Struct, frozen=True, kw_only=True):
@@ -51,6 +52,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
     probe_host: str
     reload: bool
     quiet: bool
+    log_level: str
     url: str | None
     as_json: bool
 
@@ -66,6 +68,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
             max_jobs=self.max_jobs_per_child,
             max_memory_bytes=self.max_memory,
             nice=self.nice,
+            log_level=self.log_level,
         )
 
     def worker_options(self, settings: Settings) -> WorkerOptions:
@@ -193,6 +196,12 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--reload", is_flag=True, help="Restart when a Python file changes (for development)."),
     click.option("--quiet", is_flag=True, help="Do not print a line for each job."),
+    click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        default="warning",
+        help="Level of the log on stderr; default: warning. At debug, it has a line when a job starts.",
+    ),
     url_option,
     json_option,
 )

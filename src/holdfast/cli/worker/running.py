@@ -32,7 +32,7 @@ def run_worker(choices: StartChoices) -> int:
     """Run a worker until it is stopped, and return the exit code."""
     if choices.reload:
         return _run_reloading(choices)
-    log_to_stderr()
+    log_to_stderr(choices.log_level, with_outcomes=choices.quiet or choices.as_json)
     setup = choices.setup()
     with setup.application() as hf:
         setup = _placed(setup, hf, choices)
@@ -147,29 +147,47 @@ def _print(lines: str) -> None:
 
 def _line(result: WorkerResult) -> str:
     mark = glyph("✓", "*") if result.status is WorkerStatus.ACKED else glyph("✗", "x")
-    took = span(result.duration_s)
-    text = f"{mark} [{result.status}] {result.job or '?'} {result.job_id} (attempt {result.attempt}) {took}"
-    if result.error is not None:
-        text += f" {glyph('·', '-')} {result.error.line}"
-    if result.retry_in is not None:
-        text += f" {glyph('·', '-')} again in {span(result.retry_in)}"
-    return text
+    return f"{mark} {result.job or '?'} {result.job_id} {_outcome(result)}"
+
+
+def _outcome(result: WorkerResult) -> str:
+    error = f": {result.error.line}" if result.error else ""
+    again = f"; retrying in {span(result.retry_in)}" if result.retry_in else "; retrying now"
+    match result.status:
+        case WorkerStatus.ACKED:
+            return f"done in {span(result.duration_s)}"
+        case WorkerStatus.REQUEUED:
+            return f"failed (attempt {result.attempt} of {result.max_attempts}){error}{again}"
+        case WorkerStatus.DEAD_LETTERED:
+            return f"failed for good (attempt {result.attempt} of {result.max_attempts}){error}"
+        case WorkerStatus.REJECTED:
+            return f"rejected and dead-lettered{error}"
+        case WorkerStatus.RELEASED if result.error is not None:
+            return f"requeued{error}{again}"
+        case WorkerStatus.RELEASED:
+            return f"requeued{f', due in {span(result.retry_in)}' if result.retry_in else ''}"
+        case WorkerStatus.LOST_LEASE:
+            return "lease lost before the job was settled; result discarded"
+        case _:
+            return f"{result.status}{error}"
 
 
 def _farewell(supervisor: Supervisor) -> str:
     """What was done, and that nothing was lost: every job that was claimed has been accounted for."""
     tally = supervisor.reporter.tally
+    retries, requeued = tally[WorkerStatus.REQUEUED], tally[WorkerStatus.RELEASED]
     parts = {
         "done": tally[WorkerStatus.ACKED],
-        "to be retried": tally[WorkerStatus.REQUEUED],
-        "dead": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
-        "handed back": tally[WorkerStatus.RELEASED],
+        "failed for good": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
         "cancelled": tally[WorkerStatus.CANCELLED],
-        "taken over by another worker": tally[WorkerStatus.LOST_LEASE],
+        "failed attempt to retry" if retries == 1 else "failed attempts to retry": retries,
+        "requeued": requeued,
+        "lost to another worker": tally[WorkerStatus.LOST_LEASE],
     }
     shown = [f"{number:,} {what}" for what, number in parts.items() if number or what == "done"]
     if supervisor.unsettled:
-        shown.append(f"{supervisor.unsettled:,} without a verdict: they run again when their leases end")
+        jobs = "job was" if supervisor.unsettled == 1 else "jobs were"
+        shown.append(f"{supervisor.unsettled:,} {jobs} not settled and will run again when the lease expires")
     elif tally.total() == supervisor.claimed:
         shown.append("nothing lost")
     else:
