@@ -93,7 +93,7 @@ class Enqueueing:
                 try:
                     middleware.after_enqueue(definition, job_id)
                 except Exception:
-                    _log.exception("after_enqueue of %s failed; job '%s' is kept", _name_of(middleware), job_id)
+                    _log.exception("after_enqueue of %s failed; job '%s' is stored", _name_of(middleware), job_id)
 
     def _before(self, definition: JobDefinition) -> JobDefinition:
         passed: list[tuple[Middleware, JobDefinition]] = []

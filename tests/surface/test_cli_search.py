@@ -303,7 +303,7 @@ def test_waiting_ends_with_how_jobs_ended(shop: Terminal) -> None:
 def test_queues_are_paused_with_a_reason_and_resumed(shop: Terminal) -> None:
     answer = shop("queue", "pause", "mail", "--reason", "vendor is down")
     assert (answer.code, answer.out) == (0, "✓ mail is paused\n")
-    assert "the queue is paused since" in shop("show", "w1").out
+    assert "the queue has been paused since" in shop("show", "w1").out
     assert "vendor is down" in shop("queue", "list").out
     assert "vendor is down" in shop("queue", "show", "mail").out
     [default, mail] = shop("queue", "list", "--json").json

@@ -46,10 +46,10 @@ def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] =
     [
         ((), "no worker is running;  holdfast worker start APP --queue mail"),
         ((worker(WorkerState.LOST),), "no worker is running"),
-        ((worker(queues=("default",)),), "no worker takes jobs of this queue;  holdfast worker start APP --queue mail"),
+        ((worker(queues=("default",)),), "no worker processes this queue;  holdfast worker start APP --queue mail"),
         ((worker(handlers=("other",)),), "no worker of this queue knows the handler 'send'"),
         ((worker(WorkerState.DRAINING),), "every worker of this queue is about to stop"),
-        ((worker(),), "it is due since 5 m; jobs of a higher priority, or older, go first"),
+        ((worker(),), "has been due for 5 m; jobs with a higher priority, or older ones, run first"),
     ],
 )
 def test_a_waiting_job_waits_for_somebody(workers: tuple[WorkerView, ...], says: str) -> None:
@@ -71,26 +71,26 @@ def test_a_paused_queue_is_named_first_with_its_reason() -> None:
 
 def test_what_waits_for_its_time_says_how_long() -> None:
     later = NOW + timedelta(seconds=90)
-    assert reasons(replace(JOB, state=JobState.SCHEDULED, due_at=later), worker()) == ["its time comes in 90 s"]
+    assert reasons(replace(JOB, state=JobState.SCHEDULED, due_at=later), worker()) == ["due in 90 s"]
     failed = replace(JOB, state=JobState.FAILED, due_at=later, attempts=1)
-    assert reasons(failed, worker()) == ["1 of its runs failed, 3 more to come; again in 90 s"]
+    assert reasons(failed, worker()) == ["1 attempt failed, 3 left; retrying in 90 s"]
 
 
 def test_a_running_job_names_who_runs_it() -> None:
     running = replace(JOB, state=JobState.PROCESSING, lease_until=NOW + timedelta(seconds=30))
     here = RunningJob(id="a", job="send", queue="mail", started_at=NOW - timedelta(seconds=12))
     assert reasons(running, worker(jobs=(here,))) == ["worker w1 (web-1, pid 4121) has been running it for 12 s"]
-    assert "not been heard of" in reasons(running, worker(WorkerState.LOST, jobs=(here,)))[0]
+    assert "missed its heartbeats" in reasons(running, worker(WorkerState.LOST, jobs=(here,)))[0]
     assert reasons(running) == ["a worker holds it"]
 
 
 def test_a_job_whose_lease_has_ended_waits_for_whoever_takes_it_back() -> None:
     left = replace(JOB, state=JobState.PROCESSING, lease_until=NOW - timedelta(seconds=1))
-    ended = "its lease has ended without a verdict:"
-    assert reasons(left, worker()) == [f"{ended} a worker takes it back soon, or  holdfast queue reap"]
+    ended = "its lease has expired:"
+    assert reasons(left, worker()) == [f"{ended} a worker will requeue it soon, or run  holdfast queue reap"]
     for workers in ((), (worker(WorkerState.LOST),)):
         [reason] = reasons(left, *workers)
-        assert reason == f"{ended} the next worker that starts takes it back, or  holdfast queue reap"
+        assert reason == f"{ended} the next worker that starts will requeue it, or run  holdfast queue reap"
 
 
 @pytest.mark.parametrize("reason", DeadReason)

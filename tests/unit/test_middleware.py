@@ -228,7 +228,7 @@ def test_an_error_after_enqueueing_is_logged_since_the_job_is_kept(
     handle = site.jobs["add"].options(id="one").enqueue(1)
     assert handle.status() is JobState.PENDING
     assert seen[-1] == "outer after_enqueue one"
-    assert "Spy failed; job 'one' is kept" in caplog.text
+    assert "Spy failed; job 'one' is stored" in caplog.text
 
 
 def test_a_command_that_a_hook_makes_is_checked_like_any_other(shop: Callable[..., Shop]) -> None:

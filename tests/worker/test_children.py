@@ -101,7 +101,7 @@ def test_a_child_that_cannot_start_is_tried_again_ever_later_until_it_can(
     floor.reached(id, JobState.COMPLETED)
     assert dict(worker.supervisor.readiness())["executors"] is None
     assert events == ["started", "failed"] * events.count("failed") + ["started"]
-    pauses = [float(found) for found in re.findall(r"could not start, again in ([\d.]+) s", caplog.text)]
+    pauses = [float(found) for found in re.findall(r"could not start, retrying in ([\d.]+) s", caplog.text)]
     assert pauses == sorted(pauses)
     assert len(set(pauses)) > 1
 

@@ -177,7 +177,7 @@ def test_a_lost_lease_is_reported_once_and_the_others_are_kept(bench: Bench) -> 
 
 
 def test_a_lease_that_is_lost_while_its_job_runs_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    lost = "the lease of job {} was lost while it ran; its verdict will be refused"
+    lost = "job {}: lease lost while it was running; its result will be discarded"
 
     def run(context: JobContext) -> None:
         site.engine.store.records[context.id].lease_until_us = 0

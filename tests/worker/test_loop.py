@@ -162,7 +162,7 @@ def test_it_takes_back_the_jobs_of_dead_workers_and_runs_them(
     assert worked.ids == ["of-a", "of-b"]
     assert bench.view("of-n").state is JobState.PENDING
     assert {name: number for name, number in bench.counts.seen.items() if "reaped" in name} == {"jobs_reaped *": 3}
-    assert "took back jobs whose worker stopped without a verdict: 3" in caplog.text
+    assert "reaped 3 jobs whose lease had expired" in caplog.text
 
 
 def test_it_looks_for_dead_workers_again_and_again(bench: Bench, worked: Worked, claims: Claims) -> None:

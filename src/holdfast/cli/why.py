@@ -41,17 +41,20 @@ def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[Wor
 def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
     match job.state:
         case JobState.BLOCKED:
-            return [] if job.damaged else ["it waits for jobs it depends on"]
+            return [] if job.damaged else ["waiting for the jobs it depends on"]
         case JobState.SCHEDULED:
-            return [f"its time comes in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
+            return [f"due in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
         case JobState.FAILED:
-            left = "" if job.max_retries is None else f", {job.max_retries + 1 - job.attempts} more to come"
-            again = f"again in {_until(job.due_at, now)}" if job.due_at > now else "again at once"
-            return [f"{job.attempts} of its runs failed{left}; {again}", *_obstacles(job, pauses, workers)]
+            left = "" if job.max_retries is None else f", {job.max_retries + 1 - job.attempts} left"
+            again = f"retrying in {_until(job.due_at, now)}" if job.due_at > now else "retrying now"
+            return [
+                f"{job.attempts} {'attempt' if job.attempts == 1 else 'attempts'} failed{left}; {again}",
+                *_obstacles(job, pauses, workers),
+            ]
         case JobState.PENDING:
             obstacles = _obstacles(job, pauses, workers)
             return obstacles or [
-                f"it is due since {_until(now, job.due_at)}; jobs of a higher priority, or older, go first"
+                f"has been due for {_until(now, job.due_at)}; jobs with a higher priority, or older ones, run first"
             ]
         case JobState.PROCESSING:
             return [_holder(job, workers, now)]
@@ -64,7 +67,7 @@ def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Worke
 def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView]) -> list[str]:
     """What keeps workers from the job, now."""
     found = [
-        f"the queue is paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''};  "
+        f"the queue has been paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''};  "
         f"holdfast queue resume {job.queue}"
         for pause in pauses
         if pause.queue == job.queue
@@ -72,11 +75,11 @@ def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Wor
     heard = [view for view in workers if view.state is not WorkerState.LOST]
     takers = [view for view in heard if job.queue in (queue.partition(":")[0] for queue in view.report.queues)]
     if is_private(job.queue):
-        return found if takers else [*found, "it belongs to a 'holdfast run' that may be over"]
+        return found if takers else [*found, "it belongs to a 'holdfast run' that may have exited"]
     if not heard:
         found.append(f"no worker is running;  {starting(job.queue, job=job.job)}")
     elif not takers:
-        found.append(f"no worker takes jobs of this queue;  {starting(job.queue, job=job.job)}")
+        found.append(f"no worker processes this queue;  {starting(job.queue, job=job.job)}")
     elif not any(job.job in view.report.handlers for view in takers):
         found.append(f"no worker of this queue knows the handler '{job.job}'")
     elif all(view.state is WorkerState.DRAINING for view in takers):
@@ -89,13 +92,13 @@ def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
         for running in view.report.jobs:
             if running.id == job.id:
                 place = f"{view.report.host}, pid {view.report.pid}"
-                heard = ", which has not been heard of for a while" if view.state is WorkerState.LOST else ""
+                heard = "; the worker has missed its heartbeats" if view.state is WorkerState.LOST else ""
                 since = _until(now, running.started_at)
                 return f"worker {view.report.id} ({place}) has been running it for {since}{heard}"
     if job.lease_until is not None and job.lease_until < now:
         is_watched = any(view.state is not WorkerState.LOST for view in workers)
-        who = "a worker takes it back soon" if is_watched else "the next worker that starts takes it back"
-        return f"its lease has ended without a verdict: {who}, or  holdfast queue reap"
+        who = "a worker will requeue it soon" if is_watched else "the next worker that starts will requeue it"
+        return f"its lease has expired: {who}, or run  holdfast queue reap"
     return "a worker holds it"
 
 

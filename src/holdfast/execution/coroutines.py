@@ -47,7 +47,7 @@ class Coroutines:
         ended = Timeout(limit_s).run(runner.close)
         if ended.raised is not None:
             # As text: a log record that holds the exception would hold everything that was on the loop.
-            _log.warning("an event loop was given up, not closed: %s", repr(ended.raised))
+            _log.warning("abandoned an event loop that could not be closed: %s", repr(ended.raised))
 
 
 async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> Ended:

@@ -151,7 +151,7 @@ class Output:
         except Exception:
             self.tee = None
             with outside_the_job():
-                _log.warning("live output stopped: its receiver failed; the job goes on", exc_info=True)
+                _log.warning("live output stopped because its receiver failed; the job continues", exc_info=True)
 
 
 def cut(text: str, limit: int) -> str:

@@ -342,7 +342,7 @@ class _Attempt:
 
     def unjudged(self, problem: Exception) -> ExecutionResult:
         """Nothing in the runtime should raise; if it does, that is one failed run, not the end of the worker."""
-        _log.exception("the attempt of job '%s' could not be judged", self.message.identifier)
+        _log.exception("could not determine the outcome of job '%s'", self.message.identifier)
         return self._refused(problem)
 
     def _refused(self, problem: BaseException) -> ExecutionResult:
@@ -426,7 +426,9 @@ class _Host(Host, msgspec.Struct):
                 self.runtime.on_progress(self.job_id, progress)
             except Exception:
                 if not self.has_failed:
-                    _log.warning("the progress of job '%s' is lost; the job goes on", self.job_id, exc_info=True)
+                    _log.warning(
+                        "progress of job '%s' could not be reported; the job continues", self.job_id, exc_info=True
+                    )
                 self.has_failed = True
 
 

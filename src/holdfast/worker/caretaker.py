@@ -88,11 +88,11 @@ class Caretaker:
         try:
             action()
         except BackendUnavailable as problem:
-            log.debug("the engine does not answer: %s", problem)
+            log.debug("engine unavailable: %s", problem)
         except BackendError as problem:
-            log.warning("maintenance failed, trying again: %s", problem)
+            log.warning("maintenance failed, retrying: %s", problem)
         except Exception:
-            log.exception("maintenance failed, trying again")
+            log.exception("maintenance failed, retrying")
 
     def _keep_in_touch(self) -> None:
         try:

@@ -87,7 +87,7 @@ def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
     try:
         delay = float(retry.delay(attempt, error))
     except Exception:
-        log.exception("the retry policy failed; the default one decides")
+        log.exception("the retry policy failed; using the default one")
         delay = math.nan
     if not math.isfinite(delay):
         delay = BackoffPolicy().delay(attempt, error)

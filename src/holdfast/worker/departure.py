@@ -74,7 +74,7 @@ class Departure:
         since, grace = self._draining_since, self._options.grace_s
         if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
             running = len(self._pool.flights())
-            log.warning("the grace of %g s is over; what is running (%d) is handed back", grace, running)
+            log.warning("grace period of %g s expired; releasing running jobs (%d)", grace, running)
             self.hurry()
         if self._hurried_since is not None:
             self._pool.hurry(now, HURRY_KILL_AFTER_S)  # a job may have been started since

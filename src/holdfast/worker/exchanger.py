@@ -136,9 +136,9 @@ class Exchanger:
             return Answer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
         except Exception as problem:
             if isinstance(problem, BackendError):
-                log.warning("a request failed: %s", problem)
+                log.warning("request to the engine failed: %s", problem)
             else:
-                log.exception("a request failed")
+                log.exception("request to the engine failed")
             # Verdicts that the engine answered before are answered, and jobs that were claimed are not held for ever.
             return Answer(request=request, held=held, admitted=self._handed_back(leases), problem=problem)
 
@@ -190,7 +190,7 @@ class Exchanger:
                 self._back_off(problem, what, self._is_hurried)
             except Exception:
                 # One of them cannot be written: the others must not suffer for it.
-                log.exception("a batch of %d verdicts was refused as a whole", len(batch))
+                log.exception("a batch of %d settlements failed; settling each job separately", len(batch))
                 return [self._settle_alone(one) for one in settlements], []
             else:
                 self._backoff.answered()
@@ -208,7 +208,7 @@ class Exchanger:
             except BackendUnavailable as problem:
                 self._back_off(problem, f"settle job {settlement.lease.id}", self._is_hurried)
             except Exception:
-                log.exception("the verdict on job %s could not be written", settlement.lease.id)
+                log.exception("job %s could not be settled; it runs again when its lease expires", settlement.lease.id)
                 return None
             else:
                 self._backoff.answered()

@@ -79,6 +79,6 @@ class Fencing:
 
     def _lost(self, flight: Flight) -> None:
         flight.is_lost = True
-        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", flight.lease.id)
+        log.warning("job %s: lease lost while it was running; its result will be discarded", flight.lease.id)
         if flight.message.fence:
             self._pool.kill([flight], KillReason.FENCED)

@@ -77,10 +77,10 @@ class Keeper:
         try:
             states = self._backend.lease_states(held)
         except BackendError as problem:
-            log.debug("could not look at %d leases: %s", len(held), problem)
+            log.debug("could not check %d lease(s): %s", len(held), problem)
             return
         except Exception:  # whatever it was: without this thread every lease would be lost
-            log.exception("could not look at %d leases", len(held))
+            log.exception("could not check %d lease(s)", len(held))
             return
         for lease, state in zip(held, states, strict=True):
             if state is not LeaseState.HELD:
@@ -98,12 +98,12 @@ class Keeper:
             states = self._backend.renew_many(held)
         except Exception as problem:  # whatever it was: without this thread every lease would be lost
             unforeseen = not isinstance(problem, BackendError)
-            log.warning("could not renew %d leases, trying again: %s", len(held), problem, exc_info=unforeseen)
+            log.warning("could not renew %d lease(s), retrying: %s", len(held), problem, exc_info=unforeseen)
             return False
         gap = 0.0 if self._renewed_at is None else asked_at - self._renewed_at
         self._renewed_at = asked_at
         if gap > 2 * self._interval_s:
-            log.warning("leases that last %g s were renewed only after %.1f s", self._backend.policy.lease_s, gap)
+            log.warning("leases of %g s were renewed late, after %.1f s", self._backend.policy.lease_s, gap)
         for lease, state in zip(held, states, strict=True):
             if state is not LeaseState.LOST:
                 self._prove(lease, asked_at + lease.ttl_s)
@@ -127,7 +127,7 @@ class Keeper:
                 if state is LeaseState.LOST or self._on_cancel(lease):
                     self._told.add(key)
             except Exception:
-                log.exception("job %s could not be told of its cancellation, trying again", lease.id)
+                log.exception("could not pass the cancellation request on to job %s, retrying", lease.id)
                 return
         if state is LeaseState.LOST:
             self._on_lost(lease)

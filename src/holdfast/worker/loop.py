@@ -69,7 +69,7 @@ class WorkerLoop:
             pause = self._worker.backoff.failed(problem, "claim jobs")
         else:
             pause = pause_after(failures)
-            log.error("this turn failed, going on in %.1f s", pause, exc_info=problem)
+            log.error("processing failed, continuing in %.1f s", pause, exc_info=problem)
         if self._on_result is not None:
             error = ErrorInfo(type=type(problem).__name__, message=str(problem))
             self._on_result(WorkerResult(status=WorkerStatus.ERROR, error=error))

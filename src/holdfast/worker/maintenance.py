@@ -57,11 +57,20 @@ class Maintenance:
         if reaped:
             self._announce_crash_loops(since)
             self._on_reaped(reaped)
-            log.warning("took back jobs whose worker stopped without a verdict: %d", reaped)
+            log.warning("reaped %s whose lease had expired", _jobs(reaped))
 
     def _announce_crash_loops(self, since: datetime) -> None:
         """A job that ended its worker once too often died while nobody was looking: say so as for any other."""
         where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
         for job in self._backend.find(where).jobs:
             if job.finished_at is not None and job.finished_at >= since:
-                log.critical("job %s (%s) is dead: it ended its worker %d times", job.id, job.job, job.crashes)
+                log.critical(
+                    "job %s (%s) dead-lettered (crash loop): its worker died %d times while running it",
+                    job.id,
+                    job.job,
+                    job.crashes,
+                )
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"

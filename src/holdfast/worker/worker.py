@@ -102,7 +102,7 @@ class QueueWorker:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
 
     def _lost(self, lease: JobLease) -> None:
-        log.warning("the lease of job %s was lost while it ran; its verdict will be refused", lease.id)
+        log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
     def _judged(self, lease: JobLease) -> tuple[JobMessage | None, Settlement]:
         """Run the job if it may run. Returns its message, if that could be verified, and the settlement."""

@@ -794,7 +794,7 @@ def test_progress_that_nobody_hears_fails_no_job(bench: "Bench", caplog: pytest.
     bench.runtime = JobRuntime(bench.registry, on_progress=broken)
     assert bench.run(work).success
     assert asked == ["job1", "job1"]  # it may work again the next time
-    assert caplog.text.count("the progress of job 'job1' is lost") == 1
+    assert caplog.text.count("progress of job 'job1' could not be reported") == 1
 
 
 def test_progress_in_impossible_numbers_fails_the_job_that_says_so(bench: "Bench") -> None:

@@ -188,7 +188,7 @@ class ProcessPool:
         pause = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self._failed_starts, 10)) * random.uniform(0.7, 1.0)
         self._start_at = time.monotonic() + pause
         self.problem = problem
-        log.error("an executor could not start, again in %.1f s: %s", pause, problem)
+        log.error("executor process could not start, retrying in %.1f s: %s", pause, problem)
 
     def _on_guardian(self, child: ExecutorProcess, _events: int) -> None:
         ended = child.end()
@@ -211,7 +211,9 @@ class ProcessPool:
             self._could_not_start(how)
         elif died_of_itself:
             log.error(
-                "an executor died (%s), running %s", how, "1 job" if len(started) == 1 else f"{len(started)} jobs"
+                "executor process died (%s) while running %s",
+                how,
+                "1 job" if len(started) == 1 else f"{len(started)} jobs",
             )
         # Whoever a killed guardian had to look after becomes a child of this process.
         if ended.problem == guarded.GUARDIAN_DIED:
@@ -250,7 +252,7 @@ class ProcessPool:
         if not child.held:
             child.is_alone = False
         if child.garbled and not child.heard_eof:
-            log.error("an executor is killed: it says what cannot be understood (%s)", child.garbled)
+            log.error("killing executor process: invalid data on its control socket (%s)", child.garbled)
             child.distrust()
         return bool(frames)
 
@@ -295,7 +297,7 @@ class ProcessPool:
             overdue = self._overdue(child, now)
         if overdue:
             why = next(iter(overdue.values()))
-            log.warning("killing an executor: job %s %s", _ids(child, overdue), why.value)
+            log.warning("killing executor process: job %s %s", _ids(child, overdue), why.value)
             child.kill(why, [number for number, reason in overdue.items() if reason is why])
         elif child.unstarted and not child.is_recalling and not child.is_lingering and child.is_blocked(now):
             child.recall()
