@@ -124,12 +124,12 @@ class Holdfast:
         return self.extensions.metrics
 
     def move_to(self, deployment: Deployment) -> None:
-        """Store and find jobs there from now on."""
+        """Close all engines and use this deployment from now on."""
         self.close()
         self.deployment = deployment
 
     def opened(self, name: str = DEFAULT) -> Opened:
-        """The engine of a backend and its keys, opened when it is first needed, by whichever thread comes first."""
+        """The engine of a backend and its keys. Opened on first use; safe to call from several threads."""
         found = self._opened.get(name)
         if found is None:
             with self._opening:
@@ -165,13 +165,13 @@ class Holdfast:
         builds on it. What was open before stays open and is not touched.
         """
         with self._opening:
-            before = self._opened, self._stand_in
-            self._opened, self._stand_in = {}, Opened(engine, signer)
+            before = self._opened, self._stand_in, self._inline
+            self._opened, self._stand_in, self._inline = {}, Opened(engine, signer), ExitStack()
         try:
             yield
         finally:
             with self._opening:
-                self._opened, self._stand_in = before
+                self._opened, self._stand_in, self._inline = before
 
     def create_schema(self, backend: str | None = None) -> None:
         """Create the schema of one backend or of all, or bring it up to date. On a server, that needs no key."""
@@ -301,9 +301,9 @@ class Holdfast:
         names: Sequence[str] | None = None,
         asks_middleware: bool = True,
     ) -> Generator[Batch]:
-        """Everything that happens to jobs before they are stored: hooks, checks, signature. Store them in the block.
+        """Run the enqueue hooks, then check and sign the jobs. Store the batch inside the `with` block.
 
-        An error in one of them says its name, if it has one in `names`.
+        With `names`, an error starts with the name of the job it is about.
         """
         hooks = self.extensions.enqueue_hooks if asks_middleware else ()
         with Enqueueing(hooks, definitions) as enqueueing:
@@ -311,7 +311,7 @@ class Holdfast:
             engine = self.backend(self.backend_of(definitions))
             if ids is not None and len(ids) != len(definitions):
                 raise DefinitionError(
-                    f"{len(ids)} ids for {len(definitions)} definitions: give one for each, None for a new one"
+                    f"{len(ids)} ids for {len(definitions)} definitions: pass one for each, or None for a new id"
                 )
             envelopes: list[JobEnvelope] = []
             if ids is None and names is None:
@@ -327,13 +327,13 @@ class Holdfast:
             enqueueing.ids = [one.id for one in envelopes]
 
     def backend_of(self, definitions: Sequence[JobDefinition]) -> str:
-        """The one backend that all of these jobs belong to: only one engine can store all or none."""
+        """The one backend that all of these jobs belong to: a batch is atomic only within one engine."""
         if len(definitions) == 1:
             return self.deployment.name_for(definitions[0].queue)
         try:
             return self.deployment.name_for_all(definition.queue for definition in definitions)
         except ConfigError as problem:
-            raise DefinitionError(f"these jobs cannot be stored all or none: {problem}") from None
+            raise DefinitionError(f"these jobs cannot be enqueued atomically: {problem}") from None
 
     def _check_command(self, definition: JobDefinition) -> None:
         """Refuse a command that neither the settings nor any worker of these jobs allows."""
@@ -419,7 +419,7 @@ class Holdfast:
         on_progress: Callable[[str, Progress], None] | None = None,
         on_ended: "OnEnded | None" = None,
     ) -> "JobRuntime":
-        """Runs one attempt of a job of this application, in this process."""
+        """A runtime that runs single attempts of this application's jobs in this process."""
         from holdfast.execution.runtime import JobRuntime
 
         self.prepare()
@@ -474,12 +474,12 @@ class Holdfast:
         notifier: "Notifier | None" = None,
         probes: tuple[str, int] | None = None,
     ) -> "Service":
-        """The same as a program of its own, which handles signals and serves `probes` at this host and port."""
+        """A worker that runs as its own program: it handles signals and serves `probes` at this host and port."""
         from holdfast.worker.service import Service
 
         engine = self.backend(backend)
         if self.commands.allowed:
-            # Producers refuse commands that no worker would run; this tells them what this one runs.
+            # Producers refuse commands that no worker would run: publish what this worker allows.
             Facts(engine.state).add(COMMAND_FACTS, self.commands.allowed)
         if probes is not None:
             self.extensions.count_for_prometheus()
@@ -513,12 +513,14 @@ class Holdfast:
         )
 
     def close(self) -> None:
-        """Close every engine; one that is needed again is opened again."""
+        """Close every engine. An engine that is used again is reopened."""
         with self._opening:
             opened, self._opened = list(self._opened.values()), {}
-        self._inline.close()
-        for one in opened:
-            one.engine.close()
+        try:
+            self._inline.close()
+        finally:
+            for one in opened:
+                one.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -529,7 +531,7 @@ class Holdfast:
 
 @contextmanager
 def _named(name: str) -> Generator[None]:
-    """Let an error say which job it is about."""
+    """Prefix definition errors with the name of the job."""
     try:
         yield
     except DefinitionError as problem:

@@ -67,13 +67,13 @@ class Deployment(Struct, frozen=True, kw_only=True):
         directory: str | Path | None = None,
         **rest: Any,
     ) -> Self:
-        """As the settings of the project say, except for what is given here."""
+        """The deployment that the project's settings describe. Arguments override the settings."""
         project = find_project(Path(directory) if directory is not None else None)
         if settings is None:
             settings = load_settings(project)
         others = settings.backends if backends is None else backends
         if DEFAULT in others:
-            raise ConfigError(f"the backend named {DEFAULT} is the url: give that, and leave it out of backends")
+            raise ConfigError(f"the backend named {DEFAULT} is set with url; remove {DEFAULT} from backends")
         return cls(
             project=project,
             settings=settings,
@@ -83,30 +83,30 @@ class Deployment(Struct, frozen=True, kw_only=True):
         )
 
     def at(self, place: str) -> Self:
-        """Every queue in one backend: at this URL, or the one with this name."""
+        """A deployment with one backend for all queues: the one at this URL or with this name."""
         url = self.url(place) if place in self.urls or (":" not in place and len(self.urls) > 1) else place
         return msgspec.structs.replace(self, urls={DEFAULT: url}, routes={})
 
     def with_default(self, url: str) -> Self:
-        """The same with the default backend at this URL."""
+        """The same deployment with its default backend at this URL."""
         return msgspec.structs.replace(self, urls={**self.urls, DEFAULT: url})
 
     def url(self, name: str = DEFAULT, where: str = "") -> str:
         """The URL of a backend; an error says `where` it was named."""
         if name not in self.urls:
             near = get_close_matches(name, self.urls, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(self.urls)}"
+            hint = f"did you mean '{near[0]}'?" if near else f"known backends: {', '.join(self.urls)}"
             raise ConfigError(f"{where}there is no backend '{name}'; {hint}")
         return self.urls[name]
 
     def location(self, name: str = DEFAULT) -> str:
-        """Where a backend is, for people: without a password."""
+        """The location of a backend as shown to users, without its password."""
         url = self.url(name)
         return str(sqlite_path(url)) if url.startswith("sqlite:") else redacted(url)
 
     @property
     def others(self) -> list[str]:
-        """The names of the backends besides the default one."""
+        """The names of the backends except the default one."""
         return [name for name in self.urls if name != DEFAULT]
 
     def name_for(self, queue: str) -> str:
@@ -125,7 +125,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return next(iter(names), DEFAULT)
 
     def name_for_job(self, job_id: str) -> str:
-        """The backend that has this job; the default one if none has."""
+        """The backend that has this job; or the default one if no backend has it."""
         for name in self.urls if len(self.urls) > 1 else ():
             with suppress(BackendError), self.open(name, Mode.READ).engine as engine:
                 info = engine.describe()

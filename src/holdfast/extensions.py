@@ -45,7 +45,7 @@ class Extensions:
 
     @cached_property
     def enqueue_hooks(self) -> tuple[Middleware, ...]:
-        """The middleware that has something to do when a job is enqueued."""
+        """The middleware with enqueue hooks."""
         return around_enqueue(self.middleware)
 
     @property
@@ -82,7 +82,7 @@ class Extensions:
     def load(self, registry: HandlerRegistry, jobs: Mapping[str, AnyJob]) -> None:
         """Load everything that the settings name, and register the handlers beside the application's own jobs.
 
-        A name that leads nowhere is an error now, before any job is claimed.
+        A name that cannot be found is an error now, before any job is claimed.
         """
         _ = self.middleware, self.metrics, self.retry_policy
         if not self._are_handlers_loaded:
@@ -101,7 +101,7 @@ class Extensions:
         elif callable(found) or isinstance(found, Handler):
             registry.register(key, found)
         else:
-            raise ConfigError(f"the handler '{name}' is neither a function nor a Handler, but {found!r}")
+            raise ConfigError(f"handler '{name}' must be a function or a Handler, not {found!r}")
 
 
 def backoff_of(settings: Settings) -> Backoff:

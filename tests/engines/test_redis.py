@@ -339,8 +339,8 @@ def test_a_job_is_stored_though_its_record_is_deleted_while_it_is_compared(
     assert engine.ack(taken(engine)[0])
     run, sent = engine.connections.run, list[Script]()
 
-    def delete_meanwhile(script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
-        answer = run(script, *arguments, repeats=repeats)
+    def delete_meanwhile(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
+        answer = run(script, *arguments, **options)
         sent.append(script)
         if sent == [jobs.ACCEPT]:
             assert engine.purge([JobState.COMPLETED]) == 1

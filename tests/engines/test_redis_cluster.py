@@ -143,6 +143,7 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
         redis_connections.REPAIR,
         redis_connections.REINDEX,
         redis_connections.RECOUNT,
+        redis_connections.REBUILT,
     }
     with cluster.ours.client() as ours, cluster.others.client() as others:
         assert (ours.exists(f"{BASE}schema"), others.dbsize()) == (1, 0)

@@ -130,7 +130,7 @@ def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_
     server.kill()
     assert worker.ended() == UNAVAILABLE
     assert re.search(r"the engine has not answered for \d+ s: the worker gives up", worker.complained)
-    assert "1 job was not settled and will run again when the lease expires" in worker.complained
+    assert "1 job was not settled and will run again when its lease expires" in worker.complained
     assert "Traceback" not in worker.complained
     assert not lives(first.pid)
     server.start()

@@ -279,7 +279,7 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
             "  tags         a",
         ],
     )
-    assert answer.err.startswith(f"  nothing was stored in {terminal.database}: --dry-run\n  due 2199-01-01")
+    assert answer.err.startswith(f"  dry run: nothing was stored in {terminal.database}\n  due 2199-01-01")
     document = planned(terminal, "--job", "mail", "--id", "a", "to=ada", "--delay", "5")
     decoded = msgspec.convert(document, documents.PlannedDocument, strict=False)
     assert (decoded.id, decoded.dry_run, decoded.created, decoded.delay) == ("a", True, False, 5.0)

@@ -136,7 +136,7 @@ def test_a_burst_ends_when_nothing_is_due(shop: Terminal) -> None:
     shop("enqueue", '{"id": "later", "job": "add", "payload": {"a": 1}, "delay": "1h"}')
     shop("enqueue", '{"id": "now", "job": "fail", "payload": {"text": "no"}, "backoff": [3600]}')
     answer = shop("worker", "start", "shop", "--burst")
-    assert "stopped · 0 done · 1 failed attempt to retry" in answer.err
+    assert "stopped · 0 done · 1 retry scheduled" in answer.err
     assert "retrying in 60 m" in answer.out
     assert {job["id"]: job["state"] for job in shop.jobs()} == {"later": "scheduled", "now": "failed"}
 
@@ -209,7 +209,7 @@ def test_each_end_of_a_job_has_its_line_and_the_sum_is_told_at_the_end(shop: Ter
     assert "failed (attempt 1 of 4): ValueError: not yet; retrying in 60 s" in answer.out
     assert "no handler 'unknown' is registered here" in answer.out
     assert answer.err.endswith(
-        "stopped · 1 done · 2 failed for good · 1 cancelled · 1 failed attempt to retry · 1 requeued · nothing lost\n"
+        "stopped · 1 done · 2 failed for good · 1 cancelled · 1 retry scheduled · 1 requeued · nothing lost\n"
     )
 
 
@@ -355,7 +355,7 @@ def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
     begun, go = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(number)
-    remarks_until(process, "stopping: waiting up to 30 s for 1 running job (press Ctrl-C again to release them now)")
+    remarks_until(process, "stopping: waiting up to 30 s for 1 running job (press Ctrl-C again to stop now)")
     go.write_text("at last\n")
     answer = ended(process)
     assert answer.code == 0

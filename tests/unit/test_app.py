@@ -420,7 +420,7 @@ def test_many_jobs_are_kept_under_the_ids_that_were_given(hf: Holdfast) -> None:
     assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
     with pytest.raises(IdConflict, match="mail-3"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "mail-4"])
-    with pytest.raises(DefinitionError, match="2 ids for 3 definitions: give one for each"):
+    with pytest.raises(DefinitionError, match="2 ids for 3 definitions: pass one for each"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-2"])
     with pytest.raises(DefinitionError, match="cannot be a job id"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "-"])

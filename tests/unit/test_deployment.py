@@ -113,7 +113,7 @@ def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast,
 
 
 def test_the_default_is_named_by_the_url_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the backend named default is the url"):
+    with pytest.raises(ConfigError, match="the backend named default is set with url"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"default": "sync://"})
 
 

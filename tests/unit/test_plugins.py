@@ -155,7 +155,7 @@ def test_a_collector_that_the_settings_name_counts(project: Path, named: str) ->
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        (Settings(handlers=("theirs:nothing",)), "the handler 'theirs:nothing' is neither a function nor a Handler"),
+        (Settings(handlers=("theirs:nothing",)), "handler 'theirs:nothing' must be a function or a Handler"),
         (Settings(handlers=("shoot",)), "there is no handler 'shoot': did you mean 'shout'?"),
         (Settings(handlers=("nowhere:x",)), "the handler 'nowhere:x' cannot be loaded: ModuleNotFoundError"),
         (Settings(retry_policy="theirs:nothing"), "is not a retry policy; it needs a method  delay"),

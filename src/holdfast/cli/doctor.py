@@ -44,7 +44,7 @@ class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
 
 
 @click.command()
-@app_option("Your application: also check that it can run the waiting jobs.")
+@app_option("Application to check: can it run the waiting jobs? Default: the setting app.")
 @click.option("--grace", type=Span(), default=30.0, metavar="SPAN", help="The --grace your workers are started with.")
 @click.option(
     "--kill-after", type=Span(), default=10.0, metavar="SPAN", help="The --kill-after your workers are started with."
@@ -149,7 +149,7 @@ def _examined_engine(subject: Subject, told: Sequence[Finding]) -> Iterator[Find
         engine, _ = deployment.open(mode=Mode.READ)
     except HoldfastError as problem:
         if is_told(problem, told):
-            yield note("engine", f"{deployment.location()} cannot be looked at before its settings are right")
+            yield note("engine", f"{deployment.location()} was not checked: fix its settings first")
         else:
             yield error("engine", str(problem), "set url right, or install what the engine needs")
         yield from key_findings(subject.deployment, frozenset(), has_jobs=False)

@@ -271,7 +271,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 
 @queue.command()
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=WeightedQueues(), callback=merged_queues)
-@app_option("Your application; without one, only command jobs are run.")
+@app_option("Application to run; default: the setting app. Without one, only command jobs run.")
 @click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Work one job, if one is due, and stop.")
 @work_options
 @click.pass_context

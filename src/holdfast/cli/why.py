@@ -46,7 +46,7 @@ def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Worke
             return [f"due in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
         case JobState.FAILED:
             left = "" if job.max_retries is None else f", {job.max_retries + 1 - job.attempts} left"
-            again = f"retrying in {_until(job.due_at, now)}" if job.due_at > now else "retrying now"
+            again = f"retrying in {_until(job.due_at, now)}" if job.due_at > now else "ready to retry"
             return [
                 f"{job.attempts} {'attempt' if job.attempts == 1 else 'attempts'} failed{left}; {again}",
                 *_obstacles(job, pauses, workers),

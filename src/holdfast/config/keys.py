@@ -131,7 +131,7 @@ KEYS: Final = {
         Key(
             name="app",
             kind="text",
-            meaning="application that workers run and commands use, MODULE:NAME, such as shop:hf",
+            meaning="application for workers and commands, as MODULE:NAME (for example shop:hf)",
         ),
         Key(
             name="max-retries",
@@ -145,7 +145,7 @@ KEYS: Final = {
             kind="span",
             high=366 * _DAY,
             applies=Applies.ENQUEUE,
-            meaning="time limit of one attempt; fixed when a job is enqueued; 0 = no limit",
+            meaning="time limit for one attempt; fixed when a job is enqueued; 0 = no limit",
         ),
         Key(
             name="backoff",
@@ -205,9 +205,11 @@ KEYS: Final = {
             kind="text",
             secret=True,
             in_file=False,
-            meaning="signing keys, the one that signs first; only as an environment variable",
+            meaning="signing keys: the first one signs, all verify; environment variable only",
         ),
-        Key(name="signing-key-file", kind="path", meaning="file with the signing keys, the one that signs first"),
+        Key(
+            name="signing-key-file", kind="path", meaning="file with the signing keys: the first one signs, all verify"
+        ),
         Key(
             name="verify", kind="flag", meaning="verify signatures; false is refused unless allow-unsigned is also set"
         ),
@@ -228,14 +230,14 @@ KEYS: Final = {
             name="backends",
             kind="urls",
             secret=True,
-            meaning="additional backends, a table of names and URLs; the one named default is url",
+            meaning="table of additional backends, name = URL; the backend named default is the setting url",
         ),
-        Key(name="routes", kind="texts", meaning="backend of each queue, a table; other queues are in default"),
-        Key(name="engines", kind="texts", meaning="third-party engines, a table: URL scheme = MODULE:NAME"),
+        Key(name="routes", kind="texts", meaning="table, queue = backend; queues not listed are in default"),
+        Key(name="engines", kind="texts", meaning="table of third-party engines, URL scheme = MODULE:NAME"),
         Key(
             name="allowlist",
             kind="lists",
-            meaning="handlers that each queue may run, a table; other queues may run all",
+            meaning="table of the handlers that each queue may run; queues not listed may run all",
         ),
     )
 }

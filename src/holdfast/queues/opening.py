@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Mode(Enum):
     """What an engine is opened for.
 
-    `READ`: to read and operate what is there. It needs no signing key and creates nothing; a missing embedded file
+    `READ`: to read and manage existing jobs. It needs no signing key and creates nothing; a missing embedded file
     counts as empty. `WRITE`: to enqueue or run jobs, which are signed. `MIGRATE`: to create or update the schema, even
     in a database that other programs use; on a server it needs no signing key.
     """

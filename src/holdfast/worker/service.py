@@ -95,7 +95,7 @@ def _draining(running: int, grace_s: float) -> str:
         return "stopping"
     limit = f"up to {grace_s:g} s " if grace_s else ""
     jobs = "1 running job" if running == 1 else f"{running} running jobs"
-    return f"stopping: waiting {limit}for {jobs} (press Ctrl-C again to release them now)"
+    return f"stopping: waiting {limit}for {jobs} (press Ctrl-C again to stop now)"
 
 
 def _liveness(supervisor: Supervisor) -> Callable[[], str | None]:

@@ -51,7 +51,7 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
             click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}"))
     else:
         _print_facts(documents[0])
-    say(f"  nothing was stored in {location}: --dry-run")
+    say(f"  dry run: nothing was stored in {location}")
     say_when(jobs[0].definition, is_bulk=is_bulk)
     for remark in remarks:
         say(f"  {remark}")
@@ -65,7 +65,12 @@ def _onlooking(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
     settings = hf.settings
     envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
     engine, _ = hf.deployment.open(backend, Mode.READ)
-    if engine.describe().schema == 0:
+    try:
+        has_schema = engine.describe().schema != 0
+    except BaseException:
+        engine.close()
+        raise
+    if not has_schema:
         engine.close()
         return MemoryEngine(envelopes), keyring
     engine.envelopes = envelopes

@@ -108,7 +108,7 @@ queue_option: Final = click.option(
     multiple=True,
     callback=merged_queues,
     metavar="A,B",
-    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: default.",
+    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: the queue 'default'.",
 )
 size_options: Final = (
     click.option(
@@ -158,14 +158,14 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         type=Size(),
         default=0,
         metavar="SIZE",
-        help="Restart a process that uses more memory than this, such as 300M.",
+        help="Restart a process that uses more memory than this (for example 300M).",
     ),
     click.option(
         "--nice",
         type=click.IntRange(0, 19),
         default=5,
         metavar="N",
-        help="Niceness of the processes that run jobs, so that the worker gets the CPU first; default: 5.",
+        help="Niceness added to the processes that run jobs, so that the worker gets the CPU first; default: 5.",
     ),
     grace_option,
     click.option(
@@ -192,7 +192,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--probe-host",
         default="127.0.0.1",
         metavar="HOST",
-        help="Address for the probes; 0.0.0.0 makes them reachable from other hosts.",
+        help="Address that the probes listen on; default: 127.0.0.1; 0.0.0.0 = reachable from other hosts.",
     ),
     click.option("--reload", is_flag=True, help="Restart when a Python file changes (for development)."),
     click.option("--quiet", is_flag=True, help="Do not print a line for each job."),
@@ -200,7 +200,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="warning",
-        help="Level of the log on stderr; default: warning. At debug, it has a line when a job starts.",
+        help="Log level on stderr; default: warning. debug also logs the start of each job.",
     ),
     url_option,
     json_option,

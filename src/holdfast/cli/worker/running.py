@@ -167,7 +167,7 @@ def _outcome(result: WorkerResult) -> str:
         case WorkerStatus.RELEASED:
             return f"requeued{f', due in {span(result.retry_in)}' if result.retry_in else ''}"
         case WorkerStatus.LOST_LEASE:
-            return "lease lost before the job was settled; result discarded"
+            return "result discarded: lease lost before the job was settled"
         case _:
             return f"{result.status}{error}"
 
@@ -180,14 +180,16 @@ def _farewell(supervisor: Supervisor) -> str:
         "done": tally[WorkerStatus.ACKED],
         "failed for good": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
         "cancelled": tally[WorkerStatus.CANCELLED],
-        "failed attempt to retry" if retries == 1 else "failed attempts to retry": retries,
+        "retry scheduled" if retries == 1 else "retries scheduled": retries,
         "requeued": requeued,
-        "lost to another worker": tally[WorkerStatus.LOST_LEASE],
+        "taken over by another worker": tally[WorkerStatus.LOST_LEASE],
     }
     shown = [f"{number:,} {what}" for what, number in parts.items() if number or what == "done"]
     if supervisor.unsettled:
-        jobs = "job was" if supervisor.unsettled == 1 else "jobs were"
-        shown.append(f"{supervisor.unsettled:,} {jobs} not settled and will run again when the lease expires")
+        jobs, lease = (
+            ("job was", "its lease expires") if supervisor.unsettled == 1 else ("jobs were", "their leases expire")
+        )
+        shown.append(f"{supervisor.unsettled:,} {jobs} not settled and will run again when {lease}")
     elif tally.total() == supervisor.claimed:
         shown.append("nothing lost")
     else:

@@ -100,6 +100,7 @@ PREPARE: Final = Script("prepare")
 REPAIR: Final = Script("repair")
 REINDEX: Final = Script("ending", "reindex")
 RECOUNT: Final = Script("recount")
+REBUILT: Final = Script("rebuilt")
 # What a script says that has met a key which another program has written.
 DAMAGED: Final = ("WRONGTYPE", "value is not an integer")
 SCANNED_AT_ONCE: Final = 1000
@@ -170,23 +171,23 @@ class RedisConnections:
         try:
             return self.call(*words, source=script.source, repeats=repeats)
         except BackendError as problem:
-            if not any(code in str(problem) for code in DAMAGED) or not self.repair(kinds):
+            if not any(code in str(problem) for code in DAMAGED):
                 raise
+            self.repair(kinds)  # or another process did: the script runs again in any case
         return self.call(*words, source=script.source, repeats=repeats)
 
-    def repair(self, kinds: Sequence[str] = ()) -> bool:
-        """Rename indexes of another type, and rebuild what was renamed. Returns whether one was renamed now."""
+    def repair(self, kinds: Sequence[str] = ()) -> None:
+        """Rename indexes of another type, and rebuild what was renamed."""
         names: list[bytes] = self.call("EVALSHA", REPAIR.digest, 1, self.base, *kinds, source=REPAIR.source)
         if names:
             listed = ", ".join(name.decode(errors="replace") for name in names)
             log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
         self._rebuild()
-        return bool(names)
 
     def _rebuild(self) -> None:
         """Rebuild the indexes that were set aside from the records of all jobs, a page at a time."""
-        names: list[bytes] = self.call("HKEYS", f"{self.base}rebuild")
-        if not names:
+        notes: dict[bytes, bytes] = self.call("HGETALL", f"{self.base}rebuild")
+        if not notes:
             return
         jobs, cursor, is_first = f"{self.base}job:", 0, True
         while cursor or is_first:
@@ -194,10 +195,11 @@ class RedisConnections:
             cursor, keys = self.call("SCAN", cursor, "MATCH", f"{jobs}*", "COUNT", SCANNED_AT_ONCE)
             ids = [key[len(jobs) :] for key in keys]
             self.call("EVALSHA", REINDEX.digest, 1, self.base, *ids, source=REINDEX.source)
-        if any(name.startswith((b"completed:", b"completions")) for name in names):
+        if any(name.startswith((b"completed:", b"completions")) for name in notes):
             self.call("EVALSHA", RECOUNT.digest, 1, self.base, source=RECOUNT.source)
-        self.call("HDEL", f"{self.base}rebuild", *names)
-        log.warning("%s: rebuilt from the records of jobs: %s", self.place, b", ".join(names).decode(errors="replace"))
+        words = [word for note in notes.items() for word in note]
+        self.call("EVALSHA", REBUILT.digest, 1, self.base, *words, source=REBUILT.source)
+        log.warning("%s: indexes rebuilt from job records: %s", self.place, b", ".join(notes).decode(errors="replace"))
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """What a command answers; a script that is not known there is sent whole."""

@@ -101,14 +101,22 @@ class RedisJobs(Jobs):
                 fresh[one.id] = one
         jobs = list(fresh.values())
         tail: _Words = [_pack(write_rows(writes))] if writes else []
-        known, [is_applied] = self._compare(ACCEPT, [], jobs, tail, repeats=not writes)
+        kinds = [one.kind for one in writes]
+        known, [is_applied] = self._compare(ACCEPT, [], jobs, tail, repeats=not writes, kinds=kinds)
         if not is_applied:
             raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
         created = {one.id for number, one in enumerate(jobs, 1) if number not in known}
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
     def _compare(
-        self, script: Script, head: _Words, jobs: list[JobEnvelope], tail: _Words, *, repeats: bool = True
+        self,
+        script: Script,
+        head: _Words,
+        jobs: list[JobEnvelope],
+        tail: _Words,
+        *,
+        repeats: bool = True,
+        kinds: Sequence[str] = (),
     ) -> tuple[dict[int, bytes], list[Any]]:
         """Run a script that accepts jobs. Returns the known jobs with the numbers of their records, and the rest of the
         script's answer.
@@ -124,7 +132,8 @@ class RedisJobs(Jobs):
         known: dict[int, bytes] = {}
         while True:
             compared: _Words = [len(known), *(word for pair in known.items() for word in pair)]
-            found, *answer = self._connections.run(script, *head, *words, *compared, *tail, repeats=repeats)
+            arguments = (*head, *words, *compared, *tail)
+            found, *answer = self._connections.run(script, *arguments, repeats=repeats, kinds=kinds)
             if not found:
                 return known, answer
             number: int
@@ -156,7 +165,7 @@ class RedisJobs(Jobs):
         head: _Words = [self.policy.crash_limit]
         if with_extras(settlements):
             jobs, extras = _extras(settlements, places)
-            _, [answers] = self._compare(CARRY_AND_SETTLE, head, jobs, [extras, *words])
+            _, [answers] = self._compare(CARRY_AND_SETTLE, head, jobs, [extras, *words], kinds=_kinds(settlements))
         else:
             answers = self._connections.run(SETTLE, *head, *words)
         return _answers(answers, places)
@@ -170,7 +179,8 @@ class RedisJobs(Jobs):
         head: _Words = [queue, limit, token, length, self.policy.crash_limit]
         if with_extras(settlements):
             jobs, extras = _extras(settlements, places)
-            _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, [extras, *words])
+            tail: _Words = [extras, *words]
+            _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, tail, kinds=_kinds(settlements))
         else:
             answers, groups = self._connections.run(EXCHANGE, *head, *words)
         return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
@@ -257,6 +267,11 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
     ]
     _refuse_too_many(enqueues.jobs)
     return enqueues.jobs, _pack(carried)
+
+
+def _kinds(settlements: Sequence[Settlement]) -> list[str]:
+    """The kinds of cells that these settlements write."""
+    return list({write.kind for one in settlements for write in one.writes})
 
 
 class _Enqueues:

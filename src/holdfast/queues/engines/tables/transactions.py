@@ -77,8 +77,8 @@ class HandlersTransaction(EngineTransaction):
         try:
             if not self._is_open():
                 raise TransactionRefused(
-                    f"the handler of job '{lease.id}' has ended its transaction by itself: leave commit and rollback "
-                    "to Holdfast, which ends it with the job"
+                    f"the handler of job '{lease.id}' committed or rolled back its own transaction: leave that to "
+                    "Holdfast, which commits it together with the job"
                 )
             is_held = self._commit(Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues)))
         finally:

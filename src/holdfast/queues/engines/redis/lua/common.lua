@@ -125,7 +125,10 @@ local function set_aside(name)
   end
   call('RENAME', base .. name, aside)
   if not string.match(name, '^told:') and not string.match(name, '^job:') then
-    try('HSET', base .. 'rebuild', name, at_once)
+    if type(try('HSET', base .. 'rebuild', name, at_once)) == 'table' then
+      call('RENAME', base .. 'rebuild', base .. 'damaged:rebuild:' .. at_once)
+      call('HSET', base .. 'rebuild', name, at_once)
+    end
   end
 end
 

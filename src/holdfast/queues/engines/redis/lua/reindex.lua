@@ -5,9 +5,9 @@ for place = 1, #all, 2 do
   set_aside_at[all[place]] = tonumber(all[place + 1]) or now
 end
 
-local function index(name, score, member)
+local function index(name, score, member, how)
   if set_aside_at[name] then
-    call('ZADD', base .. name, 'NX', tonumber(score) or now, member)
+    try('ZADD', base .. name, how or 'NX', tonumber(score) or now, member)
   end
 end
 
@@ -35,7 +35,8 @@ for _, id in ipairs(ARGV) do
       end
       wake(queue)
     elseif state == PROCESSING then
-      index('leased:' .. queue, instant, string.sub(owner, 1, 16))
+      -- Of the jobs of a claim, the first lease to end counts.
+      index('leased:' .. queue, instant, string.sub(owner, 1, 16), 'LT')
       index('renewed:' .. queue, instant, id)
     elseif state == COMPLETED then
       -- What completed since then is in the new index.

@@ -1,7 +1,7 @@
 -- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Answers the names of what was set
 -- aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
-  lengths = 'zset', expiries = 'zset', buckets = 'zset', rebuild = 'hash' }
+  lengths = 'zset', expiries = 'zset', buckets = 'zset' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', completed = 'zset', dead = 'zset',
   cancelled = 'zset', wake = 'list' }
 local found = {}
@@ -47,9 +47,18 @@ for kind in pairs(kinds) do
   end
 end
 
+-- Counts have to be whole numbers; these are counted again.
+for _, number in ipairs(call('HVALS', base .. 'completions')) do
+  if not string.match(number, '^-?%d+$') or #number > 15 then
+    set_aside('completions')
+    found[#found + 1] = 'completions'
+    break
+  end
+end
+
 -- The next number is greater than that of every job.
 local number = try('GET', base .. 'number')
-if number and not (text(number) and string.match(number, '^%d+$')) then
+if number and not (text(number) and string.match(number, '^%d+$') and #number <= 15) then
   set_aside('number')
   found[#found + 1] = 'number'
   call('SET', base .. 'number', call('ZREVRANGE', base .. 'jobs', 0, 0, 'WITHSCORES')[2] or 0)
