@@ -297,12 +297,27 @@ def test_shared_state_survives_a_key_of_another_program(server: RedisServer, eng
         assert client.lrange(f"{BASE}damaged:{key}", 0, -1) == [b"junk"]
 
 
-def test_a_counter_that_is_no_number_starts_again_above_all_jobs(server: RedisServer, engine: RedisEngine) -> None:
+@pytest.mark.parametrize("junk", ["junk", "9" * 25, "-1", "1.5"])
+def test_an_invalid_counter_restarts_above_the_highest_job_number(
+    server: RedisServer, engine: RedisEngine, junk: str
+) -> None:
     engine.accept([job("a"), job("b")])
     with server.client() as client:
-        client.set(f"{BASE}number", "junk")
+        client.set(f"{BASE}number", junk)
+        engine.tidy()
         engine.accept([job("c")])
         assert client.get(f"{BASE}number") == b"3"
+
+
+def test_a_count_that_is_not_a_number_is_counted_again(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a"), job("b")])
+    first, second = taken(engine)
+    assert engine.ack(first)
+    with server.client() as client:
+        client.hset(f"{BASE}completions", "default", "many")
+    assert engine.ack(second)
+    engine.tidy()
+    assert engine.counts() == {"default": {JobState.COMPLETED: 2}}
 
 
 def test_a_prune_never_deletes_a_job_that_is_not_finished(server: RedisServer, engine: RedisEngine) -> None:

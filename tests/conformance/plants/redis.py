@@ -309,7 +309,7 @@ BUGS: dict[str, Bug] = {
     ),
     "pruned job counted on": bug(
         "test_completed_jobs_are_kept_as_long_as_the_policy_says",
-        (FORGETTING, "  call('HINCRBY', base .. 'completions', queue, -left)\n", ""),
+        (FORGETTING, "  count_completed(queue, -left)\n", ""),
     ),
     "purged job stays among the completed": bug(
         "test_a_purged_job_is_not_deleted_again_with_the_next_job_of_its_id",

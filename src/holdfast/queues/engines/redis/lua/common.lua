@@ -144,6 +144,13 @@ local function write(command, name, values)
   end
 end
 
+-- Count completed jobs. A count that cannot be added to is set aside, and counted again.
+local function count_completed(queue, number)
+  if type(try('HINCRBY', base .. 'completions', queue, number)) == 'table' then
+    set_aside('completions')
+  end
+end
+
 -- One hint is enough: whoever takes it and leaves work behind gives the next one.
 local function wake(queue)
   local key = base .. 'wake:' .. queue

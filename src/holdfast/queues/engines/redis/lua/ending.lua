@@ -52,7 +52,7 @@ local function complete(queue, ids)
     members[#members + 1] = table.concat(ids, '\n', first, math.min(first + TOGETHER - 1, #ids))
   end
   write('ZADD', 'completed:' .. queue, members)
-  call('HINCRBY', base .. 'completions', queue, #ids)
+  count_completed(queue, #ids)
 end
 
 -- The stored priority; the default if it is not one.

@@ -34,7 +34,7 @@ local function leave_completed(queue, score, ids)
       left = left + leaving
     end
   end
-  call('HINCRBY', base .. 'completions', queue, -left)
+  count_completed(queue, -left)
 end
 
 -- Forgotten jobs, by what index they have to leave: ids (id: true) by queue and score of completed ones.
