@@ -302,7 +302,7 @@ def test_the_schema_page_has_every_state_code() -> None:
         ("States", "State", list(JobState)),
         ("Reasons of dead letters", "Reason", list(DeadReason)),
         ("Outcomes of attempts", "Outcome", list(Outcome)),
-        ("What a worker says of a turn", "Status", list(WorkerStatus)),
+        ("Statuses of a turn", "Status", list(WorkerStatus)),
         ("States of a worker", "State", list(WorkerState)),
     ],
 )
