@@ -84,7 +84,7 @@ def test_every_way_to_begin_a_url_is_told() -> None:
 
 
 def test_every_option_of_a_mysql_url_is_told() -> None:
-    section = PAGE.partition("Those of `mysql:` are")[2].partition("The others")[0]
+    section = PAGE.partition("`mysql:` has these options")[2].partition("other engines")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(mysql_address.OPTIONS)
 
 
