@@ -517,7 +517,7 @@ def test_with_kept_handlers_a_timer_wound_for_an_earlier_call_does_not_end_a_lat
 
 
 def leave_a_timer() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 25, 25)
+    signal.setitimer(signal.ITIMER_REAL, 3600, 3600)
 
 
 def leave_a_timer_that_rings_once() -> None:
@@ -535,11 +535,10 @@ def swallow_an_interrupt() -> None:
 
 @pytest.mark.parametrize("fiddle", [leave_a_timer, leave_a_timer_that_rings_once, stop_the_timer, swallow_an_interrupt])
 def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: Callable[[], None]) -> None:
+    """If the old timer stayed in force, it would ring in an hour, long after the second call has returned."""
     with handlers_kept():
-        Timeout(30).run(fiddle)
-        started = time.monotonic()
+        Timeout(3600).run(fiddle)
         assert isinstance(Timeout(0.1).run(lambda: time.sleep(30)).raised, JobTimeout)
-        assert time.monotonic() - started < 20
         assert Timeout(30).run(lambda: 5) == Ended(value=5)
 
 
@@ -565,9 +564,7 @@ def test_with_kept_handlers_a_job_that_used_the_alarm_costs_the_next_one_nothing
     with handlers_kept():
         Timeout(0.3).run(lambda: None)
         Timeout(0.3).run(fiddle)
-        started = time.monotonic()
         assert isinstance(Timeout(0.3).run(lambda: time.sleep(30)).raised, JobTimeout)
-        assert time.monotonic() - started < 20
 
 
 def test_with_kept_handlers_a_forked_process_has_its_timeouts() -> None:
