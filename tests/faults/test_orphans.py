@@ -2,13 +2,46 @@
 
 import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from holdfast.values import JobState
+from holdfast.worker.executors import guardian
 
-from .processes import Kin, lives, living_in, parent_of, until
+from .processes import Kin, Program, lives, living_in, parent_of, stands_still, until
 from .yard import Entry, Yard
+
+# A guardian whose waits never time out: whatever it does, an event has woken it. One that polls would do nothing.
+UNTIMED = f"""
+import sys
+sys.path.insert(0, {str(Path(guardian.__file__).parent)!r})
+import guardian
+wait = guardian.Guardian._wait
+guardian.Guardian._wait = lambda self, at_most_s=None: wait(self)
+guardian.PATIENCE_S = 3600.0
+guardian.main()
+"""
+# The worker reaps in every turn of its loop, and strays of a killed guardian every 50 ms: long before it has run these.
+JOBS = 100
+
+
+def worker_in(yard: Yard, *options: str) -> Program:
+    """A worker whose guardians react to events alone, and whose leases do not expire during a test."""
+    untimed = yard.directory / "untimed_guardian.py"
+    untimed.write_text(UNTIMED)
+    return yard.worker(*options, lease_s=3600, GUARDIAN=str(untimed))
+
+
+def is_so_within_jobs(yard: Yard, look: Callable[[], bool]) -> bool:
+    """Whether it becomes so before `JOBS` more jobs are done, one after the other."""
+    for _ in range(JOBS):
+        if look():
+            return True
+        (id,) = yard.put("quick")
+        until(lambda: yard.state(id) is JobState.COMPLETED, "one more job to be completed")  # noqa: B023
+    return False
 
 
 def relatives(yard: Yard, start: Entry) -> list[int]:
@@ -21,9 +54,12 @@ def relatives(yard: Yard, start: Entry) -> list[int]:
 
 def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
     (id,) = yard.put("familial")
-    worker = yard.worker()
+    worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
     relatives(yard, start)
+    # A child that can react exits when its worker is gone, and that also wakes its guardian.
+    os.kill(start.pid, signal.SIGSTOP)
+    until(lambda: stands_still(start.pid), "the child to stand still")
     worker.kill()
     until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 
@@ -31,21 +67,23 @@ def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
 @pytest.mark.parametrize("who", ["child", "guardian"])
 def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: str) -> None:
     (id,) = yard.put("familial")
-    worker = yard.worker()
+    worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
     pids = [start.pid, *relatives(yard, start)]
     below = Kin(guardian=parent_of(start.pid), child=start.pid)
     os.kill(getattr(below, who), signal.SIGKILL)
-    until(lambda: not any(map(lives, pids)), "all processes of the first run to be gone")
     again = until(lambda: yard.entries("start", id)[1:], "another run")[0]
     assert again.worker == worker.pid
-    until(lambda: not worker.zombies(), "the worker to take note of every end")
+    # A guardian that lives reports the end of a run when nothing of it is left.
+    assert who == "guardian" or not any(map(lives, pids))
     yard.open_gate(again)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
+    assert is_so_within_jobs(yard, lambda: not any(map(lives, pids))), "all processes of the first run are gone"
+    assert is_so_within_jobs(yard, lambda: not worker.zombies()), "the worker has reaped all of them"
 
 
 def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
-    worker = yard.worker("--allow", "sh")
+    worker = worker_in(yard, "--allow", "sh")
     yard.programs.holdfast("enqueue", "--", "sh", "-c", "sleep 1000 & sleep 1000").succeeded()
     (pair,) = until(worker.kin, "a child")
     # The child, the shell, and what it runs.
@@ -56,7 +94,7 @@ def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
 
 def test_a_worker_told_to_leave_at_once_leaves_nobody(yard: Yard) -> None:
     (id,) = yard.put("familial")
-    worker = yard.worker()
+    worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
     relatives(yard, start)
     worker.send(signal.SIGTERM)

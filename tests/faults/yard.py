@@ -78,16 +78,16 @@ class Yard:
         """Start a process that enqueues this job until its stdin is closed, whatever happens to the engine."""
         return self.programs.module("tests.faults.app", job, "endless")
 
-    def worker(self, *options: str, lease_s: int = 60) -> Program:
+    def worker(self, *options: str, lease_s: int = 60, **settings: str) -> Program:
         """Start a worker; it is at work when this returns, or has been."""
-        worker = self.starting(*options, lease_s=lease_s)
+        worker = self.starting(*options, lease_s=lease_s, **settings)
         worker.wait_for("handlers ")
         return worker
 
-    def starting(self, *options: str, lease_s: int = 60) -> Program:
+    def starting(self, *options: str, lease_s: int = 60, **settings: str) -> Program:
         """Start a worker, without waiting for it."""
         arguments = ("worker", "start", "tests.faults.app:hf", *options)
-        return self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s))
+        return self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s), **settings)
 
     def ledger(self) -> list[Entry]:
         """What the jobs have written so far, oldest first."""
