@@ -14,14 +14,13 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session, records
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.postgres.migrations import migrations
 from holdfast.queues.engines.postgres.state import LOCK_CELLS, write_cells
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
-from holdfast.queues.engines.tables import retention as retention
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
@@ -357,7 +356,7 @@ def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "PRUNE_BATCH", 3)
-    monkeypatch.setattr(retention, "PRUNE_BATCH", 3)
+    monkeypatch.setattr(records, "PRUNE_BATCH", 3)
     policy = LeasePolicy(lease_s=0.001)
     with PostgresEngine(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
         engine.accept(envelopes(engine, 10))

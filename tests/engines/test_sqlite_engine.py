@@ -11,10 +11,9 @@ import pytest
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import IdConflict
-from holdfast.queues.contract import TOMBSTONE_S, new_owner_token, new_session
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token, new_session
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite, records as inspector
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
-from holdfast.queues.engines.tables.rows import PRUNE_BATCH
 from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
 
 from ..faults.processes import Programs, until

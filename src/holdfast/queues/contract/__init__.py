@@ -28,13 +28,15 @@ from holdfast.queues.contract.jobs import (
     with_extras as with_extras,
 )
 from holdfast.queues.contract.records import (
+    PRUNE_BATCH as PRUNE_BATCH,
     TOMBSTONE_S as TOMBSTONE_S,
-    RecordFields as RecordFields,
+    Outdated as Outdated,
     Records as Records,
     check_purge as check_purge,
     has_expired as has_expired,
     history_of as history_of,
-    view_of as view_of,
+    message_fields as message_fields,
+    until_done as until_done,
 )
 from holdfast.queues.contract.state import (
     SharedState as SharedState,

@@ -1,49 +1,82 @@
-"""What people read and operate: the records of jobs, and the rules that are the same on every engine."""
+"""The verbs of operators: reading, cancelling, replaying and deleting jobs; the rules that all engines share.
+
+Finished records are deleted a batch at a time, so that no lock is held for long.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import NotRequired, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
-from holdfast.clock import to_us
+from holdfast.clock import span_us, to_us
 from holdfast.codec import describe
+from holdfast.queues.contract.jobs import LeasePolicy
 from holdfast.values import (
     FINAL_STATES,
     AttemptView,
     CancelAnswer,
-    DeadReason,
     JobFilter,
     JobHistory,
     JobState,
     JobView,
     LiveOutput,
     Page,
-    Progress,
     ReplayAnswer,
 )
 
-TOMBSTONE_S = 3600.0
+TOMBSTONE_S: Final = 3600.0
+PRUNE_BATCH: Final = 1000
+_ANY_TIME: Final = 2**63 - 1
+
+
+class Outdated(Struct, frozen=True, kw_only=True):
+    """Finished records to delete, by state, queue (None: any) and age (None: any).
+
+    Their ids stay known for an hour from now or, with `known_us`, for that long after their jobs finished.
+    """
+
+    state: JobState
+    queue: str | None = None
+    age_us: int | None = None
+    known_us: int | None = None
+
+    def before(self, now_us: int) -> int:
+        """The latest instant at which they finished."""
+        return _ANY_TIME if self.age_us is None else now_us - self.age_us
+
+    def known_until(self, finished_us: int, now_us: int) -> int:
+        """When the id of such a record becomes free."""
+        return now_us + span_us(TOMBSTONE_S) if self.known_us is None else finished_us + self.known_us
+
+    def parted(self, found: Iterable[tuple[Any, ...]], now_us: int) -> tuple[list[tuple[int, int]], list[int]]:
+        """Of records (number, when it finished), those that leave a tombstone, with its expiry; and the others."""
+        expiries = [(number, self.known_until(finished_us, now_us)) for number, finished_us in found]
+        return [one for one in expiries if one[1] > now_us], [number for number, until in expiries if until <= now_us]
 
 
 class Records(ABC):
     """Reading and operating, for people. Each change is one conditional write, like the worker's."""
 
+    def __init__(self, policy: LeasePolicy) -> None:
+        self.policy = policy
+
     @abstractmethod
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        """How many jobs of each queue are in each state; states without jobs are left out."""
+        """The number of jobs in each state, by queue; states without jobs are left out."""
 
     @abstractmethod
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        """Some jobs; `after` is the `next` of the page before.
+        """A page of jobs; `after` is the `next` of the previous page.
 
-        Newest first: the last finished if only final states are asked for, else the last accepted.
+        Newest first: the last finished if only final states are requested, otherwise the last accepted.
         """
 
     @abstractmethod
     def get(self, job_id: str) -> JobHistory | None:
-        """One job with its history."""
+        """One job with its history; None if the id is unknown."""
 
     @abstractmethod
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
@@ -51,34 +84,64 @@ class Records(ABC):
 
     @abstractmethod
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
-        """Give a dead or cancelled job a new life: no attempts, no crashes, its whole history."""
+        """Requeue a dead or cancelled job with no attempts and no crashes; its history stays."""
 
     @abstractmethod
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
-        """Forget one dead letter, or a job that ended in another of these states; its id stays known for an hour."""
+        """Delete one job in one of these final states; its id stays known for an hour."""
 
     @abstractmethod
+    def delete(self, outdated: Outdated) -> int:
+        """Delete up to `PRUNE_BATCH` of these records, the oldest first, and return how many were found."""
+
+    @abstractmethod
+    def delete_tombstones(self) -> int:
+        """Delete up to `PRUNE_BATCH` expired tombstones, and return how many were found."""
+
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
-        """Forget finished jobs of these states, finished longer ago than that."""
+        """Delete jobs in these final states that finished longer ago than `older_than`."""
+        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        chosen = [Outdated(state=state, queue=queue, age_us=age_us) for state in sorted(check_purge(states))]
+        return sum(until_done(lambda: self.delete(outdated)) for outdated in chosen)  # noqa: B023 - called at once
 
-    @abstractmethod
     def prune(self) -> int:
         """Delete records that were retained long enough; an id stays known for at least an hour after its job
         finished. Returns how many jobs were deleted.
         """
+        policy = self.policy
+        retained_s = {JobState.COMPLETED: policy.retain_completed_s, JobState.CANCELLED: policy.retain_completed_s}
+        if policy.retain_dead_s is not None:
+            retained_s[JobState.DEAD] = policy.retain_dead_s
+        deleted = 0
+        for state, seconds in retained_s.items():
+            # A record that was retained for an hour needs no tombstone.
+            known_us = span_us(max(seconds, TOMBSTONE_S))
+            outdated = Outdated(state=state, age_us=span_us(seconds), known_us=known_us)
+            deleted += until_done(lambda: self.delete(outdated))  # noqa: B023 - called at once
+        until_done(self.delete_tombstones)
+        return deleted
 
     def dead_letters(self, *, queue: str | None = None, limit: int = 50, after: str | None = None) -> Page:
         """Dead letters, newest first."""
         return self.find(JobFilter(states=(JobState.DEAD,), queue=queue), limit=limit, after=after)
 
 
-def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
-    """A job's history, with what deliveries said of their output while they ran, by delivery.
+def until_done(work: Callable[[], int]) -> int:
+    """Repeat `work` as long as it finds a whole batch. Returns the total."""
+    total, batch = 0, PRUNE_BATCH
+    while batch == PRUNE_BATCH:
+        batch = work()
+        total += batch
+    return total
 
-    It is shown for the running delivery, and for those that crashed before they recorded it. The attempts may have
-    been read a moment later than the job: what has ended is not running.
+
+def history_of(job: JobView, attempts: Iterable[AttemptView], outputs: Mapping[int, LiveOutput]) -> JobHistory:
+    """A job's history, with the output that deliveries reported while they ran, by delivery.
+
+    Such output is shown for the running delivery, and for those that crashed before they recorded it. The attempts may
+    have been read a moment later than the job: a delivery that has an attempt is not running.
     """
     past = tuple(_with_output(one, outputs.get(one.delivery)) for one in attempts)
     is_running = job.state is JobState.PROCESSING and all(one.delivery != job.deliveries for one in past)
@@ -93,7 +156,7 @@ def _with_output(attempt: AttemptView, output: LiveOutput | None) -> AttemptView
 
 
 def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
-    """The states to purge, if all of them are final: work that is not done is cancelled, never purged."""
+    """The states to purge, which must be final: unfinished jobs are cancelled, never purged."""
     chosen = frozenset(states)
     if not chosen or not chosen <= FINAL_STATES:
         wrong = ", ".join(sorted(chosen - FINAL_STATES)) or "nothing"
@@ -102,48 +165,25 @@ def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
 
 
 def has_expired(wire: bytes, now_us: int) -> bool:
-    """Whether a job with this message would be too late to start: a new life would end at once."""
+    """Whether a job with this message has expired: replayed, it would not be started."""
     message = describe(wire)
     return message is not None and message.expires_at is not None and to_us(message.expires_at) <= now_us
 
 
-class RecordFields(TypedDict):
-    """The part of a `JobView` that is the engine's own bookkeeping."""
-
-    id: str
-    queue: str
-    state: JobState
-    job: str
-    attempts: int
-    crashes: int
-    deliveries: int
-    accepted_at: datetime
-    due_at: datetime
-    finished_at: datetime | None
-    lease_until: datetime | None
-    dead_reason: DeadReason | None
-    cancel_reason: str | None
-    cancel_requested: bool
-    last_error: str | None
-    progress: Progress | None
-    damaged: NotRequired[bool]
-
-
-def view_of(*, wire: bytes, **record: Unpack[RecordFields]) -> JobView:
-    """What people see of a record, completed by what its message says of itself."""
+def message_fields(wire: bytes) -> dict[str, Any]:
+    """The fields of a `JobView` that come from the message of its job; none if it cannot be read."""
     message = describe(wire)
     if message is None:
-        return JobView(**record)
-    return JobView(
-        **record,
-        name=message.name,
-        priority=message.priority,
-        max_retries=message.max_retries,
-        payload=message.payload,
-        timeout=message.timeout,
-        expires_at=message.expires_at,
-        trace_id=message.trace_id,
-        tags=message.tags,
-        meta=message.meta,
-        fence=message.fence,
-    )
+        return {}
+    return {
+        "name": message.name,
+        "priority": message.priority,
+        "max_retries": message.max_retries,
+        "payload": message.payload,
+        "timeout": message.timeout,
+        "expires_at": message.expires_at,
+        "trace_id": message.trace_id,
+        "tags": message.tags,
+        "meta": message.meta,
+        "fence": message.fence,
+    }

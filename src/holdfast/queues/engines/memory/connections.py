@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.clock import from_us
 from holdfast.queues.contract.engine import EngineInfo
-from holdfast.queues.contract.records import view_of
+from holdfast.queues.contract.records import message_fields
 from holdfast.queues.contract.state import CellName, StoredCell
 from holdfast.values import (
     AttemptView,
@@ -74,12 +74,11 @@ class StoredJob:
         waiting = self.state is JobState.PENDING and self.due_us > now
         errors = (past.record.error.line for past in reversed(self.history) if past.record.error)
         last_error = None if self.state is JobState.COMPLETED else next(errors, None)
-        return view_of(
+        return JobView(
             id=self.envelope.id,
             queue=self.envelope.queue,
             state=JobState.SCHEDULED if waiting else self.state,
             job=self.envelope.job,
-            wire=self.envelope.wire,
             attempts=self.attempts,
             crashes=self.crashes,
             deliveries=self.deliveries,
@@ -92,6 +91,7 @@ class StoredJob:
             cancel_requested=self.cancel_request is not None,
             last_error=last_error,
             progress=self._shown_progress(),
+            **message_fields(self.envelope.wire),
         )
 
     def _shown_progress(self) -> Progress | None:
@@ -103,7 +103,7 @@ class StoredJob:
 
 
 @dataclass(slots=True)
-class Tombstone:
+class DeletedJob:
     """What is left of a job: enough to know its id again."""
 
     digest: bytes
@@ -117,7 +117,7 @@ class MemoryStore:
         self.lock = threading.RLock()
         self.records: dict[str, StoredJob] = {}
         self.leased: dict[str, StoredJob] = {}
-        self.tombstones: dict[str, Tombstone] = {}
+        self.tombstones: dict[str, DeletedJob] = {}
         self.pauses: dict[str, QueuePause] = {}
         self.cells: dict[CellName, StoredCell] = {}
         self.buckets: dict[str, int] = {}

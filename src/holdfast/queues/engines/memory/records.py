@@ -1,14 +1,13 @@
 """The contract in plain Python: reading and operating."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired, history_of
-from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob, Tombstone
-from holdfast.queues.engines.tables.retention import Outdated, prune, purge
-from holdfast.queues.engines.tables.rows import CODES, is_by_finish
+from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired, history_of
+from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredJob
+from holdfast.queues.engines.tables.rows import is_by_finish
 from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Page, ReplayAnswer
 
 
@@ -16,8 +15,8 @@ class MemoryRecords(Records):
     """The records in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore, policy: LeasePolicy, clock: Clock) -> None:
+        super().__init__(policy)
         self._store = store
-        self._policy = policy
         self._clock = clock
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
@@ -96,44 +95,35 @@ class MemoryRecords(Records):
             record = self._store.records.get(job_id)
             if record is None or record.state not in chosen:
                 return False
-            self._forget(record, self._clock.now_us() + span_us(TOMBSTONE_S))
+            self._delete(record, self._clock.now_us() + span_us(TOMBSTONE_S))
             return True
 
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
+    def delete(self, outdated: Outdated) -> int:
         with self._store.lock:
-            return purge(self._forget_some, states, queue, older_than)
+            now = self._clock.now_us()
+            old = [
+                (record, record.finished_us)
+                for record in self._store.records.values()
+                if record.finished_us is not None
+                and record.finished_us <= outdated.before(now)
+                and record.state is outdated.state
+                and outdated.queue in (None, record.envelope.queue)
+            ]
+            for record, finished_us in old:
+                self._delete(record, outdated.known_until(finished_us, now))
+            return len(old)
 
-    def prune(self) -> int:
+    def delete_tombstones(self) -> int:
         with self._store.lock:
-            return prune(self._forget_some, self._drop_tombstones, self._policy)
+            now = self._clock.now_us()
+            expired = [job_id for job_id, stone in self._store.tombstones.items() if stone.until_us <= now]
+            for job_id in expired:
+                del self._store.tombstones[job_id]
+            return len(expired)
 
-    def _forget_some(self, outdated: Outdated) -> int:
-        now = self._clock.now_us()
-        old = [
-            (record, record.finished_us)
-            for record in self._store.records.values()
-            if record.finished_us is not None
-            and record.finished_us <= outdated.before(now)
-            and CODES[record.state] == outdated.state
-            and outdated.queue in (None, record.envelope.queue)
-        ]
-        for record, finished_us in old:
-            hour = now + span_us(TOMBSTONE_S)
-            self._forget(record, hour if outdated.known_us is None else finished_us + outdated.known_us)
-        return len(old)
-
-    def _drop_tombstones(self) -> int:
-        now = self._clock.now_us()
-        gone = [job_id for job_id, stone in self._store.tombstones.items() if stone.until_us <= now]
-        for job_id in gone:
-            del self._store.tombstones[job_id]
-        return len(gone)
-
-    def _forget(self, record: StoredJob, until_us: int) -> None:
+    def _delete(self, record: StoredJob, until_us: int) -> None:
         del self._store.records[record.envelope.id]
-        self._store.tombstones[record.envelope.id] = Tombstone(content_digest(record.envelope.wire), until_us)
+        self._store.tombstones[record.envelope.id] = DeletedJob(content_digest(record.envelope.wire), until_us)
 
 
 def _sort_key(record: StoredJob, by_finish: bool) -> tuple[int, int]:

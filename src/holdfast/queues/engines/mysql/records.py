@@ -1,15 +1,21 @@
 """Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Final
 
 from holdfast.clock import span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    PRUNE_BATCH,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
 from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, PLACE
-from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
     BLOCKED,
     CANCELLED,
@@ -19,16 +25,15 @@ from holdfast.queues.engines.tables.rows import (
     FAILED,
     FORGOTTEN,
     PROCESSING,
-    PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
     conditions,
+    counted,
     history,
     is_by_finish,
     not_replayed,
     page,
-    text,
     view,
 )
 from holdfast.values import (
@@ -105,6 +110,10 @@ CONDITIONS: Final = {
     "accepted_before": "j.accepted_at < %(accepted_before)s",
     "finished_from": f"j.state >= {COMPLETED} AND j.finished_at >= %(finished_from)s",
     "finished_before": f"j.state >= {COMPLETED} AND j.finished_at < %(finished_before)s",
+    "after_finished": (
+        "(j.finished_at < %(after_finished)s OR j.finished_at = %(after_finished)s AND j.seq < %(after_seq)s)"
+    ),
+    "after_seq": "j.seq < %(after_seq)s",
 }
 
 
@@ -112,29 +121,15 @@ class MysqlRecords(Records):
     """The records in a MySQL or MariaDB database."""
 
     def __init__(self, connections: MysqlConnections, policy: LeasePolicy) -> None:
+        super().__init__(policy)
         self._connections = connections
-        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        numbers: dict[str, dict[JobState, int]] = {}
-        rows = self._connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue}))
-        for name, code, is_later, number in rows:
-            states = numbers.setdefault(text(name), {})
-            state = JobState.SCHEDULED if code == WAITING and is_later else STATES.get(code, JobState.BLOCKED)
-            states[state] = states.get(state, 0) + number
-        return numbers
+        return counted(self._connections.run(lambda session: session.rows(self._sql(COUNT), {"queue": queue})))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        chosen, query = conditions(where, CONDITIONS)
+        chosen, query = conditions(where, after, CONDITIONS)
         by_finish = is_by_finish(where)
-        if after is not None:
-            finished, seq = (int(part) for part in after.split("."))
-            chosen.append(
-                "(j.finished_at < %(after_finished)s OR j.finished_at = %(after_finished)s AND j.seq < %(after_seq)s)"
-                if by_finish
-                else "j.seq < %(after_seq)s"
-            )
-            query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         asked = " AND ".join([_states_condition(where.states), *chosen])
         statement = f"SELECT {VIEW_COLUMNS} WHERE {asked} ORDER BY {newest_first} LIMIT %(limit)s"
@@ -202,26 +197,18 @@ class MysqlRecords(Records):
 
         return self._connections.transact(change)
 
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        return purge(self._forget_some, states, queue, older_than)
-
-    def prune(self) -> int:
-        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
-
-    def _forget_some(self, outdated: Outdated) -> int:
-        def forget(session: Session) -> int:
+    def delete(self, outdated: Outdated) -> int:
+        def delete(session: Session) -> int:
             now = session.now()
-            found = self._lock_finished(session, outdated.state, outdated.queue, outdated.before(now))
+            found = self._lock_finished(session, CODES[outdated.state], outdated.queue, outdated.before(now))
             stones, rest = outdated.parted(found, now)
             self._leave_tombstones(session, stones)
             self._delete(session, rest)
             return len(found)
 
-        return self._connections.transact(forget)
+        return self._connections.transact(delete)
 
-    def _drop_some_tombstones(self) -> int:
+    def delete_tombstones(self) -> int:
         def drop(session: Session) -> int:
             old = self._lock_finished(session, FORGOTTEN, None, session.now())
             for seqs in chunks(seq for seq, _ in old):

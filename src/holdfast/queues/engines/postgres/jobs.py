@@ -17,12 +17,14 @@ from holdfast.codec import content_digest
 from holdfast.errors import BackendError, IdConflict
 from holdfast.queues.contract import (
     EFFECT_OF_ACK,
+    PRUNE_BATCH,
     EngineTransaction,
     Jobs,
     LeasePolicy,
     abandoned_run,
     effect_of,
     take_once,
+    until_done,
     with_extras,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
@@ -31,7 +33,6 @@ from holdfast.queues.engines.postgres.records import drop_records
 from holdfast.queues.engines.postgres.state import write_cells
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
 from holdfast.queues.engines.postgres.transactions import CallersConnection, PostgresTransaction
-from holdfast.queues.engines.tables.retention import until_done
 from holdfast.queues.engines.tables.rows import (
     CANCELLED,
     COMPLETED,
@@ -41,7 +42,6 @@ from holdfast.queues.engines.tables.rows import (
     LONG_US,
     MANY,
     PROCESSING,
-    PRUNE_BATCH,
     WAITING,
     Row,
     effect_query,

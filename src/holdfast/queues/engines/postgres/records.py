@@ -1,16 +1,22 @@
 """Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Final
 
 from holdfast.clock import span_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    PRUNE_BATCH,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
-from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
     BLOCKED,
     CANCELLED,
@@ -19,11 +25,11 @@ from holdfast.queues.engines.tables.rows import (
     FAILED,
     FORGOTTEN,
     PROCESSING,
-    PRUNE_BATCH,
     STATES,
     WAITING,
     Row,
     conditions,
+    counted,
     history,
     is_by_finish,
     not_replayed,
@@ -149,6 +155,8 @@ CONDITIONS: Final = {
     "accepted_before": "j.accepted_at < :accepted_before",
     "finished_from": "s.finished_at >= :finished_from",
     "finished_before": "s.finished_at < :finished_before",
+    "after_finished": "(s.finished_at, s.seq) < (:after_finished, :after_seq)",
+    "after_seq": "s.seq < :after_seq",
 }
 
 
@@ -156,32 +164,21 @@ class PostgresRecords(Records):
     """The records in a PostgreSQL database."""
 
     def __init__(self, connections: PostgresConnections, announcements: Announcements, policy: LeasePolicy) -> None:
+        super().__init__(policy)
         self._connections = connections
         self._announcements = announcements
-        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         rows = self._connections.run(
             lambda connection: connection.execute(self._sql(COUNT), {"queue": queue}).fetchall()
         )
-        found: dict[str, dict[JobState, int]] = {}
-        for name, state, is_later, number in rows:
-            states = found.setdefault(name, {})
-            shown = JobState.SCHEDULED if is_later else STATES.get(state, JobState.BLOCKED)
-            states[shown] = states.get(shown, 0) + number
-        return found
+        return counted(rows)
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        chosen, query = conditions(where, CONDITIONS)
+        chosen, query = conditions(where, after, CONDITIONS)
         chosen = [*_states_conditions(where.states), *chosen]
         query["ids"] = list(where.ids)
         by_finish = is_by_finish(where)
-        if after is not None:
-            finished, seq = (int(part) for part in after.split("."))
-            chosen.append(
-                "(s.finished_at, s.seq) < (:after_finished, :after_seq)" if by_finish else "s.seq < :after_seq"
-            )
-            query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "s.finished_at DESC, s.seq DESC" if by_finish else "s.seq DESC"
         rest = f"WHERE {' AND '.join(chosen)} ORDER BY {newest_first} LIMIT :limit"
         parts = [f"({part} {rest})" for part in _parts(where)]
@@ -251,23 +248,15 @@ class PostgresRecords(Records):
 
         return self._connections.transact(change)
 
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        return purge(self._forget_some, states, queue, older_than)
-
-    def prune(self) -> int:
-        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
-
-    def _forget_some(self, outdated: Outdated) -> int:
+    def delete(self, outdated: Outdated) -> int:
         query = {
-            "state": outdated.state,
+            "state": CODES[outdated.state],
             "queue": outdated.queue,
             "age": outdated.age_us,
             "limit": PRUNE_BATCH,
         }
 
-        def forget(connection: Connection) -> int:
+        def delete(connection: Connection) -> int:
             found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
             if found:
                 stones, rest = outdated.parted([row[:-1] for row in found], found[0][-1])
@@ -275,9 +264,9 @@ class PostgresRecords(Records):
                 drop_records(connection, self._sql, rest)
             return len(found)
 
-        return self._connections.transact(forget)
+        return self._connections.transact(delete)
 
-    def _drop_some_tombstones(self) -> int:
+    def delete_tombstones(self) -> int:
         def drop(connection: Connection) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), {"limit": PRUNE_BATCH}).fetchall()
             drop_records(connection, self._sql, [seq for (seq,) in old])

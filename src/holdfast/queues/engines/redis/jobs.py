@@ -15,6 +15,7 @@ from holdfast.clock import Clock, span_us, to_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
+    PRUNE_BATCH,
     Crashes,
     Jobs,
     LeasePolicy,
@@ -23,12 +24,12 @@ from holdfast.queues.contract import (
     kept_output,
     kept_progress,
     take_once,
+    until_done,
     with_extras,
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
 from holdfast.queues.engines.redis.state import packed, write_rows
-from holdfast.queues.engines.tables.retention import until_done
-from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, lease_state, leased, pauses, text, told
+from holdfast.queues.engines.tables.rows import CODES, Row, lease_state, leased, pauses, text, told
 from holdfast.values import (
     Accepted,
     Ack,

@@ -2,17 +2,16 @@
 
 import struct
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from holdfast.clock import span_us, to_us
 from holdfast.codec import content_digest, describe
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.retention import Outdated, prune, purge
-from holdfast.queues.engines.tables.rows import CODES, PRUNE_BATCH, Row, history, is_by_finish, text, view
+from holdfast.queues.engines.tables.rows import CODES, Row, history, is_by_finish, text, view
 from holdfast.values import (
     CancelAnswer,
     JobFilter,
@@ -58,8 +57,8 @@ class RedisRecords(Records):
     """The records on a Redis server."""
 
     def __init__(self, connections: RedisConnections, policy: LeasePolicy) -> None:
+        super().__init__(policy)
         self._connections = connections
-        self._policy = policy
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         rows = self._connections.run(COUNTS) if queue is None else self._connections.run(COUNTS, queue)
@@ -124,22 +123,18 @@ class RedisRecords(Records):
         named = [(job_id, *self._connections.run(MESSAGE, job_id))]
         return any(self._bury(CODES[state], named, None) for state in sorted(check_purge(states)))
 
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        return purge(self._forget, states, queue, older_than)
+    def delete_tombstones(self) -> int:
+        dropped: int = self._connections.run(DROP_TOMBSTONES, PRUNE_BATCH)
+        return dropped
 
-    def prune(self) -> int:
-        return prune(self._forget, lambda: self._connections.run(DROP_TOMBSTONES, PRUNE_BATCH), self._policy)
-
-    def _forget(self, outdated: Outdated) -> int:
+    def delete(self, outdated: Outdated) -> int:
         """Delete all of these records, in batches, so that no other call waits long for the server."""
-        total = 0
+        total, state = 0, CODES[outdated.state]
         age, known = _word(outdated.age_us), _word(outdated.known_us)
-        limits = (outdated.state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
+        limits = (state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
         while True:
             removed, named = self._connections.run(SIFT, *limits)
-            deleted = removed + self._bury(outdated.state, named, outdated.known_us)
+            deleted = removed + self._bury(state, named, outdated.known_us)
             if not deleted:  # the records of what is left, if anything, are in another state
                 return total
             total += deleted

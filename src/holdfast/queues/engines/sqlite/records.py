@@ -3,15 +3,21 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from holdfast.clock import Clock, span_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    PRUNE_BATCH,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.tables.retention import Outdated, prune, purge
 from holdfast.queues.engines.tables.rows import (
     BLOCKED,
     CANCELLED,
@@ -21,15 +27,15 @@ from holdfast.queues.engines.tables.rows import (
     FAILED,
     FORGOTTEN,
     PROCESSING,
-    PRUNE_BATCH,
     STATES,
     WAITING,
+    Row,
     conditions,
+    counted,
     history,
     is_by_finish,
     not_replayed,
     page,
-    text,
     view,
 )
 from holdfast.values import (
@@ -97,7 +103,7 @@ COUNT_WAITING_IN: Final = f"""
            count(*) FILTER (WHERE state = {FAILED})
     FROM holdfast_jobs WHERE state <= {FAILED} AND queue = :queue GROUP BY queue"""
 COUNT_LEASED: Final = f"""
-    SELECT queue, count(*) FROM holdfast_jobs
+    SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
 # From one queue to the next, and the number of each: entries of an index are counted faster than they are grouped.
 COUNT_FINISHED: Final = f"""
@@ -108,11 +114,11 @@ COUNT_FINISHED: Final = f"""
                 WHERE state >= {COMPLETED} AND state = :state AND queue > ended.queue)
         FROM ended WHERE queue IS NOT NULL
     )
-    SELECT queue, (SELECT count(*) FROM holdfast_jobs j
-                   WHERE state >= {COMPLETED} AND state = :state AND j.queue = ended.queue)
+    SELECT queue, :state, false, (SELECT count(*) FROM holdfast_jobs j
+                                  WHERE state >= {COMPLETED} AND state = :state AND j.queue = ended.queue)
     FROM ended WHERE queue IS NOT NULL"""
 COUNT_FINISHED_IN: Final = f"""
-    SELECT state, count(*) FROM holdfast_jobs
+    SELECT queue, state, false, count(*) FROM holdfast_jobs
     WHERE state >= {COMPLETED} AND state IN ({COMPLETED}, {DEAD}, {CANCELLED}) AND queue = :queue GROUP BY state"""
 
 VIEW_COLUMNS: Final = f"""
@@ -157,6 +163,8 @@ CONDITIONS: Final = {
     "accepted_before": "j.accepted_at < :accepted_before",
     "finished_from": "j.finished_at >= :finished_from",
     "finished_before": "j.finished_at < :finished_before",
+    "after_finished": "(j.finished_at, j.seq) < (:after_finished, :after_seq)",
+    "after_seq": "j.seq < :after_seq",
 }
 
 
@@ -164,52 +172,37 @@ class SqliteRecords(Records):
     """The records in an SQLite file."""
 
     def __init__(self, file: SqliteFile, policy: LeasePolicy, clock: Clock) -> None:
+        super().__init__(policy)
         self._file = file
-        self._policy = policy
         self._clock = clock
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
         query = {"queue": queue, "now": self._clock.now_us()}
-        numbers: dict[str, dict[JobState, int]] = {}
+        waiting = COUNT_WAITING if queue is None else COUNT_WAITING_IN
 
-        def add(name: Any, state: JobState, number: int) -> None:
-            if number:
-                numbers.setdefault(text(name), {})[state] = number
-
-        def read(connection: sqlite3.Connection) -> None:
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            rows: list[Row] = []
             try:
-                connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is counted once
-                waiting_jobs = COUNT_WAITING if queue is None else COUNT_WAITING_IN
-                for name, total, later, failed in connection.execute(self._sql(waiting_jobs), query):
-                    add(name, JobState.PENDING, total - later - failed)
-                    add(name, JobState.SCHEDULED, later)
-                    add(name, JobState.FAILED, failed)
-                for name, number in connection.execute(self._sql(COUNT_LEASED), query):
-                    add(name, JobState.PROCESSING, number)
-                if queue is None:
-                    for state in (COMPLETED, DEAD, CANCELLED):
-                        for name, number in connection.execute(self._sql(COUNT_FINISHED), {"state": state}):
-                            add(name, STATES[state], number)
-                else:
-                    for state, number in connection.execute(self._sql(COUNT_FINISHED_IN), query):
-                        add(queue, STATES[state], number)
+                connection.execute("BEGIN")  # one snapshot: a job that changes its state is counted once
+                for name, total, later, failed in connection.execute(self._sql(waiting), query):
+                    rows += [(name, WAITING, False, total - later - failed), (name, WAITING, True, later)]
+                    rows.append((name, FAILED, False, failed))
+                rows += connection.execute(self._sql(COUNT_LEASED), query)
+                if queue is not None:
+                    return rows + connection.execute(self._sql(COUNT_FINISHED_IN), query).fetchall()
+                for state in (COMPLETED, DEAD, CANCELLED):
+                    rows += connection.execute(self._sql(COUNT_FINISHED), {"state": state})
+                return rows
             finally:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
-        self._file.read(read)
-        return numbers
+        return counted(self._file.read(read))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
-        chosen, query = conditions(where, CONDITIONS)
+        chosen, query = conditions(where, after, CONDITIONS)
         query |= {"now": self._clock.now_us(), "ids": json.dumps(where.ids)}
         by_finish = is_by_finish(where)
-        if after is not None:
-            finished, seq = (int(part) for part in after.split("."))
-            chosen.append(
-                "(j.finished_at, j.seq) < (:after_finished, :after_seq)" if by_finish else "j.seq < :after_seq"
-            )
-            query |= {"after_finished": finished, "after_seq": seq}
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         # In the index, what has finished is in order within each state: together they would all be read and sorted.
         apart = [(state,) for state in dict.fromkeys(where.states)] if by_finish else [where.states]
@@ -290,18 +283,10 @@ class SqliteRecords(Records):
 
         return self._file.write(change)
 
-    def purge(
-        self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
-    ) -> int:
-        return purge(self._forget_some, states, queue, older_than)
-
-    def prune(self) -> int:
-        return prune(self._forget_some, self._drop_some_tombstones, self._policy)
-
-    def _forget_some(self, outdated: Outdated) -> int:
-        def forget(connection: sqlite3.Connection, now: int) -> int:
+    def delete(self, outdated: Outdated) -> int:
+        def delete(connection: sqlite3.Connection, now: int) -> int:
             query = {
-                "state": outdated.state,
+                "state": CODES[outdated.state],
                 "queue": outdated.queue,
                 "before": outdated.before(now),
                 "limit": PRUNE_BATCH,
@@ -312,7 +297,7 @@ class SqliteRecords(Records):
             self._delete(connection, rest)
             return len(found)
 
-        return self._file.write(forget)
+        return self._file.write(delete)
 
     def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
@@ -335,7 +320,7 @@ class SqliteRecords(Records):
         for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
-    def _drop_some_tombstones(self) -> int:
+    def delete_tombstones(self) -> int:
         def drop(connection: sqlite3.Connection, now: int) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
             connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))

@@ -1,1 +1,1 @@
-"""What the engines with tables share: rows, retention, migrations, callers' transactions."""
+"""What the engines with tables share: rows, migrations, callers' transactions."""

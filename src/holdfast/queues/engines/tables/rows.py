@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
-from holdfast.queues.contract import Crashes, effect_of, history_of, kept_output, kept_progress, view_of
+from holdfast.queues.contract import Crashes, effect_of, history_of, kept_output, kept_progress, message_fields
 from holdfast.values import (
     AttemptRecord,
     AttemptView,
@@ -34,7 +34,6 @@ from holdfast.values import (
 
 Row: TypeAlias = tuple[Any, ...]
 
-PRUNE_BATCH: Final = 1000
 NEVER: Final = 2**63 - 1
 # Counters stop one above this, where every engine can still store them.
 MANY: Final = 2**31 - 2
@@ -144,17 +143,32 @@ def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
     }
 
 
-def conditions(where: JobFilter, spelled: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
-    """The conditions of a search in an engine's SQL, and their parameters."""
+def conditions(where: JobFilter, after: str | None, spelled: Mapping[str, str]) -> tuple[list[str], dict[str, Any]]:
+    """The conditions of a search in an engine's SQL, and their parameters. `after` is the end of the previous page."""
     chosen: list[str] = []
     query: dict[str, Any] = {}
     for name, condition in spelled.items():
-        value = getattr(where, name)
+        value = getattr(where, name, None)
         if value is None or value == ():
             continue
         chosen.append(condition)
         query[name] = to_us(value) if isinstance(value, datetime) else value
+    if after is not None:
+        finished, seq = (int(part) for part in after.split("."))
+        chosen.append(spelled["after_finished" if is_by_finish(where) else "after_seq"])
+        query |= {"after_finished": finished, "after_seq": seq}
     return chosen, query
+
+
+def counted(rows: Iterable[Row]) -> dict[str, dict[JobState, int]]:
+    """Numbers of jobs, of rows: queue, stored state, whether they are due later, number."""
+    numbers: dict[str, dict[JobState, int]] = {}
+    for queue, code, is_later, number in rows:
+        if number:
+            state = JobState.SCHEDULED if is_later else STATES.get(code, JobState.BLOCKED)
+            states = numbers.setdefault(text(queue), {})
+            states[state] = states.get(state, 0) + number
+    return numbers
 
 
 def is_by_finish(where: JobFilter) -> bool:
@@ -232,12 +246,11 @@ def view(row: Row, now: int) -> JobView:
     """
     stored, row = row, repaired(row, _VIEW)
     state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
-    return view_of(
+    return JobView(
         id=row[1],
         queue=row[2],
         state=JobState.SCHEDULED if state == WAITING and due_at > now else STATES.get(state, JobState.BLOCKED),
         job=row[4],
-        wire=row[5],
         attempts=row[6],
         crashes=row[7],
         deliveries=row[8],
@@ -251,6 +264,7 @@ def view(row: Row, now: int) -> JobView:
         last_error=row[16],
         progress=_progress(row[17:]),
         damaged=row is not stored or state not in STATES,
+        **message_fields(row[5]),
     )
 
 
