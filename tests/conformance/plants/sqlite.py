@@ -39,7 +39,7 @@ from .planting import Bug, Edit, Plant, Planting, bug
 # Bugs need no disk.
 RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
-COUNTS_A_CRASH = f"crashes = min(coalesce(crashes, 0), {MANY}) + 1, "
+COUNTS_A_CRASH = f"THEN min(coalesce(crashes, 0), {MANY}) + 1"
 
 BUGS: dict[str, Bug] = {
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, "AND owner_token = :token ", "")),
@@ -77,7 +77,9 @@ BUGS: dict[str, Bug] = {
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
         (REAP, "RETURNING seq, deliveries, coalesce(claimed_at, :now)", "RETURNING seq, deliveries, :now"),
     ),
-    "crash not counted": bug("test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "")),
+    "crash not counted": bug(
+        "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "THEN 0")
+    ),
     "crash limit off by one": bug(
         "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
         (REAP, ">= :crash_limit", "> :crash_limit"),

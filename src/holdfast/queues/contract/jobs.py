@@ -44,6 +44,8 @@ DEFAULT_CRASH_LIMIT = 3
 DEFAULT_RETAIN_COMPLETED_S = 86_400.0
 MAX_PROGRESS_MESSAGE_BYTES = 1024
 LIVE_OUTPUT_BYTES = 16 * 1024
+LEASE_EXPIRED = ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict")
+"""The error of a delivery that ended without a verdict."""
 
 
 class LeasePolicy(Struct, frozen=True, kw_only=True):
@@ -116,12 +118,8 @@ def effect_of(settlement: Settlement) -> Effect:
 
 def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
     """The record the engine itself writes of a delivery that ended without a verdict."""
-    return AttemptRecord(
-        outcome=Outcome.CRASHED,
-        started_us=claimed_us,
-        ended_us=max(claimed_us, now_us),
-        error=ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict"),
-    )
+    ended_us = max(claimed_us, now_us)
+    return AttemptRecord(outcome=Outcome.CRASHED, started_us=claimed_us, ended_us=ended_us, error=LEASE_EXPIRED)
 
 
 def kept_progress(progress: Progress, now_us: int) -> Progress:

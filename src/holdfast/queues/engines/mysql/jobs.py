@@ -20,8 +20,6 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
-    abandoned_run,
-    effect_of,
     kept_output,
     kept_progress,
     take_once,
@@ -41,16 +39,18 @@ from holdfast.queues.engines.tables.rows import (
     LONG_US,
     MANY,
     PROCESSING,
-    WAITING,
     Row,
+    ack_token,
     dues,
     effect_query,
+    end_key,
     end_row,
     lease_state,
     leased,
     pauses,
+    reap_query,
+    reaped_row,
     text,
-    told,
 )
 from holdfast.values import (
     Accepted,
@@ -112,18 +112,19 @@ END: Final = f"""
     WHERE seq = %(seq)s AND {_IS_HELD}"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
-GIVE_BACK: Final = f"""
-    UPDATE holdfast_jobs
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
+_MOVE_ON: Final = f"""
+        state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
                      WHEN %(crash)s AND crashes + 1 >= %(crash_limit)s THEN {DEAD} ELSE %(state)s END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR (%(crash)s AND crashes + 1 >= %(crash_limit)s)
                            THEN %(now)s ELSE 0 END,
         dead_reason = CASE WHEN cancel_request IS NULL AND %(crash)s AND crashes + 1 >= %(crash_limit)s
                            THEN 'crash-loop' END,
-        attempts = LEAST(attempts, {MANY}) + %(attempt)s, due_at = %(due)s, expired = 0,
-        last_error = COALESCE(%(error)s, last_error),
+        due_at = %(due)s, expired = 0, last_error = COALESCE(%(error)s, last_error),
         crashes = CASE WHEN %(crash)s THEN LEAST(crashes, {MANY}) + 1 WHEN %(keeps_crashes)s THEN crashes ELSE 0 END,
-        cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
+        cancel_reason = cancel_request, cancel_request = NULL,{PLACE}"""
+
+GIVE_BACK: Final = f"""
+    UPDATE holdfast_jobs SET attempts = LEAST(attempts, {MANY}) + %(attempt)s,{_MOVE_ON}
     WHERE seq = %(seq)s AND {_IS_HELD}"""
 
 SETTLED_AS: Final = "SELECT seq, delivery, owner_token, verdict FROM holdfast_attempts WHERE seq IN %s"
@@ -183,13 +184,7 @@ LOCK_EXPIRED: Final = f"""
     WHERE seq IN %s AND state = {PROCESSING} AND lease_until <= %s FOR UPDATE"""
 
 REAP: Final = f"""
-    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
-                     WHEN crashes + 1 >= %(crash_limit)s THEN {DEAD} ELSE {WAITING} END,
-        finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= %(crash_limit)s THEN %(now)s ELSE 0 END,
-        dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= %(crash_limit)s THEN 'crash-loop' END,
-        expired = 0, owner_token = '', due_at = %(now)s, last_error = %(error)s,
-        crashes = LEAST(crashes, {MANY}) + 1, cancel_reason = cancel_request, cancel_request = NULL,{PLACE}
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET owner_token = '',{_MOVE_ON}
     WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until <= %(now)s"""
 
 PAUSE: Final = f"REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (%s, %s, {CLOCK})"
@@ -314,7 +309,7 @@ class MysqlJobs(Jobs):
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
         fresh: list[bool] = []
         applied: list[Settlement] = []
-        for token, run in groupby(settlements, key=_ack_token):
+        for token, run in groupby(settlements, key=ack_token):
             batch = list(run)
             if token is not None:
                 new = self._ack_all(session, batch, token, now)
@@ -331,7 +326,7 @@ class MysqlJobs(Jobs):
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         doubtful = [one for one, is_new in zip(settlements, fresh, strict=True) if not is_new]
         ends = self._ends(session, doubtful)
-        return [is_new or _end_of(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
+        return [is_new or end_key(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
 
     def _apply_extras(self, session: Session, applied: Sequence[Settlement], now: int) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
@@ -483,7 +478,7 @@ class MysqlJobs(Jobs):
     def _reap(self, session: Session, found: Sequence[Row]) -> int:
         """Of those that were seen (number, whether it has ended), the ones of which it is still true."""
         now = session.now()
-        error = abandoned_run(now, now).error
+        query = {**reap_query(None, self.policy.crash_limit), "now": now, "due": now}
         ended = [seq for seq, has_ended in found if has_ended]
         for seqs in chunks(seq for seq, has_ended in found if not has_ended):
             session.run(self._sql(CLAMP), {"seqs": seqs, "now": now})
@@ -491,15 +486,8 @@ class MysqlJobs(Jobs):
         lock = self._sql(LOCK_EXPIRED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
         reaped = [row for seqs in chunks(ended) for row in session.rows(lock, (seqs, now))]
         for seqs in chunks(row[0] for row in reaped):
-            query = {
-                "seqs": seqs,
-                "now": now,
-                "crash_limit": self.policy.crash_limit,
-                "error": error.line if error else None,
-            }
-            session.run(self._sql(REAP), query)
-        ends = [(seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped]
-        session.insert(self._sql(INSERT_ATTEMPTS), ends)
+            session.run(self._sql(REAP), {**query, "seqs": seqs})
+        session.insert(self._sql(INSERT_ATTEMPTS), [reaped_row(row, now) for row in reaped])
         return len(reaped)
 
     def pause(self, queue: str, reason: str = "") -> None:
@@ -543,12 +531,3 @@ def _holdings(leases: Sequence[JobLease]) -> Iterator[dict[str, Any]]:
         claims.setdefault(int(lease.token), []).append(bytes.fromhex(lease.owner_token))
     for seqs in chunks(claims):
         yield {"seqs": seqs, "pairs": [(seq, token) for seq in seqs for token in claims[seq]]}
-
-
-def _end_of(settlement: Settlement) -> Row:
-    lease = settlement.lease
-    return lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict
-
-
-def _ack_token(settlement: Settlement) -> str | None:
-    return settlement.lease.owner_token if isinstance(settlement, Ack) else None

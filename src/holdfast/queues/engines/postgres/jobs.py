@@ -17,12 +17,11 @@ from holdfast.codec import content_digest
 from holdfast.errors import BackendError, IdConflict
 from holdfast.queues.contract import (
     EFFECT_OF_ACK,
+    LEASE_EXPIRED,
     PRUNE_BATCH,
     EngineTransaction,
     Jobs,
     LeasePolicy,
-    abandoned_run,
-    effect_of,
     take_once,
     until_done,
     with_extras,
@@ -42,15 +41,16 @@ from holdfast.queues.engines.tables.rows import (
     LONG_US,
     MANY,
     PROCESSING,
-    WAITING,
     Row,
     effect_query,
+    end_key,
     end_row,
     lease_state,
     leased,
     output_report,
     pauses,
     progress_report,
+    reap_query,
 )
 from holdfast.values import (
     Accepted,
@@ -60,6 +60,7 @@ from holdfast.values import (
     LeaseState,
     LiveOutput,
     Nack,
+    Outcome,
     Progress,
     QueuePause,
     Release,
@@ -526,14 +527,8 @@ class PostgresJobs(Jobs):
         return applied
 
     def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:
-        lease = settlement.lease
-        query = {
-            "seq": lease.token,
-            "delivery": lease.delivery,
-            "token": bytes.fromhex(lease.owner_token),
-            "verdict": effect_of(settlement).verdict,
-            "ack": EFFECT_OF_ACK.verdict,
-        }
+        seq, delivery, token, verdict = end_key(settlement)
+        query = {"seq": seq, "delivery": delivery, "token": token, "verdict": verdict, "ack": EFFECT_OF_ACK.verdict}
         return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -570,21 +565,11 @@ class PostgresJobs(Jobs):
         return self._connections.run(keep)
 
     def reap_expired(self, queue: str | None = None) -> int:
-        record = abandoned_run(0, 0)
-        assert record.error is not None  # noqa: S101 - for the type checkers: it always tells one
-        query = {
-            "queue": queue,
+        query = reap_query(queue, self.policy.crash_limit) | {
             "limit": PRUNE_BATCH,
-            "state": WAITING,
-            "delay": 0,
-            "attempt": 0,
-            "crash": True,
-            "crash_limit": self.policy.crash_limit,
-            "keeps_crashes": False,
-            "error": record.error.line,
-            "outcome": record.outcome,
-            "error_type": record.error.type,
-            "error_message": record.error.message,
+            "outcome": Outcome.CRASHED,
+            "error_type": LEASE_EXPIRED.type,
+            "error_message": LEASE_EXPIRED.message,
         }
 
         def clamp(connection: Connection) -> int:

@@ -20,8 +20,6 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
-    abandoned_run,
-    effect_of,
     take_once,
     with_extras,
 )
@@ -44,18 +42,20 @@ from holdfast.queues.engines.tables.rows import (
     LONG_US,
     MANY,
     PROCESSING,
-    WAITING,
     Row,
+    ack_token,
     alone_if_suspect,
     dues,
     effect_query,
+    end_key,
     end_row,
     lease_state,
     leased,
     output_report,
     pauses,
     progress_report,
-    told,
+    reap_query,
+    reaped_row,
 )
 from holdfast.values import (
     Accepted,
@@ -186,17 +186,18 @@ END: Final = f"""
     WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 # Back to waiting, unless an operator wants the job cancelled or its crashes have reached the limit.
-GIVE_BACK: Final = f"""
-    UPDATE holdfast_jobs
+_MOVE_ON: Final = f"""
     SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
                      WHEN :crash AND crashes + 1 >= :crash_limit THEN {DEAD} ELSE :state END,
         finished_at = CASE WHEN cancel_request IS NOT NULL OR (:crash AND crashes + 1 >= :crash_limit) THEN :now END,
         dead_reason = CASE WHEN cancel_request IS NULL AND :crash AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
-        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
-        attempts = min(coalesce(attempts, 0), {MANY}) + :attempt, due_at = :due,
+        cancel_reason = cancel_request, cancel_request = NULL, expired = 0, due_at = :due,
         crashes = CASE WHEN :crash THEN min(coalesce(crashes, 0), {MANY}) + 1
                        WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END,
-        last_error = coalesce(:error, last_error)
+        last_error = coalesce(:error, last_error)"""
+
+GIVE_BACK: Final = f"""
+    UPDATE holdfast_jobs {_MOVE_ON}, attempts = min(coalesce(attempts, 0), {MANY}) + :attempt
     WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
 SETTLED_AS: Final = """
@@ -259,13 +260,7 @@ EXPIRED: Final = f"""
 HAS_EXPIRED: Final = f"{EXPIRED} LIMIT 1"
 
 REAP: Final = f"""
-    UPDATE holdfast_jobs
-    SET state = CASE WHEN cancel_request IS NOT NULL THEN {CANCELLED}
-                     WHEN crashes + 1 >= :crash_limit THEN {DEAD} ELSE {WAITING} END,
-        finished_at = CASE WHEN cancel_request IS NOT NULL OR crashes + 1 >= :crash_limit THEN :now END,
-        dead_reason = CASE WHEN cancel_request IS NULL AND crashes + 1 >= :crash_limit THEN 'crash-loop' END,
-        cancel_reason = cancel_request, cancel_request = NULL, expired = 0,
-        crashes = min(coalesce(crashes, 0), {MANY}) + 1, owner_token = NULL, due_at = :now, last_error = :error
+    UPDATE holdfast_jobs {_MOVE_ON}, owner_token = NULL
     WHERE state = {PROCESSING} AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
         AND (:seq IS NULL OR seq = :seq)
     RETURNING seq, deliveries, coalesce(claimed_at, :now)"""
@@ -434,7 +429,7 @@ class SqliteJobs(Jobs):
     def _settle(self, connection: Statements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
         fresh: list[bool] = []
-        for token, run in groupby(settlements, key=_ack_token):
+        for token, run in groupby(settlements, key=ack_token):
             batch = list(run)
             if token is not None:
                 new = self._ack_all(connection, batch, token, now)
@@ -492,9 +487,7 @@ class SqliteJobs(Jobs):
         return connection.execute(self._sql(statement), query).rowcount == 1
 
     def _settled_before(self, connection: Statements, settlement: Settlement) -> bool:
-        lease, verdict = settlement.lease, effect_of(settlement).verdict
-        query = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), verdict)
-        return connection.execute(self._sql(SETTLED_AS), query).fetchone() is not None
+        return connection.execute(self._sql(SETTLED_AS), end_key(settlement)).fetchone() is not None
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
@@ -554,19 +547,9 @@ class SqliteJobs(Jobs):
             return 0
 
         def reap(connection: sqlite3.Connection, now: int) -> int:
-            error = abandoned_run(now, now).error
-            query = {
-                "queue": queue,
-                "seq": None,
-                "now": now,
-                "crash_limit": self.policy.crash_limit,
-                "error": error.line if error else None,
-            }
-            reaped = self._reap(connection, query)
-            ends = [
-                (seq, delivery, None, None, *told(abandoned_run(claimed, now))) for seq, delivery, claimed in reaped
-            ]
-            connection.executemany(self._sql(INSERT_ATTEMPT), ends)
+            query = reap_query(queue, self.policy.crash_limit)
+            reaped = self._reap(connection, {**query, "seq": None, "now": now, "due": now})
+            connection.executemany(self._sql(INSERT_ATTEMPT), [reaped_row(row, now) for row in reaped])
             return len(reaped)
 
         return self._file.write(reap)
@@ -605,7 +588,3 @@ def _insert_rows(connection: Statements, one: str, many: str | None, rows: Seque
             values = chain(common, *rows[done - ROWS_AT_ONCE : done])
             new += connection.execute(many, list(values)).rowcount
     return new + connection.executemany(one, [(*common, *row) for row in rows[done:]]).rowcount
-
-
-def _ack_token(settlement: Settlement) -> str | None:
-    return settlement.lease.owner_token if isinstance(settlement, Ack) else None

@@ -10,8 +10,18 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
-from holdfast.queues.contract import Crashes, effect_of, history_of, kept_output, kept_progress, message_fields
+from holdfast.queues.contract import (
+    LEASE_EXPIRED,
+    Crashes,
+    abandoned_run,
+    effect_of,
+    history_of,
+    kept_output,
+    kept_progress,
+    message_fields,
+)
 from holdfast.values import (
+    Ack,
     AttemptRecord,
     AttemptView,
     DeadReason,
@@ -118,11 +128,28 @@ def lease_state(cancel: bool | None) -> LeaseState:
     return LeaseState.CANCEL_REQUESTED if cancel else LeaseState.HELD
 
 
+def end_key(settlement: Settlement) -> Row:
+    """What a settlement is recognised by if it is repeated: number, delivery, claim, verdict."""
+    lease = settlement.lease
+    return (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
+
+
 def end_row(settlement: Settlement) -> Row:
-    """How a delivery ended: number, delivery, claim, verdict, and what the attempt tells."""
+    """The row of a delivery that was settled: its `end_key`, and the record of its attempt."""
     lease, record = settlement.lease, settlement.record
     head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
     return (*head, *[None] * 9) if record is None else head + told(record)
+
+
+def reaped_row(row: Row, now_us: int) -> Row:
+    """The same for a delivery that ended without a verdict, of a row: number, delivery, when it was claimed."""
+    seq, delivery, claimed_us = row
+    return (seq, delivery, None, None, *told(abandoned_run(claimed_us, now_us)))
+
+
+def ack_token(settlement: Settlement) -> str | None:
+    """The claim of an acknowledgement; None for all other settlements."""
+    return settlement.lease.owner_token if isinstance(settlement, Ack) else None
 
 
 def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
@@ -140,6 +167,20 @@ def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
         "dead_reason": effect.dead_reason,
         "cancel_reason": effect.cancel_reason,
         "expired": effect.expired,
+    }
+
+
+def reap_query(queue: str | None, crash_limit: int) -> dict[str, Any]:
+    """The parameters of the statements that reap: each job is released, and its delivery counts as a crash."""
+    return {
+        "queue": queue,
+        "state": WAITING,
+        "attempt": 0,
+        "error": LEASE_EXPIRED.line,
+        "crash": True,
+        "keeps_crashes": False,
+        "crash_limit": crash_limit,
+        "delay": 0,
     }
 
 
