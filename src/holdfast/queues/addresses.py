@@ -12,6 +12,7 @@ from holdfast import plugins
 from holdfast.errors import ConfigError
 from holdfast.queues.engines.kinds import ALIASES, KINDS, EngineKind, Home
 
+_LONGEST_TIMEOUT_S = 3600.0
 _others: set[str] = set()
 _scheme = re.compile(r"[a-z][a-z0-9+.-]*")
 _password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
@@ -105,6 +106,27 @@ def sqlite_prefix(url: str) -> str | None:
         if option != "prefix":
             raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
     return options["prefix"][-1] if options else None
+
+
+def without_option(url: str, name: str) -> tuple[str, str | None]:
+    """The URL without this option, and the value of the option; all other options are the driver's."""
+    # Cut out, not parsed and rebuilt: drivers differ in how they read `+`, escapes and an empty host.
+    address, _, query = url.partition("?")
+    options = query.split("&")
+    values = [unquote(option.removeprefix(f"{name}=")) for option in options if option.startswith(f"{name}=")]
+    rest = "&".join(option for option in options if not option.startswith(f"{name}="))
+    return f"{address}?{rest}" if rest else address, values[-1] if values else None
+
+
+def seconds_of(name: str, value: str | float) -> float:
+    """The value of an option that is a timeout: up to an hour."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
+        raise ConfigError(f"{name}={value!r} is not a number of seconds")
+    return seconds
 
 
 def redacted(url: str) -> str:

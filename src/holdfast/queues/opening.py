@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
-from urllib.parse import unquote
 
 from holdfast import plugins
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import ConfigError
-from holdfast.queues.addresses import add_scheme, kind_of, redacted, sqlite_path, sqlite_prefix
+from holdfast.queues.addresses import add_scheme, kind_of, redacted, sqlite_path, sqlite_prefix, without_option
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.engines.kinds import KINDS, EngineKind, Home
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
@@ -81,7 +80,7 @@ class BackendFactory:
             sqlite_path(url)
             asked = sqlite_prefix(url)
         else:
-            _, asked = _without_prefix(url)
+            _, asked = without_option(url, "prefix")
         steps: Sequence[Migration] = kind.load(kind.migrations)(self._prefix if asked is None else asked)
         return steps
 
@@ -115,7 +114,7 @@ class BackendFactory:
         signer = self._signer or Unsigned()
         if self._signer is None and mode is Mode.WRITE:
             raise ConfigError(missing_key(url))  # everyone who uses a server needs the same key: none is created here
-        bare, asked = _without_prefix(url)
+        bare, asked = without_option(url, "prefix")
         prefix = self._prefix if asked is None else asked
         return make(bare, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix), signer
 
@@ -196,13 +195,3 @@ def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
             f"key in {KEY_VARIABLE} or {KEY_FILE_VARIABLE}; if it is lost for good, move the database away and start "
             "with a new one"
         )
-
-
-def _without_prefix(url: str) -> tuple[str, str | None]:
-    """The URL as its driver is to have it, and the prefix it asks for; all other options are the driver's."""
-    # Cut out and not put together again: drivers differ in what `+` and an empty host mean.
-    address, _, query = url.partition("?")
-    options = query.split("&")
-    asked = [unquote(option.removeprefix("prefix=")) for option in options if option.startswith("prefix=")]
-    rest = "&".join(option for option in options if not option.startswith("prefix="))
-    return f"{address}?{rest}" if rest else address, asked[-1] if asked else None

@@ -164,7 +164,7 @@ class Engine:
             return None
         return msgspec.structs.replace(lease, fence_at=fence_at)
 
-    # Jobs: see `Jobs`.
+    # Jobs: see `Jobs`, which never receives an empty batch.
 
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
@@ -173,7 +173,7 @@ class Engine:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
             # would wait, its leased rows locked as well, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
-        return self.jobs.accept(envelopes, tx, writes=writes)
+        return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return self.jobs.transaction(job_id, delivery)
@@ -185,7 +185,7 @@ class Engine:
         self.jobs.wait_for_work(queues, timeout, wake=wake)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self.jobs.settle(settlements)
+        return self.jobs.settle(settlements) if settlements else []
 
     def exchange(
         self, settlements: Sequence[Settlement], queue: str, limit: int, *, owner_token: str
@@ -193,16 +193,16 @@ class Engine:
         return self.jobs.exchange(settlements, queue, limit, owner_token=owner_token)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self.jobs.renew_many(leases)
+        return self.jobs.renew_many(leases) if leases else []
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self.jobs.lease_states(leases)
+        return self.jobs.lease_states(leases) if leases else []
 
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
-        return self.jobs.report_progress(reports)
+        return self.jobs.report_progress(reports) if reports else []
 
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
-        return self.jobs.report_output(reports)
+        return self.jobs.report_output(reports) if reports else []
 
     def reap_expired(self, queue: str | None = None) -> int:
         return self.jobs.reap_expired(queue)

@@ -108,6 +108,15 @@ def cell_of(name: CellName, stored: StoredCell, now_us: int) -> Cell:
     return Cell(kind=name[0], key=name[1], value=stored.value, version=stored.version, expires_in=left)
 
 
+def spend_all(spends: Sequence[Spend], full_at_us: dict[str, int], now_us: int) -> list[Spent]:
+    """The answers of locked buckets, in order. `full_at_us` says when each will be full, and is updated."""
+    answers: list[Spent] = []
+    for one in spends:
+        spent, full_at_us[one.bucket] = spend_from(one, full_at_us.get(one.bucket, 0), now_us)
+        answers.append(spent)
+    return answers
+
+
 def spend_from(spend: Spend, full_at_us: int, now_us: int) -> tuple[Spent, int]:
     """The answer of a bucket that will be full at `full_at_us`, and when it will be full after the spend (GCRA).
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from holdfast.clock import Clock
-from holdfast.queues.contract.state import PAGE, SharedState, apply_writes, cell_of, spend_from
+from holdfast.queues.contract.state import PAGE, SharedState, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.memory.connections import MemoryStore
 from holdfast.values import Cell, Spend, Spent, Write
 
@@ -36,13 +36,7 @@ class MemoryState(SharedState):
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         with self._store.lock:
-            now = self._clock.now_us()
-            answers: list[Spent] = []
-            for one in spends:
-                spent, full_at = spend_from(one, self._store.buckets.get(one.bucket, 0), now)
-                self._store.buckets[one.bucket] = full_at
-                answers.append(spent)
-            return answers
+            return spend_all(spends, self._store.buckets, self._clock.now_us())
 
     def sweep(self, limit: int = PAGE) -> int:
         with self._store.lock:

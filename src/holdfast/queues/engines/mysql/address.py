@@ -8,11 +8,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from msgspec import Struct
 
 from holdfast.errors import ConfigError
+from holdfast.queues.addresses import seconds_of
 
 DEFAULT_PORT: Final = 3306
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
-MOST_SECONDS: Final = 3600.0
 OPTIONS: Final = ("connect_timeout", "timeout", "socket", "skip_locked", "tls", "tls_ca", "tls_cert", "tls_key")
 
 
@@ -66,8 +66,8 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
             password=unquote(parts.password or ""),
             database=database,
             socket=given.get("socket"),
-            connect_timeout_s=_seconds(given, "connect_timeout", CONNECT_TIMEOUT_S),
-            timeout_s=_seconds(given, "timeout", ANSWER_TIMEOUT_S),
+            connect_timeout_s=seconds_of("connect_timeout", given.get("connect_timeout", CONNECT_TIMEOUT_S)),
+            timeout_s=seconds_of("timeout", given.get("timeout", ANSWER_TIMEOUT_S)),
             may_skip_locked=_one_of("skip_locked", given.get("skip_locked", "on"), ("on", "off")) == "on",
             tls=_one_of("tls", tls, ("off", "encrypt", "verify")),
             tls_ca=given.get("tls_ca"),
@@ -92,16 +92,6 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
-
-
-def _seconds(given: dict[str, str], name: str, default: float) -> float:
-    try:
-        seconds = float(given.get(name, default))
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MOST_SECONDS:
-        raise ConfigError(f"{name}={given[name]!r} is not a number of seconds")
-    return seconds
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> str:

@@ -191,7 +191,8 @@ class MysqlConnections:
         self._pid = os.getpid()
         self._wires: weakref.WeakSet[_Wire] = weakref.WeakSet()
         self._is_ready = False
-        self._skips_locked = False
+        self.skips_locked = False
+        """Whether the server can skip locked rows; known once the schema was checked."""
         _sites.add(self)
 
         @cache
@@ -199,11 +200,6 @@ class MysqlConnections:
             return statement.replace("holdfast_", prefix)
 
         self.sql: Callable[[str], str] = with_prefix
-
-    @property
-    def skips_locked(self) -> bool:
-        """Whether the server can pass over locked rows; known once a session was there."""
-        return self._skips_locked
 
     def run(self, work: Callable[[Session], T]) -> T:
         """Run `work(session)` outside of any transaction: what it executes is committed at once, each by itself."""
@@ -244,18 +240,9 @@ class MysqlConnections:
             else:
                 return session
 
-    def hand_over(self, session: Session) -> None:
-        """Let others use it as they would one of their own: how long their statements take is their affair."""
-        session.run(HAND_OVER)
-        session.be_patient(None)
-
-    def hurry(self, session: Session) -> None:
-        """Give a silent server up again."""
-        session.be_patient(self.address.timeout_s)
-
     def take_back(self, session: Session) -> None:
         """Roll back what is open and keep it for the next, without what others may have set in it."""
-        self.hurry(session)
+        session.be_patient(self.address.timeout_s)
         try:
             session.run("ROLLBACK")
             for statement in ("SET autocommit = 1", *PREPARE):
@@ -311,7 +298,7 @@ class MysqlConnections:
                 raise self._translated(problem) from problem
             finally:
                 _hang_up(session)
-        self._skips_locked = self._patiently(self._can_skip_locked, prepares=False)
+        self.skips_locked = self._patiently(self._can_skip_locked, prepares=False)
         self._is_ready = True
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, S
 from holdfast.queues.engines.mysql.lanes import DONE, LAST_WAITING, LEASED, PLACE, mark_of
 from holdfast.queues.engines.mysql.records import DELETE_JOBS
 from holdfast.queues.engines.mysql.state import put_cells, write_cells
-from holdfast.queues.engines.mysql.transactions import HELD_BY_RUN, CallersSession, MysqlTransaction, Statements
+from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlStatements, MysqlTransaction
 from holdfast.queues.engines.tables.rows import (
     CANCELLED,
     COMPLETED,
@@ -124,7 +124,8 @@ _MOVE_ON: Final = f"""
         cancel_reason = cancel_request, cancel_request = NULL,{PLACE}"""
 
 GIVE_BACK: Final = f"""
-    UPDATE holdfast_jobs SET attempts = LEAST(attempts, {MANY}) + %(attempt)s,{_MOVE_ON}
+    UPDATE holdfast_jobs
+    SET attempts = LEAST(attempts, {MANY}) + %(attempt)s,{_MOVE_ON}
     WHERE seq = %(seq)s AND {_IS_HELD}"""
 
 SETTLED_AS: Final = "SELECT seq, delivery, owner_token, verdict FROM holdfast_attempts WHERE seq IN %s"
@@ -208,10 +209,8 @@ class MysqlJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if not envelopes and not writes:
-            return []
         if tx is not None:
-            caller = CallersSession(tx, self._connections)
+            caller = MysqlCaller(tx, self._connections)
             created = self._again_if_known(lambda: self._accept_for(caller, envelopes))
         elif writes or not self._are_inserted(envelopes):
             work = partial(self._accept, envelopes=envelopes, writes=writes)
@@ -240,16 +239,16 @@ class MysqlJobs(Jobs):
                 return insert()
         raise BackendUnavailable(f"{self._connections.address}: other processes keep enqueueing jobs with the same ids")
 
-    def _accept_for(self, caller: CallersSession, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _accept_for(self, caller: MysqlCaller, envelopes: Sequence[JobEnvelope]) -> set[str]:
         with caller as session:
             return self._accept(session, envelopes, ())
 
-    def _accept(self, session: Statements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]) -> set[str]:
+    def _accept(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]) -> set[str]:
         if writes:
             write_cells(session, self._sql, writes)
         return self._insert_unknown(session, envelopes, session.now())
 
-    def _insert_unknown(self, session: Statements, envelopes: Sequence[JobEnvelope], now: int) -> set[str]:
+    def _insert_unknown(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], now: int) -> set[str]:
         """Insert the jobs whose ids are free, and return those ids."""
         known: dict[str, bytes] = {}
         free: list[int] = []
@@ -274,7 +273,7 @@ class MysqlJobs(Jobs):
         return {one.id for one in new}
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return MysqlTransaction(self._connections, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+        return MysqlTransaction(self._connections, self._settle, job_id, delivery)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Look before locking: most looks of an idle worker find nothing."""
@@ -301,8 +300,6 @@ class MysqlJobs(Jobs):
                 return
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        if not settlements:
-            return []
         return self._connections.transact(lambda session: self._settle(session, settlements, session.now()))
 
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
@@ -400,9 +397,6 @@ class MysqlJobs(Jobs):
         return answers, self._leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        if not leases:
-            return []
-
         def renew(session: Session) -> list[LeaseState]:
             for query in _holdings(leases):
                 session.run(self._sql(RENEW), query)
@@ -439,8 +433,6 @@ class MysqlJobs(Jobs):
         self, reports: Sequence[tuple[JobLease, T]], statement: str, row: Callable[[int, int, T, int], Row]
     ) -> list[bool]:
         """Keep a row of each report whose lease still holds: of its number, its delivery, what is told, the time."""
-        if not reports:
-            return []
 
         def keep(session: Session) -> list[bool]:
             now = session.now()

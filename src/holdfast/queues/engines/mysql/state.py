@@ -11,17 +11,9 @@ from typing import Any, Final, TypeVar
 
 from holdfast.clock import span_us
 from holdfast.errors import StateConflict
-from holdfast.queues.contract.state import (
-    PAGE,
-    CellName,
-    SharedState,
-    StoredCell,
-    apply_writes,
-    cell_of,
-    spend_from,
-)
+from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, pieces
-from holdfast.queues.engines.mysql.transactions import Statements
+from holdfast.queues.engines.mysql.transactions import MysqlStatements
 from holdfast.queues.engines.tables.rows import NEVER, Row, text
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
@@ -128,10 +120,7 @@ class MysqlState(SharedState):
         locked = [row for some in pieces(names) for row in session.rows(sql(LOCKED_BUCKETS), (some,))]
         full_at: dict[str, int] = {name.decode(): at for name, at, _ in locked}
         now = max(clock for *_, clock in locked)
-        answers: list[Spent] = []
-        for one in spends:
-            spent, full_at[one.bucket] = spend_from(one, full_at[one.bucket], now)
-            answers.append(spent)
+        answers = spend_all(spends, full_at, now)
         session.insert(sql(FILL), sorted(full_at.items()))
         return answers
 
@@ -164,7 +153,7 @@ class MysqlState(SharedState):
         return self._connections.transact(work)
 
 
-def write_cells(session: Statements, sql: Callable[[str], str], writes: Sequence[Write]) -> list[int]:
+def write_cells(session: MysqlStatements, sql: Callable[[str], str], writes: Sequence[Write]) -> list[int]:
     """Apply writes in the open transaction, which has to be rolled back if a condition fails (`StateConflict`)."""
     names = sorted({(write.kind, write.key) for write in writes})
     session.insert(sql(LOCK_CELLS), names)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, cast
 from pymysql.constants import ER, SERVER_STATUS
 
 from holdfast.errors import TransactionRefused
-from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, MysqlConnections, Session
+from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, HAND_OVER, MysqlConnections, Session
 from holdfast.queues.engines.tables.rows import PROCESSING, Row
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
 from holdfast.values import Ack, Settlement
@@ -24,7 +24,7 @@ HELD_BY_RUN: Final = f"""
     WHERE id = %s AND deliveries = %s AND state = {PROCESSING} AND lease_until > {CLOCK}"""
 
 
-class Statements(Protocol):
+class MysqlStatements(Protocol):
     """Executes statements: our own session, or a caller's."""
 
     def run(self, statement: str, values: tuple[Any, ...], /) -> int: ...
@@ -36,7 +36,7 @@ class Statements(Protocol):
     def now(self) -> int: ...
 
 
-class CallersSession:
+class MysqlCaller:
     """A caller's connection, in a transaction. How it likes its rows is none of our business."""
 
     def __init__(self, tx: object, connections: MysqlConnections) -> None:
@@ -68,7 +68,7 @@ class CallersSession:
         [[now]] = self.rows(f"SELECT {CLOCK_IN_ANY_ZONE}")
         return int(now)
 
-    def __enter__(self) -> Statements:
+    def __enter__(self) -> MysqlStatements:
         self.run("SAVEPOINT holdfast_accept")
         return self
 
@@ -116,13 +116,11 @@ class MysqlTransaction(HandlersTransaction):
     def __init__(
         self,
         connections: MysqlConnections,
-        held: str,
         settle: Callable[[Session, Sequence[Settlement], int], list[bool]],
         job_id: str,
         delivery: int,
     ) -> None:
         self._connections = connections
-        self._held = held
         self._settle = settle
         self._session = connections.lend()
         self.connection: Any = self._session.wire
@@ -132,15 +130,16 @@ class MysqlTransaction(HandlersTransaction):
     def _claim(self, job_id: str, delivery: int) -> Row | None:
         with self._connections.translating():
             self._session.run("START TRANSACTION")
-            row = self._session.row(self._held, (job_id, delivery))
-            self._connections.hand_over(self._session)
+            row = self._session.row(self._connections.sql(HELD_BY_RUN), (job_id, delivery))
+            self._session.run(HAND_OVER)
+            self._session.be_patient(None)
         return row
 
     def _is_open(self) -> bool:
         return _is_in_transaction(self.connection)  # a statement that defines a table commits as well
 
     def _commit(self, ack: Ack) -> bool:
-        self._connections.hurry(self._session)
+        self._session.be_patient(self._connections.address.timeout_s)
         with self._connections.translating():
             [is_held] = self._settle(self._session, [ack], self._session.now())
             if is_held:

@@ -12,7 +12,7 @@ import psycopg
 
 from holdfast.errors import BackendUnavailable
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.statements import Statements
+from holdfast.queues.engines.postgres.statements import PostgresStatements
 
 # A queue is announced at most once in this time: each announcement takes a lock that all commits of the server need.
 ANNOUNCE_EVERY_S: Final = 0.02
@@ -35,11 +35,11 @@ class Announcements:
         self._listeners: set[Connection] = set()
         self._polls_until = float("-inf")
 
-    def announce(self, connection: Statements, queues: Iterable[str]) -> None:
+    def announce(self, connection: PostgresStatements, queues: Iterable[str]) -> None:
         """Wake the workers that wait for these queues when the transaction commits, unless they were just woken."""
         self.announce_now(connection, self.news(queues))
 
-    def announce_now(self, connection: Statements, queues: Iterable[str]) -> None:
+    def announce_now(self, connection: PostgresStatements, queues: Iterable[str]) -> None:
         """The same, even if they were just woken."""
         named = list(queues)
         if named:

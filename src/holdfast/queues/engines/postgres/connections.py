@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 import psycopg
 from psycopg import errors
@@ -25,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import tuple_row
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError
+from holdfast.queues.addresses import seconds_of, without_option
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.postgres.migrations import migrations, namespace_of
 from holdfast.queues.engines.tables.migrations import check_current, known_version
@@ -33,7 +33,6 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 10
 ANSWER_TIMEOUT_S: Final = 10.0
-MOST_SECONDS: Final = 3600.0
 # How often a wait looks up: for its own end, and for an interrupt.
 LOOK_EVERY_S: Final = 0.1
 # A server that is gone without a word is noticed within half a minute, whatever is being waited for.
@@ -423,21 +422,9 @@ def _ignore(_: psycopg.Notify) -> None:
 
 
 def _without_timeout(conninfo: str) -> tuple[str, float]:
-    """The address as libpq is to have it, and the only option of ours: how long an answer may take."""
-    # Cut out and not put together again: libpq has its own mind about what has to be escaped.
-    address, _, query = conninfo.partition("?")
-    options = query.split("&")
-    asked = [unquote(option.removeprefix("timeout=")) for option in options if option.startswith("timeout=")]
-    if not asked:
-        return conninfo, ANSWER_TIMEOUT_S
-    try:
-        seconds = float(asked[-1])
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= MOST_SECONDS:
-        raise ConfigError(f"timeout={asked[-1]!r} is not a number of seconds")
-    rest = "&".join(option for option in options if not option.startswith("timeout="))
-    return f"{address}?{rest}" if rest else address, seconds
+    """The address without the only option that is not libpq's: how long a reply may take."""
+    address, timeout = without_option(conninfo, "timeout")
+    return address, ANSWER_TIMEOUT_S if timeout is None else seconds_of("timeout", timeout)
 
 
 def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:

@@ -30,8 +30,8 @@ from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections, conversation
 from holdfast.queues.engines.postgres.records import drop_records
 from holdfast.queues.engines.postgres.state import write_cells
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
-from holdfast.queues.engines.postgres.transactions import CallersConnection, PostgresTransaction
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
+from holdfast.queues.engines.postgres.transactions import PostgresCaller, PostgresTransaction
 from holdfast.queues.engines.tables.rows import (
     CANCELLED,
     COMPLETED,
@@ -315,8 +315,6 @@ class PostgresJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if not envelopes and not writes:
-            return []
         if tx is None:
             created = self._insert_one(envelopes[0]) if len(envelopes) == 1 and not writes else None
             transact = self._connections.converse if writes else self._connections.transact
@@ -324,17 +322,17 @@ class PostgresJobs(Jobs):
                 lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce)
             )
         else:
-            with CallersConnection(tx, self._connections) as connection:
+            with PostgresCaller(tx, self._connections) as connection:
                 # A worker that was woken a moment ago may poll before this transaction is committed.
                 created = self._accept(connection, envelopes, (), self._announcements.announce_now)
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
     def _accept(
         self,
-        connection: Statements,
+        connection: PostgresStatements,
         envelopes: Sequence[JobEnvelope],
         writes: Sequence[Write],
-        announce: Callable[[Statements, Iterable[str]], None],
+        announce: Callable[[PostgresStatements, Iterable[str]], None],
     ) -> list[bool]:
         """Apply the writes, then insert the jobs, in the open transaction."""
         if writes:
@@ -352,9 +350,9 @@ class PostgresJobs(Jobs):
 
     def _insert(
         self,
-        connection: Statements,
+        connection: PostgresStatements,
         envelopes: Sequence[JobEnvelope],
-        announce: Callable[[Statements, Iterable[str]], None],
+        announce: Callable[[PostgresStatements, Iterable[str]], None],
     ) -> list[bool]:
         new = self._insert_new(connection, envelopes)
         missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
@@ -366,7 +364,7 @@ class PostgresJobs(Jobs):
         announce(connection, _at_once(one for one in envelopes if one.id in new))
         return [take_once(new, one.id) for one in envelopes]
 
-    def _insert_new(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _insert_new(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Insert those whose id is free: which ones that were."""
         new: set[str] = set()
         # In parts that do not let a server look as if it stood still.
@@ -376,7 +374,7 @@ class PostgresJobs(Jobs):
             new.update(id for (id,) in connection.execute(self._sql(INSERT), query, binary=True).fetchall())
         return new
 
-    def _known(self, connection: Statements, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _known(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> set[str]:
         """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
         ids = list({one.id for one in envelopes})
         digests: dict[str, bytes] = {}
@@ -440,8 +438,6 @@ class PostgresJobs(Jobs):
             look_s = min(look_s * 2, LOOK_EVERY_S)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        if not settlements:
-            return []
         try:
             return self._exchange(settlements, None)[0]
         except BackendError as problem:
@@ -539,8 +535,6 @@ class PostgresJobs(Jobs):
 
     def _states(self, statement: str, leases: Sequence[JobLease]) -> list[LeaseState]:
         """How the leases stand that the statement finds held."""
-        if not leases:
-            return []
         tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
         query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
         rows = self._connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
@@ -554,9 +548,6 @@ class PostgresJobs(Jobs):
         return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
 
     def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
-        if not reports:
-            return []
-
         def keep(connection: Connection) -> list[bool]:
             with connection.pipeline(), connection.transaction():
                 cursors = [connection.execute(self._sql(statement), one) for one in reports]

@@ -16,7 +16,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Statements, numbers
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import (
     BLOCKED,
     CANCELLED,
@@ -289,7 +289,7 @@ class PostgresRecords(Records):
         return self._connections.sql(statement)
 
 
-def drop_records(connection: Statements, sql: Callable[[str], bytes], seqs: Sequence[int]) -> None:
+def drop_records(connection: PostgresStatements, sql: Callable[[str], bytes], seqs: Sequence[int]) -> None:
     """Delete everything stored about these jobs, `ended_jobs` first: all transactions lock in this order."""
     for statement in (DELETE_ENDED, DELETE_JOB, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
         connection.execute(sql(statement), {"seqs": numbers(seqs)})

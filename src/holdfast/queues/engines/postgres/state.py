@@ -10,17 +10,9 @@ from typing import Any, Final
 
 from holdfast.clock import span_us
 from holdfast.errors import StateConflict
-from holdfast.queues.contract.state import (
-    PAGE,
-    CellName,
-    SharedState,
-    StoredCell,
-    apply_writes,
-    cell_of,
-    spend_from,
-)
+from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, Found, Statements, numbers
+from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, Rows, numbers
 from holdfast.queues.engines.tables.rows import NEVER
 from holdfast.values import Cell, Put, Spend, Spent, Write
 
@@ -124,10 +116,7 @@ class PostgresState(SharedState):
             rows = connection.execute(sql(FULL_AT), query).fetchall()
             now = rows[0][-1]
             full_at: dict[str, int] = {name: instant for name, instant, _ in rows}
-            answers: list[Spent] = []
-            for one in spends:
-                spent, full_at[one.bucket] = spend_from(one, full_at[one.bucket], now)
-                answers.append(spent)
+            answers = spend_all(spends, full_at, now)
             connection.execute(sql(FILL), {"names": list(full_at), "instants": numbers(full_at.values())})
             return answers
 
@@ -140,7 +129,7 @@ class PostgresState(SharedState):
         return swept
 
 
-def write_cells(connection: Statements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
+def write_cells(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
     """Apply writes in the open transaction, which has to be rolled back if a condition fails
     (`StateConflict`). In a pipeline, only a caller that reads the versions waits for them.
     """
@@ -167,7 +156,7 @@ def write_cells(connection: Statements, sql: Callable[[str], bytes], writes: Seq
     return applied.versions
 
 
-def _put(connection: Statements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
+def _put(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:
     query = _named((write.kind, write.key) for write in writes) | {
         "values": [write.value if isinstance(write, Put) else b"" for write in writes],
         "ttls": numbers(_ttl_us(write) for write in writes),
@@ -175,7 +164,7 @@ def _put(connection: Statements, sql: Callable[[str], bytes], writes: Sequence[W
     return _versions(writes, connection.execute(sql(PUT), query))
 
 
-def _versions(writes: Sequence[Write], put: Found) -> Iterator[int]:
+def _versions(writes: Sequence[Write], put: Rows) -> Iterator[int]:
     versions = {(kind, key): version for kind, key, version in put.fetchall()}
     yield from (versions[write.kind, write.key] for write in writes)
 

@@ -12,16 +12,16 @@ NOW_IS: Final = f"clock AS MATERIALIZED (SELECT {CLOCK} AS now)"
 NOW: Final = "(SELECT now FROM clock)"
 
 
-class Found(Protocol):
+class Rows(Protocol):
     """The rows that a statement returned."""
 
     def fetchall(self) -> Sequence[Row]: ...
 
 
-class Statements(Protocol):
+class PostgresStatements(Protocol):
     """Executes statements: one of our connections, or a caller's."""
 
-    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Found: ...
+    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Rows: ...
 
 
 def numbers(values: Iterable[object]) -> str:

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
-from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, Found, Statements
+from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, Rows
 from holdfast.queues.engines.tables.rows import PROCESSING, Row
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
 from holdfast.values import Ack, Settlement
@@ -29,7 +29,7 @@ HELD_BY_RUN: Final = f"""
     WHERE j.id = :id AND o.deliveries = :delivery AND o.state = {PROCESSING} AND o.lease_until > {NOW}"""
 
 
-class CallersConnection:
+class PostgresCaller:
     """A caller's connection, in a transaction. How it likes its rows is none of our business."""
 
     def __init__(self, tx: object, connections: PostgresConnections) -> None:
@@ -44,11 +44,11 @@ class CallersConnection:
             raise not_begun("set autocommit to False, or enqueue inside of  with connection.transaction()")
         self._refuse_another_database(connections)
 
-    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Found:
-        cursor: Found = self._run(query, params)
+    def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Rows:
+        cursor: Rows = self._run(query, params)
         return cursor
 
-    def __enter__(self) -> Statements:
+    def __enter__(self) -> PostgresStatements:
         self._run(b"SAVEPOINT holdfast_accept")
         return self
 

@@ -23,9 +23,9 @@ from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
 from holdfast.queues.addresses import is_missing
 from holdfast.queues.contract import EngineInfo
-from holdfast.queues.engines.sqlite.migrations import check_prefix, migrations
+from holdfast.queues.engines.sqlite.migrations import migrations
 from holdfast.queues.engines.sqlite.watch import CommitWatch
-from holdfast.queues.engines.tables.migrations import check_current, known_version
+from holdfast.queues.engines.tables.migrations import check_current, check_prefix, known_version
 
 T = TypeVar("T")
 

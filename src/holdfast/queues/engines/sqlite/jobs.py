@@ -26,13 +26,7 @@ from holdfast.queues.contract import (
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
 from holdfast.queues.engines.sqlite.state import write_cells
-from holdfast.queues.engines.sqlite.transactions import (
-    BEGIN_A_WRITE,
-    HELD_BY_RUN,
-    CallersConnection,
-    SqliteTransaction,
-    Statements,
-)
+from holdfast.queues.engines.sqlite.transactions import SqliteCaller, SqliteStatements, SqliteTransaction
 from holdfast.queues.engines.tables.rows import (
     CANCELLED,
     COMPLETED,
@@ -287,26 +281,24 @@ class SqliteJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if not envelopes and not writes:
-            return []
         if tx is None:
             created = self._file.write(lambda connection, now: self._accept(connection, envelopes, writes, now))
         else:
-            with CallersConnection(tx, self._file, self._sql(BEGIN_A_WRITE)) as connection:
+            with SqliteCaller(tx, self._file) as connection:
                 created = self._insert(connection, envelopes, self.clock.now_us())
         return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
 
     def _accept(
-        self, connection: Statements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write], now: int
+        self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write], now: int
     ) -> list[bool]:
         if writes and write_cells(connection, self._sql, writes, now) is None:
             raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
         return self._insert(connection, envelopes, now) if envelopes else []
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
-        return SqliteTransaction(self._file, self.clock, self._sql(HELD_BY_RUN), self._settle, job_id, delivery)
+        return SqliteTransaction(self._file, self.clock, self._settle, job_id, delivery)
 
-    def _insert(self, connection: Statements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+    def _insert(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
         """Insert all at once; only if that meets a known id, look at them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
@@ -327,7 +319,7 @@ class SqliteJobs(Jobs):
             self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
         ]
 
-    def _insert_one(self, connection: Statements, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
+    def _insert_one(self, connection: SqliteStatements, envelope: JobEnvelope, seq: int, due: int, now: int) -> bool:
         known = connection.execute(self._sql(KNOWN), (envelope.id,)).fetchone()
         if known is not None:
             known_seq, state, finished_at, digest, wire = known
@@ -422,11 +414,9 @@ class SqliteJobs(Jobs):
         return self._file.read(lambda connection: (connection, self._file.data_version(connection))) != seen
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        if not settlements:
-            return []
         return self._file.write(lambda connection, now: self._settle(connection, settlements, now))
 
-    def _settle(self, connection: Statements, settlements: Sequence[Settlement], now: int) -> list[bool]:
+    def _settle(self, connection: SqliteStatements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
         fresh: list[bool] = []
         for token, run in groupby(settlements, key=ack_token):
@@ -445,7 +435,7 @@ class SqliteJobs(Jobs):
         # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 
-    def _apply_extras(self, connection: Statements, ended: Sequence[Settlement], now: int) -> None:
+    def _apply_extras(self, connection: SqliteStatements, ended: Sequence[Settlement], now: int) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
         carriers = with_extras(ended)
         if writes := [write for one in carriers for write in one.writes]:
@@ -453,7 +443,7 @@ class SqliteJobs(Jobs):
         if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
             self._insert(connection, enqueues, now)
 
-    def _insert_ends(self, connection: Statements, settlements: Sequence[Settlement]) -> None:
+    def _insert_ends(self, connection: SqliteStatements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
         others: list[Row] = []
         tellers: list[Row] = []
@@ -472,7 +462,7 @@ class SqliteJobs(Jobs):
         connection.executemany(self._sql(INSERT_ATTEMPT), others)
         connection.executemany(self._sql(DELETE_LIVE_OUTPUT), tellers)
 
-    def _ack_all(self, connection: Statements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
+    def _ack_all(self, connection: SqliteStatements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
         query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
         if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
@@ -480,13 +470,13 @@ class SqliteJobs(Jobs):
         settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
         return [take_once(settled, int(seq)) for seq in seqs]
 
-    def _settle_one(self, connection: Statements, settlement: Settlement, now: int) -> bool:
+    def _settle_one(self, connection: SqliteStatements, settlement: Settlement, now: int) -> bool:
         query = effect_query(settlement, self.policy.crash_limit)
         query |= {"now": now, "due": now + query["delay"]}
         statement = END if query["state"] >= COMPLETED else GIVE_BACK
         return connection.execute(self._sql(statement), query).rowcount == 1
 
-    def _settled_before(self, connection: Statements, settlement: Settlement) -> bool:
+    def _settled_before(self, connection: SqliteStatements, settlement: Settlement) -> bool:
         return connection.execute(self._sql(SETTLED_AS), end_key(settlement)).fetchone() is not None
 
     def exchange(
@@ -505,8 +495,6 @@ class SqliteJobs(Jobs):
         return answers, leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        if not leases:
-            return []
         return self._file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -533,9 +521,6 @@ class SqliteJobs(Jobs):
         return self._report(REPORT_OUTPUT, [output_report(*one) for one in reports])
 
     def _report(self, statement: str, reports: Sequence[dict[str, Any]]) -> list[bool]:
-        if not reports:
-            return []
-
         def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
             return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
 
@@ -580,7 +565,9 @@ class SqliteJobs(Jobs):
         return self._file.sql(statement)
 
 
-def _insert_rows(connection: Statements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()) -> int:
+def _insert_rows(
+    connection: SqliteStatements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()
+) -> int:
     """Insert the rows, each behind what they have in common, many at once if they may; how many were not there yet."""
     done = new = 0
     if many is not None:

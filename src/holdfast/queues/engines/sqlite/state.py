@@ -6,17 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from holdfast.clock import Clock
-from holdfast.queues.contract.state import (
-    PAGE,
-    CellName,
-    SharedState,
-    StoredCell,
-    apply_writes,
-    cell_of,
-    spend_from,
-)
+from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.sqlite.transactions import Statements
+from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.rows import repaired, text
 from holdfast.values import Cell, Spend, Spent, Write
 
@@ -76,12 +68,12 @@ class SqliteState(SharedState):
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         def spend(connection: sqlite3.Connection, now: int) -> list[Spent]:
-            answers: list[Spent] = []
-            for one in spends:
-                row = connection.execute(self._file.sql(FULL_AT), (one.bucket,)).fetchone()
-                spent, full_at = spend_from(one, repaired(row, (int,))[0] if row else 0, now)
-                connection.execute(self._file.sql(FILL), (one.bucket, full_at))
-                answers.append(spent)
+            full_at: dict[str, int] = {}
+            for name in {one.bucket for one in spends}:
+                row = connection.execute(self._file.sql(FULL_AT), (name,)).fetchone()
+                full_at[name] = repaired(row, (int,))[0] if row else 0
+            answers = spend_all(spends, full_at, now)
+            connection.executemany(self._file.sql(FILL), full_at.items())
             return answers
 
         return self._file.write(spend)
@@ -107,7 +99,7 @@ def _stored(row: Sequence[Any]) -> StoredCell:
 
 
 def write_cells(
-    connection: Statements, sql: Callable[[str], str], writes: Sequence[Write], now: int
+    connection: SqliteStatements, sql: Callable[[str], str], writes: Sequence[Write], now: int
 ) -> list[int] | None:
     """Apply writes in the open transaction. If a condition fails, write nothing and return None."""
     stored: dict[CellName, StoredCell] = {}

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.clock import Clock
@@ -19,18 +19,18 @@ HELD_BY_RUN: Final = f"""
     WHERE id = ? AND deliveries = ? AND state = {PROCESSING} AND lease_until > ?"""
 
 
-class Statements(Protocol):
-    """What executes statements: a connection of ours, or a caller's."""
+class SqliteStatements(Protocol):
+    """Executes statements: one of our connections, or a caller's."""
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor: ...
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor: ...
 
 
-class CallersConnection:
-    """A caller's connection, in a transaction that may write. How it likes its rows is none of our business."""
+class SqliteCaller:
+    """A caller's connection, in a transaction that may write. Its row factory is ignored."""
 
-    def __init__(self, tx: object, file: SqliteFile, begin_a_write: str) -> None:
+    def __init__(self, tx: object, file: SqliteFile) -> None:
         connection = driver_connection(tx)
         if not isinstance(connection, sqlite3.Connection):
             raise refused(tx, "an sqlite3.Connection")
@@ -42,7 +42,7 @@ class CallersConnection:
                 raise not_begun('execute "BEGIN IMMEDIATE" first')
             self.execute("BEGIN IMMEDIATE")
         # The numbers of new jobs follow the last one, which must not change any more.
-        self.execute(begin_a_write)
+        self.execute(file.sql(BEGIN_A_WRITE))
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
         return self._cursor().execute(statement, values)
@@ -50,7 +50,7 @@ class CallersConnection:
     def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
         return self._cursor().executemany(statement, rows)
 
-    def __enter__(self) -> Statements:
+    def __enter__(self) -> SqliteStatements:
         self.execute("SAVEPOINT holdfast_accept")
         return self
 
@@ -76,26 +76,27 @@ class CallersConnection:
             )
 
 
-class Settles(Protocol):
-    """How the engine settles in a transaction that is open."""
-
-    def __call__(self, connection: Statements, settlements: Sequence[Settlement], now: int, /) -> list[bool]: ...
-
-
 class SqliteTransaction(HandlersTransaction):
-    """The transaction of a handler. From its beginning to its end nobody else can write to the file."""
+    """The transaction of a handler. While it is open, no other connection can write to the file."""
 
-    def __init__(self, file: SqliteFile, clock: Clock, held: str, settle: Settles, job_id: str, delivery: int) -> None:
+    def __init__(
+        self,
+        file: SqliteFile,
+        clock: Clock,
+        settle: Callable[[SqliteStatements, Sequence[Settlement], int], list[bool]],
+        job_id: str,
+        delivery: int,
+    ) -> None:
         file.connection()  # the tables are there from now on
         self._file = file
         self._clock = clock
-        self._held = held
         self._settle = settle
         self.connection: sqlite3.Connection = file.begin()
         super().__init__(job_id, delivery)
 
     def _claim(self, job_id: str, delivery: int) -> Row | None:
-        row: Row | None = self.connection.execute(self._held, (job_id, delivery, self._clock.now_us())).fetchone()
+        query = (job_id, delivery, self._clock.now_us())
+        row: Row | None = self.connection.execute(self._file.sql(HELD_BY_RUN), query).fetchone()
         return row
 
     def _is_open(self) -> bool:

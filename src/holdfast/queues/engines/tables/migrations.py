@@ -3,12 +3,15 @@
 What `holdfast migrate` executes and what `holdfast migrate --sql` prints is the same text.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 
 from msgspec import Struct
 
-from holdfast.errors import BackendError, SchemaTooNew
+from holdfast.errors import BackendError, ConfigError, SchemaTooNew
+
+_prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
 class Migration(Struct, frozen=True, kw_only=True):
@@ -28,6 +31,12 @@ def read_migrations(engine: str, *, record: str, named: Callable[[str], str]) ->
         sql = f"{script}\n\n{record.replace(':number', str(int(number)))}\n"
         steps.append(Migration(number=int(number), name=name, sql=named(sql)))
     return tuple(sorted(steps, key=lambda step: step.number))
+
+
+def check_prefix(prefix: str) -> None:
+    """Refuse a prefix that no table name can start with."""
+    if not _prefix_pattern.fullmatch(prefix):
+        raise ConfigError(f"{prefix!r} is not a valid table prefix; use up to 40 letters, digits and '_'")
 
 
 def known_version(version: int, steps: Sequence[Migration], place: object) -> int:
