@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
-    from holdfast.definition import JobBuilder, JobDefinition
+    from holdfast.definition import JobBuilder, JobDefinition, JobOptions
     from holdfast.errors import HoldfastError, JobCancelled, JobFailed, ResultGone, UnknownJob
     from holdfast.execution.retry import BackoffPolicy, RetryPolicy
     from holdfast.handle import AsyncJobHandle, JobHandle
     from holdfast.handlers import Cancel, Depends, Handler, JobContext, Snooze
-    from holdfast.job import Job, JobOptions
+    from holdfast.job import Job
     from holdfast.metrics import InMemoryMetrics, MetricsCollector
     from holdfast.middleware import Middleware
     from holdfast.values import Backoff, BackoffStrategy, DeadReason, ExecutionResult, JobState
@@ -51,12 +51,12 @@ __all__ = [
 # Where each public name lives. They are loaded when they are asked for, so that `holdfast --help` loads none of them.
 _HOMES = {
     "holdfast.app": ("Holdfast",),
-    "holdfast.definition": ("JobBuilder", "JobDefinition"),
+    "holdfast.definition": ("JobBuilder", "JobDefinition", "JobOptions"),
     "holdfast.errors": ("HoldfastError", "JobCancelled", "JobFailed", "ResultGone", "UnknownJob"),
     "holdfast.execution.retry": ("BackoffPolicy", "RetryPolicy"),
     "holdfast.handle": ("AsyncJobHandle", "JobHandle"),
     "holdfast.handlers": ("Cancel", "Depends", "Handler", "JobContext", "Snooze"),
-    "holdfast.job": ("Job", "JobOptions"),
+    "holdfast.job": ("Job",),
     "holdfast.metrics": ("InMemoryMetrics", "MetricsCollector"),
     "holdfast.middleware": ("Middleware",),
     "holdfast.values": ("Backoff", "BackoffStrategy", "DeadReason", "ExecutionResult", "JobState"),

@@ -12,8 +12,8 @@ import msgspec
 from holdfast import __version__
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Settings
-from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.definition import check_definition
+from holdfast.definition import JobBuilder, JobDefinition, JobOptions
+from holdfast.definition.definition import check_definition, check_options
 from holdfast.deployment import DEFAULT, Deployment, Opened
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.execution.retry import RetryPolicy
@@ -29,7 +29,7 @@ from holdfast.handlers import (
     check_command,
 )
 from holdfast.handlers.dependencies import check_factory
-from holdfast.job import ContextJob, Job, JobDecorator, JobOptions, Unknown, check_options
+from holdfast.job import ContextJob, Job, JobDecorator, Unknown
 from holdfast.metrics import MetricsCollector
 from holdfast.middleware import Enqueueing, Middleware
 from holdfast.plaintext import abridged

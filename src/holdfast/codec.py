@@ -10,14 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
-from msgspec import Struct
 
 from holdfast import models
 from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected, UnknownMember
-from holdfast.values import DEFAULT_PRIORITY, Backoff
+from holdfast.values import Backoff, JobTraits
 
 WIRE_VERSION: Final = 1
 MAX_WIRE_BYTES: Final = 1024 * 1024
@@ -38,29 +37,36 @@ _TRACE_MEMBERS: Final = frozenset({"traceparent", "tracestate"})
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class JobMessage(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+if TYPE_CHECKING:
+    _WireTraits: TypeAlias = JobTraits
+else:
+    # Inherited fields keep the names they were declared with, and on the wire names are in camel case.
+    _WireTraits = msgspec.defstruct(
+        "_WireTraits",
+        [(field.name, field.type, field.default) for field in msgspec.structs.fields(JobTraits)],
+        rename="camel",
+        frozen=True,
+        kw_only=True,
+    )
+
+
+class JobMessage(_WireTraits, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The signed part of a job: everything that steers its execution. Members with their default are left out."""
 
     v: int
     job: str
     payload: msgspec.Raw
     queue: str
-    priority: int = DEFAULT_PRIORITY
     max_retries: int
-    name: str | None = None
     identifier: str
     timeout: float
-    backoff: Backoff | None = None
     created_at: Instant
+    backoff: Backoff | None = None
     expires_at: Instant | None = None
-    trace_id: str | None = None
-    tags: tuple[str, ...] = ()
-    meta: msgspec.Raw = msgspec.Raw(b"{}")
-    fence: bool = False
     kid: str = ""
 
 
-class _Sealed(JobMessage, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class _Sealed(JobMessage, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A message with its signature still on it."""
 
     sig: msgspec.Raw = msgspec.field(name="_sig", default=msgspec.Raw(b""))
@@ -195,18 +201,24 @@ def content_digest(wire: bytes) -> bytes:
         message.job,
         msgspec.json.decode(message.payload),
         message.queue,
-        message.priority,
         message.max_retries,
-        message.name,
         message.timeout,
         message.backoff,
-        message.tags,
         without_trace(msgspec.json.decode(message.meta)),
-        message.fence,
-        # By name: a later version that knows one of them can add it here and get the same digest as older versions.
-        *([unknown] if unknown else []),
+        # By name, and only what differs from its default: a version that does not know an option yet reads it as an
+        # unknown member, and gets the same digest.
+        {**_set_traits(message), **unknown},
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
+
+
+def _set_traits(message: JobMessage) -> dict[str, Any]:
+    """The traits that were set, by their names on the wire, except for where the job came from."""
+    return {
+        field.encode_name: value
+        for field in msgspec.structs.fields(_WireTraits)
+        if field.name not in ("trace_id", "meta") and (value := getattr(message, field.name)) != field.default
+    }
 
 
 def without_trace(meta: object) -> object:

@@ -1,8 +1,6 @@
-"""`Job`: a function that is also a job, and the options jobs are enqueued with."""
+"""`Job`: a function that is also a job."""
 
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from datetime import datetime, timedelta
-from difflib import get_close_matches
+from collections.abc import Callable, Coroutine, Mapping
 from functools import update_wrapper
 from typing import (
     TYPE_CHECKING,
@@ -11,7 +9,6 @@ from typing import (
     Generic,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -20,39 +17,16 @@ from typing import (
 
 import msgspec
 
-from holdfast.codec import encode_payload
-from holdfast.definition import JobDefinition
-from holdfast.definition.backoff import BackoffLike, as_backoff
-from holdfast.definition.definition import check_id, refuse_id, span_s, unique
-from holdfast.errors import DefinitionError
+from holdfast.definition import JobDefinition, JobOptions, definition_of
+from holdfast.definition.definition import refuse_id
 from holdfast.handle import AsyncJobHandle, JobHandle
 from holdfast.handlers import FunctionHandler, JobContext
 from holdfast.handlers.dependencies import Factory
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C_co = TypeVar("C_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
-
-
-class JobOptions(TypedDict, total=False):
-    """How a job is enqueued, wherever options are given: on the decorator, by `options()`."""
-
-    name: str
-    queue: str
-    priority: int
-    max_retries: int
-    backoff: BackoffLike
-    timeout: float | timedelta
-    delay: float | timedelta
-    run_at: datetime
-    expires: float | timedelta | datetime
-    tags: Sequence[str]
-    meta: Mapping[str, object]
-    trace_id: str
-    fence: bool
-    id: str
 
 
 class Keeper(Protocol):
@@ -184,49 +158,3 @@ class JobDecorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Job[P, Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Job[P, R, R]: ...
-
-
-def check_options(options: Collection[str], *beside: str) -> None:
-    """Refuse the name of an option that is none; `beside` are those that can be given here, too."""
-    known = sorted({*JobOptions.__optional_keys__, *beside})
-    for name in sorted(options):
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            guess = f" did you mean '{near[0]}'?" if near else ""
-            raise DefinitionError(f"'{name}' is no option of a job;{guess} known: {', '.join(known)}")
-
-
-def definition_of(key: str, payload: object, options: JobOptions) -> JobDefinition:
-    """The definition of a job with these options."""
-    check_options(options)
-    job_id = options.get("id")
-    if job_id is not None:
-        check_id(job_id)
-    expires = options.get("expires")
-    expires_at = expires if isinstance(expires, datetime) else None
-    expires_in = None if isinstance(expires, datetime) else span_s(expires)
-    backoff = options.get("backoff")
-    return JobDefinition(
-        handler=key,
-        payload=encode_payload(payload),
-        name=options.get("name"),
-        queue=options.get("queue", DEFAULT_QUEUE),
-        priority=options.get("priority", DEFAULT_PRIORITY),
-        max_retries=options.get("max_retries"),
-        backoff=None if backoff is None else as_backoff(backoff),
-        timeout=span_s(options.get("timeout")),
-        delay=span_s(options.get("delay")),
-        run_at=options.get("run_at"),
-        expires_in=expires_in,
-        expires_at=expires_at,
-        tags=unique(options.get("tags", ())),
-        meta=_encoded_meta(options.get("meta", {})),
-        trace_id=options.get("trace_id"),
-        fence=options.get("fence", False),
-    )
-
-
-def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
-    if not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-        raise DefinitionError(f"meta must be a mapping, not {meta!r}")
-    return encode_payload(dict(meta), what="the meta")

@@ -104,7 +104,7 @@ class Enqueueing:
                 if not isinstance(changed, JobDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
                     raise DefinitionError(
                         f"before_enqueue of {_name_of(middleware)} returned {changed!r}: return a JobDefinition, such "
-                        "as definition.with_queue(...), or None to leave it as it is"
+                        "as definition.with_options(queue=...), or None to leave it as it is"
                     )
                 definition = changed
             passed.append((middleware, definition))

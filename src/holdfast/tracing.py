@@ -57,7 +57,7 @@ class OpenTelemetry(Middleware):
             return None
         passed_on = definition.with_added_meta(carrier)
         if passed_on.trace_id is None:
-            passed_on = passed_on.with_trace_id(trace.format_trace_id(span.get_span_context().trace_id))
+            passed_on = passed_on.with_options(trace_id=trace.format_trace_id(span.get_span_context().trace_id))
         self._sending[id(passed_on)] = span
         return passed_on
 

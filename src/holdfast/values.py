@@ -6,7 +6,7 @@ Those that come in crowds are hidden from the garbage collector (`gc=False`): pl
 import re
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Raw, Struct
 
@@ -151,6 +151,22 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
             and not self.output
             and not self.note
         )
+
+
+class JobTraits(Struct, frozen=True, kw_only=True):
+    """Options that a job carries unchanged: from its definition through its message to what people read."""
+
+    name: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    trace_id: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: Raw = Raw(b"{}")
+    fence: bool = False
+
+
+def traits_of(carrier: JobTraits) -> dict[str, Any]:
+    """The traits of a definition, a message or a view, by name."""
+    return {name: getattr(carrier, name) for name in JobTraits.__struct_fields__}
 
 
 class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
@@ -357,21 +373,19 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: datetime | None = None
 
 
-class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobView(JobTraits, frozen=True, omit_defaults=True):
     """One job as people see it: the engine's record beside what its message says of itself."""
 
     id: str
     queue: str
     state: JobState
     job: str
-    name: str | None = None
-    priority: int = DEFAULT_PRIORITY
+    accepted_at: datetime
+    due_at: datetime
     attempts: int = 0
     max_retries: int | None = None
     crashes: int = 0
     deliveries: int = 0
-    accepted_at: datetime
-    due_at: datetime
     finished_at: datetime | None = None
     lease_until: datetime | None = None
     dead_reason: DeadReason | None = None
@@ -382,10 +396,6 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     payload: Raw = Raw(b"null")
     timeout: float | None = None
     expires_at: datetime | None = None
-    trace_id: str | None = None
-    tags: tuple[str, ...] = ()
-    meta: Raw = Raw(b"{}")
-    fence: bool = False
     damaged: bool = False
     """Whether the store holds something that Holdfast does not write: what can be read of it is shown."""
 

@@ -838,8 +838,8 @@ def test_every_public_name_is_there_and_no_other_is_made_up() -> None:
 def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
     hf = Holdfast("memory://")
     options: dict[str, Any] = {"max_retry": 3}
-    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known: .*key, .*no_retry, "):
+    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: .*key, .*no_retry, "):
         hf.job(**options)(print)
     job = hf.job(key="say")(lambda: None)
-    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known: backoff, delay"):
+    with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: backoff, delay"):
         job.options(**options)

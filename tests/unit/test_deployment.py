@@ -70,7 +70,7 @@ def test_a_batch_is_in_one_backend_or_not_at_all(hf: Holdfast) -> None:
 def test_what_a_hook_makes_of_the_queue_decides(tmp_path: Path) -> None:
     class ToReports(Middleware):
         def before_enqueue(self, definition: JobDefinition) -> JobDefinition:
-            return definition.with_queue("nightly")
+            return definition.with_options(queue="nightly")
 
     with Holdfast(
         "memory://",

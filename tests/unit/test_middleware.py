@@ -405,7 +405,7 @@ def project(tmp_path: Path) -> Path:
         "from holdfast import Middleware\n"
         "class Shouting(Middleware):\n"
         "    def before_enqueue(self, definition):\n"
-        "        return definition.with_name('CONFIGURED')\n"
+        "        return definition.with_options(name='CONFIGURED')\n"
         "ready = Shouting()\n"
         "class Needy(Middleware):\n"
         "    def __init__(self, url): ...\n"

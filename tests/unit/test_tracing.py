@@ -228,7 +228,7 @@ def test_notes_of_the_users_under_these_names_break_nothing(site: Site) -> None:
     @site.hf.job
     def add() -> None: ...
 
-    site.hf.backend().enqueue(add.define().with_meta({"traceparent": 7, "tracestate": ["x"]}))
+    site.hf.backend().enqueue(add.define().with_options(meta={"traceparent": 7, "tracestate": ["x"]}))
     assert site.work() is WorkerStatus.ACKED
     assert site.spans()[-1].links == ()
 

@@ -11,9 +11,9 @@ from holdfast.app import Holdfast
 from holdfast.clock import ManualClock, from_us
 from holdfast.codec import WIRE_VERSION, JobMessage, encode_message
 from holdfast.config import Settings
+from holdfast.definition import JobOptions, definition_of
 from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import FunctionHandler
-from holdfast.job import JobOptions, definition_of
 from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.signing import Keyring
 from holdfast.values import (

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, TypeVar, Unpack
 import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.definition import JobDefinition
+from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.errors import BackendUnavailable
 from holdfast.execution.retry import BackoffPolicy
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY, CommandHandler, HandlerRegistry
-from holdfast.job import JobOptions, definition_of
 from holdfast.metrics import InMemoryMetrics
 from holdfast.queues.contract import Engine, LeasePolicy, SharedState
 from holdfast.queues.engines.mysql.engine import MysqlEngine

@@ -9,11 +9,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, Outcome, ReplayAnswer
+from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, JobTraits, Outcome, ReplayAnswer
 
 
 class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
     """What a command prints with `--json`: its tag is the name of its schema, and every member is always there."""
+
+
+class TraitsDocument(JobTraits, Document, frozen=True, kw_only=True):
+    """The options that a job carries, with its meta as a JSON value."""
+
+    meta: Any = {}
 
 
 class ProgressDocument(Struct, frozen=True, kw_only=True):
@@ -25,15 +31,13 @@ class ProgressDocument(Struct, frozen=True, kw_only=True):
     at: datetime | None
 
 
-class JobDocument(Document, frozen=True, kw_only=True, tag="holdfast.job/1"):
+class JobDocument(TraitsDocument, frozen=True, tag="holdfast.job/1"):
     """One job, as `list` shows it."""
 
     id: str
     queue: str
     state: JobState
     job: str
-    name: str | None
-    priority: int
     attempts: Annotated[int, Meta(description="Runs that failed in this life of the job; its history may have more.")]
     max_retries: int | None
     crashes: int
@@ -50,11 +54,7 @@ class JobDocument(Document, frozen=True, kw_only=True, tag="holdfast.job/1"):
     payload: Any
     timeout: float | None
     expires_at: datetime | None
-    trace_id: str | None
-    tags: tuple[str, ...]
-    meta: Any
-    fence: bool
-    damaged: Annotated[bool, Meta(description="The store holds values that Holdfast does not write for this job.")]
+    damaged: Annotated[bool, Meta(description="The engine holds values that Holdfast does not write for this job.")]
 
 
 class AttemptDocument(Struct, frozen=True, kw_only=True):
@@ -107,19 +107,21 @@ class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.en
     dry_run: bool
 
 
-class PlannedDocument(EnqueuedDocument, frozen=True, kw_only=True, tag="holdfast.job.plan/1"):
+class PlannedDocument(TraitsDocument, frozen=True, tag="holdfast.job.plan/1"):
     """One job, as `enqueue --dry-run` would add it, with what the settings would fill in."""
 
-    name: str | None
+    id: str | None
+    queue: str
+    job: str
+    created: bool
+    delay: float | None
+    run_at: datetime | None
+    expires_at: datetime | None
+    dry_run: bool
     payload: Any
-    priority: int
     max_retries: int
     backoff: Backoff | None
     timeout: float
-    tags: tuple[str, ...]
-    meta: Any
-    trace_id: str | None
-    fence: bool
 
 
 class CountDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.count/1"):

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.job_options import trait_facts
 from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
 from holdfast.cli.output import (
     age,
@@ -408,15 +409,12 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("leased until", instant(job.lease_until) if job.lease_until else None),
         ("expires", instant(job.expires_at) if job.expires_at else None),
         ("timeout", None if job.timeout is None else span(job.timeout) if job.timeout else "none"),
-        ("fenced", "killed if its worker cannot prove its lease" if job.fence else None),
         ("cancelled", job.cancel_reason or None),
         (
             "cancelling",
             "asked for; its worker stops it, by force if need be" if job.cancel_requested else None,
         ),
-        ("tags", ", ".join(job.tags) or None),
-        ("trace", job.trace_id),
-        ("meta", bytes(job.meta).decode(errors="replace") if bytes(job.meta) != b"{}" else None),
+        *trait_facts(job).items(),
         ("payload", bytes(job.payload).decode(errors="replace")),
         ("last error", job.last_error),
     ]

@@ -6,12 +6,13 @@ import re
 import shlex
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.labels import Labels, label_options
-from holdfast.cli.options import Span, deployment_at, json_option, url_option
+from holdfast.cli.job_options import LABELS, job_options, take_options
+from holdfast.cli.options import Span, deployment_at, json_option, url_option, with_options
 from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import StatusLine
@@ -29,7 +30,7 @@ CANCELLED: Final = 124
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--timeout", type=Span(), default=0.0, metavar="SPAN", help="End it after that long; 0 = no limit.")
-@label_options
+@partial(with_options, job_options(*LABELS))
 @click.option("--cwd", metavar="DIR", help="The directory to run it in.")
 @url_option
 @json_option
@@ -50,10 +51,9 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
     from holdfast.handlers import parse_command
 
     argv = parse_command(command)
-    queue, labels = new_private_queue(), Labels(**said)
-    spec = read_spec(
-        {"command": argv, "cwd": cwd, "queue": queue, "max_retries": 0, "timeout": timeout}, labels.fields()
-    )
+    queue = new_private_queue()
+    fields = {"command": argv, "cwd": cwd, "queue": queue, "max_retries": 0, "timeout": timeout}
+    spec = read_spec(fields, take_options(said))
     with Holdfast(deployment=deployment_at(url)) as hf:
         hf.commands.allowed |= {argv[0]}
         job_id = hf.enqueue(spec.definition(), id=spec.id)

@@ -124,4 +124,9 @@ def schema_of(name: str) -> dict[str, Any]:
     """The JSON Schema of a document."""
     whole, kind = document(name)
     [described], components = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    # Every member is always printed, even where the type has a default.
+    members = components[kind.__name__]["properties"]
+    components[kind.__name__]["required"] = list(members)
+    for member in members.values():
+        member.pop("default", None)
     return {"$schema": DIALECT, "$id": whole, **described, "$defs": components}

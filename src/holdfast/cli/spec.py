@@ -1,70 +1,48 @@
 """A job as people write it in JSON: the fields, their spellings, and the definition they make."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast.codec import encode_payload
 from holdfast.config import parse_span
-from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.backoff import as_backoff, parse_backoff
-from holdfast.definition.definition import unique
+from holdfast.definition import JobBuilder, JobDefinition, JobOptions
+from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.values import Backoff
 
-Span = float | str
 Instant = Annotated[datetime, Meta(tz=True)]
 
-# Other names for the same: of the reference's documents and of its users.
+# Spellings from the reference documents and their users.
 _ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job"}
-# What the reference's jobs say of themselves, which is so of every new job; None stands for anything.
+# Members of the jobs in the reference documents, and the value that every new job has; None stands for any value.
 _OF_NEW_JOBS: Final[dict[str, Any]] = {"state": "pending", "attempts": 0, "created_at": None, "updated_at": None}
 _EITHER: Final = (("delay", "run_at"), ("expires", "expires_at"))
 
 
-class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job: a `command`, or a `job` with its `payload`; everything else is optional."""
+class JobSpec(Struct, frozen=True, kw_only=True):
+    """One job: a `command`, or a `job` with its `payload`, and its options."""
 
-    id: str | None = None
     command: str | list[str] | UnsetType = UNSET
     cwd: str | None = None
     job: str | UnsetType = UNSET
     payload: Any = None
-    name: str | None = None
-    queue: str | None = None
-    priority: int | None = None
-    max_retries: int | None = None
-    backoff: str | list[float] | Backoff | None = None
-    timeout: Span | None = None
-    delay: Span | None = None
-    run_at: Instant | None = None
-    expires: Span | None = None
-    expires_at: Instant | None = None
-    tags: list[str] = []
-    meta: dict[str, Any] = {}
-    trace_id: str | None = None
-    fence: bool | None = None
+    options: JobOptions = {}
+
+    @property
+    def id(self) -> str | None:
+        return self.options.get("id")
 
     def definition(self, template: JobDefinition | None = None) -> JobDefinition:
-        """What to enqueue; what is not said here is as in the template of the job, if there is one."""
-        changes: dict[str, Any] = {
-            option: value
-            for option in ("name", "queue", "priority", "max_retries", "trace_id", "fence")
-            if (value := getattr(self, option)) is not None
-        }
-        if self.backoff is not None:
-            changes["backoff"] = as_backoff(_backoff(self.backoff))
-        if self.tags:
-            changes["tags"] = unique(self.tags)
-        if self.meta:
-            changes["meta"] = encode_payload(self.meta, what="the meta")
-        return msgspec.structs.replace(self._described(template), **changes, **self._times())
+        """The job to enqueue. Options that were not given are those of the template, if there is one."""
+        options: JobOptions = {**self.options}
+        options.pop("id", None)
+        return self._described(template).with_options(**options)
 
     def _described(self, template: JobDefinition | None) -> JobDefinition:
         if self.command is not UNSET:
@@ -72,53 +50,71 @@ class JobSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise DefinitionError("a job has either a command, or a job and its payload, not both")
             return command_job(parse_command(self.command), self.cwd).definition()
         if self.job is UNSET:
-            raise DefinitionError('say what to run: "command": "sleep 2", or "job": "name" with its "payload"')
+            raise DefinitionError('nothing to run: add "command": "sleep 2", or "job": "name" with its "payload"')
         if self.cwd is not None:
-            raise DefinitionError("only a command has a cwd")
+            raise DefinitionError("cwd is only for commands")
         return (template or JobDefinition(handler=self.job)).with_payload(self.payload)
 
-    def _times(self) -> dict[str, Any]:
-        times: dict[str, Any] = {}
-        if self.timeout is not None:
-            times["timeout"] = _span("timeout", self.timeout)
-        if self.delay is not None and self.run_at is not None:
-            raise DefinitionError("a job has either a delay or a run_at, not both")
-        if self.delay is not None or self.run_at is not None:
-            delay = None if self.delay is None else _span("delay", self.delay)
-            times |= {"delay": delay, "run_at": self.run_at}
-        if self.expires is not None and self.expires_at is not None:
-            raise DefinitionError("a job expires either after a span or at an instant, not both")
-        if self.expires is not None or self.expires_at is not None:
-            expires_in = None if self.expires is None else _span("expires", self.expires)
-            times |= {"expires_in": expires_in, "expires_at": self.expires_at}
-        return times
+
+_HINTS: Final = get_type_hints(JobOptions)
+# Where Python takes a `timedelta`, JSON takes text such as "90s".
+_DURATIONS: Final = [name for name, hint in _HINTS.items() if timedelta in get_args(hint)]
+_TASK: Final = ("command", "cwd", "job", "payload")
+FIELD_TYPES: Final = {
+    **{name: get_type_hints(JobSpec)[name] for name in _TASK},
+    **_HINTS,
+    **dict.fromkeys(_DURATIONS, float | str),
+    "backoff": str | list[float] | Backoff,
+    "run_at": Instant,
+    "expires_at": Instant,
+}
 
 
 def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSpec:
-    """The job that a JSON object describes; an unknown or ill-typed field is an error that says what is known.
+    """The job that a JSON object describes. An unknown field, or one of the wrong type, is an error.
 
-    What `overriding` says counts instead, except that tags and meta are added to those of the object.
+    Fields in `overriding` replace those of the object, except that tags and meta are added to them.
     """
-    known = _known_fields(fields)
+    known, given = _known_fields(fields), dict(overriding)
     for ours, theirs in _EITHER:
-        if ours in overriding or theirs in overriding:
+        if ours in given or theirs in given:
             known.pop(ours, None)
             known.pop(theirs, None)
+    both = {**known, **given}
+    if "tags" in known and "tags" in given:
+        both["tags"] = [*_converted("tags", known["tags"]), *given["tags"]]
+    if "meta" in known and "meta" in given:
+        both["meta"] = {**_converted("meta", known["meta"]), **given["meta"]}
+    values = {name: _converted(name, value) for name, value in both.items() if value is not None}
+    task = {name: values.pop(name) for name in _TASK if name in values}
+    return JobSpec(**task, options=_options(values))
+
+
+def _options(values: dict[str, Any]) -> JobOptions:
+    for name in _DURATIONS:
+        if name in values:
+            values[name] = _read(name, values[name], parse_span)
+    if "expires_at" in values:
+        if "expires" in values:
+            raise DefinitionError("a job has either expires or expires_at, not both")
+        values["expires"] = values.pop("expires_at")
+    if isinstance(values.get("backoff"), str):
+        values["backoff"] = _read("backoff", values["backoff"], parse_backoff)
+    elif values.get("backoff") == []:
+        raise DefinitionError("field 'backoff': a list of delays needs at least one")
+    return cast("JobOptions", values)
+
+
+def _converted(name: str, value: object) -> Any:
     try:
-        spec = msgspec.convert(known, JobSpec)
-        given = msgspec.convert(dict(overriding), JobSpec)
+        return msgspec.convert(value, FIELD_TYPES[name])
     except msgspec.ValidationError as problem:
-        message, _, path = str(problem).partition(" - at `$.")
-        raise DefinitionError(f"field '{path.rstrip('`')}': {message}" if path else message) from None
-    if not overriding:
-        return spec
-    changes: dict[str, Any] = {name: getattr(given, name) for name in overriding}
-    changes |= {"tags": [*spec.tags, *given.tags], "meta": {**spec.meta, **given.meta}}
-    return msgspec.structs.replace(spec, **changes)
+        message, _, path = str(problem).partition(" - at `$")
+        raise DefinitionError(f"field '{name}{path.rstrip('`')}': {message}") from None
 
 
 def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields by the names they have here."""
+    """The fields under the names that they have here."""
     known: dict[str, Any] = {}
     for spelled, value in fields.items():
         name = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in spelled).replace("-", "_")
@@ -126,9 +122,9 @@ def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
         if name in _OF_NEW_JOBS:
             _check_new(spelled, value, _OF_NEW_JOBS[name])
             continue
-        if name not in JobSpec.__struct_fields__:
-            near = get_close_matches(name, JobSpec.__struct_fields__, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(JobSpec.__struct_fields__)}"
+        if name not in FIELD_TYPES:
+            near = get_close_matches(name, FIELD_TYPES, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(FIELD_TYPES)}"
             raise DefinitionError(f"unknown field '{spelled}'; {hint}")
         if name in known:
             raise DefinitionError(f"field '{name}' is given twice, once as '{spelled}'")
@@ -138,7 +134,7 @@ def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_new(spelled: str, value: object, of_new_jobs: object) -> None:
     if of_new_jobs is not None and (value != of_new_jobs or isinstance(value, bool)):
-        raise DefinitionError(f"field '{spelled}': a new job has {of_new_jobs!r} there, not {value!r}; leave it out")
+        raise DefinitionError(f"field '{spelled}': must be {of_new_jobs!r} for a new job, not {value!r}; leave it out")
 
 
 def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
@@ -148,19 +144,8 @@ def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
     return JobBuilder(COMMAND_KEY, payload).named(typed if len(typed) <= 200 else f"{typed[:199]}…")
 
 
-def _backoff(value: str | list[float] | Backoff) -> list[float] | Backoff:
-    if isinstance(value, str):
-        try:
-            return parse_backoff(value)
-        except ValueError as problem:
-            raise DefinitionError(f"field 'backoff': {problem}") from None
-    if isinstance(value, list) and not value:
-        raise DefinitionError("field 'backoff': a list of delays holds at least one")
-    return value
-
-
-def _span(field: str, value: object) -> float:
+def _read(field: str, value: Any, parse: Callable[[Any], Any]) -> Any:
     try:
-        return parse_span(value)
+        return parse(value)
     except ValueError as problem:
         raise DefinitionError(f"field '{field}': {value!r}: {problem}") from None

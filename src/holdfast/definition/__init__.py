@@ -1,6 +1,6 @@
-"""Describing a job: the fluent builder, and the immutable definition it makes."""
+"""Describing a job: its options, the immutable definition, and the fluent builder."""
 
 from holdfast.definition.builder import JobBuilder
-from holdfast.definition.definition import JobDefinition
+from holdfast.definition.definition import JobDefinition, JobOptions, definition_of
 
-__all__ = ["JobBuilder", "JobDefinition"]
+__all__ = ["JobBuilder", "JobDefinition", "JobOptions", "definition_of"]

@@ -1,17 +1,22 @@
-"""`JobDefinition`: what a job is. It has no id, so it can be shared and enqueued many times."""
+"""`JobOptions`, the options of a job, and `JobDefinition`, a job described by them.
+
+A definition has no id, so it can be shared and enqueued many times.
+"""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from difflib import get_close_matches
+from typing import Annotated, Any, Final, NamedTuple, TypedDict, Unpack
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta
 
 from holdfast.codec import encode_payload
+from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import abridged
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff
+from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits
 
 MAX_RETRIES: Final = 1000
 MAX_SPAN_S: Final = 10 * 366 * 86400.0
@@ -23,14 +28,55 @@ _SHOWN: Final = 60
 _label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
-class JobDefinition(Struct, frozen=True, kw_only=True):
+class Option(NamedTuple):
+    """An option on the command line: its help, its flags if they do not follow from its name, and its value."""
+
+    help: str
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of a job, wherever they are given: on the decorator, to `options()`, in JSON, on the command line.
+
+    A new option is declared here, and in `JobTraits` if the worker or people are to see it: see "Adding a job option"
+    in `docs/architecture.md`.
+    """
+
+    id: Annotated[str, Option("Job id. Enqueueing the same id and content again adds nothing.", metavar="ID")]
+    name: Annotated[str, Option("Name shown in lists and logs.", metavar="TEXT")]
+    tags: Annotated[Sequence[str], Option("Labels to search for. Repeatable.", ("--tag", "--tags"), "A,B")]
+    meta: Annotated[Mapping[str, object], Option("Note for the handler; also K:=JSON. Repeatable.", metavar="K=V")]
+    trace_id: Annotated[str, Option("Trace id, passed to the handler and searchable.", metavar="TEXT")]
+    queue: Annotated[str, Option("Queue to enqueue the job on.", ("--queue", "-q"), "NAME")]
+    priority: Annotated[int, Meta(ge=0, le=9), Option("0 to 9; higher runs first.", ("--priority", "-p"))]
+    max_retries: Annotated[
+        int, Meta(ge=0, le=MAX_RETRIES), Option("Retries after the first run.", ("--max-retries", "-r"), "N")
+    ]
+    backoff: Annotated[
+        BackoffLike,
+        Option(
+            "Wait between retries: none, fixed:10s, linear:5s,max=1m, exponential:2s,max=10m, or delays: 1s,5s,1m.",
+            metavar="BACKOFF",
+        ),
+    ]
+    timeout: Annotated[float | timedelta, Option("Time limit for one attempt.", ("--timeout", "-t"))]
+    delay: Annotated[float | timedelta, Option("Wait at least this long before the first run.")]
+    run_at: Annotated[
+        datetime, Option("Run no earlier than this: 14:30, tomorrow 9:00, …", ("--run-at", "--at"), "WHEN")
+    ]
+    expires: Annotated[
+        float | timedelta | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")
+    ]
+    fence: Annotated[bool, Option("Kill the run if its worker cannot prove that it still holds the lease.")]
+
+
+class JobDefinition(JobTraits, frozen=True, kw_only=True):
     """A job, described. Options left as None take the application's setting when the job is enqueued."""
 
     handler: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
-    name: str | None = None
     queue: str = DEFAULT_QUEUE
-    priority: int = DEFAULT_PRIORITY
     max_retries: int | None = None
     backoff: Backoff | None = None
     timeout: float | None = None
@@ -38,10 +84,6 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
     run_at: datetime | None = None
     expires_in: float | None = None
     expires_at: datetime | None = None
-    tags: tuple[str, ...] = ()
-    meta: msgspec.Raw = msgspec.Raw(b"{}")
-    trace_id: str | None = None
-    fence: bool = False
 
     def __post_init__(self) -> None:
         if not _handler_key.fullmatch(self.handler):
@@ -72,50 +114,50 @@ class JobDefinition(Struct, frozen=True, kw_only=True):
     def with_payload(self, payload: object) -> "JobDefinition":
         return msgspec.structs.replace(self, payload=encode_payload(payload))
 
-    def with_name(self, name: str | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, name=name)
-
-    def with_queue(self, queue: str) -> "JobDefinition":
-        return msgspec.structs.replace(self, queue=queue)
-
-    def with_priority(self, priority: int) -> "JobDefinition":
-        return msgspec.structs.replace(self, priority=priority)
-
-    def with_max_retries(self, max_retries: int | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, max_retries=max_retries)
-
-    def with_backoff(self, backoff: Backoff | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, backoff=backoff)
-
-    def with_timeout(self, timeout: float | timedelta | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, timeout=span_s(timeout))
-
-    def with_delay(self, delay: float | timedelta | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, delay=span_s(delay), run_at=None)
-
-    def with_run_at(self, run_at: datetime | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, run_at=run_at, delay=None)
-
-    def with_expires(self, expires: float | timedelta | datetime | None) -> "JobDefinition":
-        if isinstance(expires, datetime):
-            return msgspec.structs.replace(self, expires_at=expires, expires_in=None)
-        return msgspec.structs.replace(self, expires_in=span_s(expires), expires_at=None)
-
-    def with_tags(self, *tags: str) -> "JobDefinition":
-        return msgspec.structs.replace(self, tags=unique(tags))
-
-    def with_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
-        return msgspec.structs.replace(self, meta=encode_payload(dict(meta), what="the meta"))
+    def with_options(self, **options: Unpack[JobOptions]) -> "JobDefinition":
+        """This definition with other options. Of `delay` and `run_at`, the new one replaces the old one."""
+        check_options(options)
+        fields: dict[str, Any] = {**options}
+        refuse_id(fields.pop("id", None))
+        if "delay" in fields or "run_at" in fields:
+            fields = {"delay": None, "run_at": None, **fields}
+        if "expires" in fields:
+            expires = fields.pop("expires")
+            is_instant = isinstance(expires, datetime)
+            fields |= {"expires_at": expires if is_instant else None, "expires_in": None if is_instant else expires}
+        if fields.get("backoff") is not None:
+            fields["backoff"] = as_backoff(fields["backoff"])
+        if "tags" in fields:
+            fields["tags"] = unique(fields["tags"])
+        if "meta" in fields:
+            fields["meta"] = _encoded_meta(fields["meta"])
+        for option in ("timeout", "delay", "expires_in"):
+            if option in fields:
+                fields[option] = span_s(fields[option])
+        return msgspec.structs.replace(self, **fields)
 
     def with_added_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
-        """With these members beside those it has, or instead of those of the same name."""
-        return self.with_meta({**msgspec.json.decode(self.meta, type=dict[str, object]), **meta})
+        """This definition with more members in its meta; they replace those of the same name."""
+        return self.with_options(meta={**msgspec.json.decode(self.meta, type=dict[str, object]), **meta})
 
-    def with_trace_id(self, trace_id: str | None) -> "JobDefinition":
-        return msgspec.structs.replace(self, trace_id=trace_id)
 
-    def with_fence(self, *, fence: bool = True) -> "JobDefinition":
-        return msgspec.structs.replace(self, fence=fence)
+def definition_of(handler: str, payload: object, options: JobOptions) -> JobDefinition:
+    """The definition of a job with these options, except for its id."""
+    described: JobOptions = {**options}
+    job_id = described.pop("id", None)
+    if job_id is not None:
+        check_id(job_id)
+    return JobDefinition(handler=handler, payload=encode_payload(payload)).with_options(**described)
+
+
+def check_options(options: Collection[str], *others: str) -> None:
+    """Refuse a name that is neither an option of a job nor among the `others` that are allowed here."""
+    known = sorted({*JobOptions.__optional_keys__, *others})
+    for name in sorted(options):
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            guess = f" did you mean '{near[0]}'?" if near else ""
+            raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
 def check_queue(queue: str) -> str:
@@ -184,6 +226,12 @@ def unique(tags: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(tags))
     except TypeError:
         raise DefinitionError(f"tags must be a list of texts, like ['import'], not {tags!r}") from None
+
+
+def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
+    if not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"meta must be a mapping, not {meta!r}")
+    return encode_payload(dict(meta), what="the meta")
 
 
 def _check_instant(option: str, instant: datetime | None) -> None:

@@ -5,6 +5,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -14,11 +15,14 @@ from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_mess
 from holdfast.definition.definition import JobDefinition, check_id
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
-from holdfast.values import JobEnvelope
+from holdfast.values import JobEnvelope, JobTraits
 
 DEFAULT_MAX_RETRIES = 3
 DEFAULT_TIMEOUT_S = 300.0
 _TWELVE_DIGITS: Final = (1 << 48) - 1
+_TRAITS: Final = JobTraits.__struct_fields__
+_traits: Final = attrgetter(*_TRAITS)
+_NO_TRAITS: Final = _traits(JobTraits())
 
 
 class JobIds:
@@ -109,27 +113,23 @@ class EnvelopeFactory:
         expires_at = definition.expires_at
         if definition.expires_in is not None:
             expires_at = created_at + timedelta(seconds=definition.expires_in)
-        # Python compiles a call with more than fifteen keywords into a dictionary first, at three times the cost: so
-        # what hardly any job has comes behind it.
         message = JobMessage(
             v=WIRE_VERSION,
             job=definition.handler,
             payload=definition.payload,
             queue=definition.queue,
-            priority=definition.priority,
             max_retries=self._max_retries if definition.max_retries is None else definition.max_retries,
-            name=definition.name,
             identifier=job_id,
             timeout=self._timeout_s if definition.timeout is None else definition.timeout,
-            backoff=definition.backoff,
             created_at=created_at,
-            trace_id=definition.trace_id,
-            tags=definition.tags,
-            meta=definition.meta,
+            backoff=definition.backoff,
+            expires_at=expires_at,
             kid=self._signer.kid,
         )
-        if expires_at is not None or definition.fence:
-            message = msgspec.structs.replace(message, expires_at=expires_at, fence=definition.fence)
+        # Most jobs set none of these, and copying them costs more than all of the above.
+        traits = _traits(definition)
+        if traits != _NO_TRAITS:
+            message = msgspec.structs.replace(message, **dict(zip(_TRAITS, traits, strict=True)))
         wire = self._signer.sign(encode_message(message))
         if len(wire) > self._max_bytes:
             raise PayloadRejected(

@@ -2,71 +2,60 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final, TypedDict, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from holdfast import models
 from holdfast.codec import JobMessage
+from holdfast.definition import JobOptions, definition_of
+from holdfast.definition.backoff import as_backoff
 from holdfast.definition.definition import check_id, span_s
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
-from holdfast.job import JobOptions, definition_of
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobEnvelope
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, traits_of
 
 TOLERANCE_S: Final = 5.0
 _EXACTLY_S: Final = 1e-6
 _SHOWN_JOBS: Final = 20
 _SHOWN_CHARACTERS: Final = 200
+_COMPARED_APART: Final = frozenset(("backoff", "delay", "expires", "meta", "run_at", "tags", "timeout", "tolerance"))
 
 
-class Expected(TypedDict, total=False):
-    """Which jobs are meant, beside the handler and its arguments: every condition given must hold.
+class Expected(JobOptions, total=False):
+    """The options that a job must have been enqueued with; every one given must match.
 
-    `tags` may be some of the job's, `meta` a part of it. `delay` and `run_at` are compared within `tolerance`: exactly
-    where the job was enqueued with a delay and a delay is asked for, else within five seconds, unless it is given.
+    `tags` may be some of the job's tags, and `meta` a part of its meta. `delay`, `run_at` and `expires` are compared
+    within `tolerance`. Its default is five seconds, or exact if both sides are durations.
     """
 
-    queue: str
-    priority: int
-    delay: float | timedelta
-    run_at: datetime
     tolerance: float | timedelta
-    tags: Collection[str]
-    meta: Mapping[str, object]
-    name: str
-    id: str
-    max_retries: int
-    timeout: float | timedelta
-    trace_id: str
 
 
-class Enqueued(Struct, frozen=True, kw_only=True):
-    """One job as it was enqueued. `args` are what the handler will be given, its own defaults included.
+class Enqueued(JobTraits, frozen=True, kw_only=True):
+    """One job as it was enqueued. `args` are the arguments of the handler, including its own defaults.
 
-    `delay` counts from the moment it was enqueued, `run_at` is the instant that comes to.
+    `delay` counts from the moment it was enqueued, and `run_at` is the resulting time.
     """
 
     id: str
     job: str
     args: Any
     queue: str
-    priority: int
     delay: float
     run_at: datetime
     enqueued_at: datetime
     max_retries: int
+    backoff: Backoff | None
     timeout: float
-    name: str | None = None
-    tags: tuple[str, ...] = ()
-    meta: Mapping[str, Any]
-    trace_id: str | None = None
+    expires_at: datetime | None
+    meta: Mapping[str, Any]  # type: ignore[assignment]
     has_instant: bool = False
-    """Whether it was enqueued for an instant, and not with a delay."""
+    """Whether it was enqueued with `run_at`, and not with `delay`."""
 
     def __str__(self) -> str:
         said = [f"{self.job}({_call(self.args)})"]
@@ -97,17 +86,15 @@ def enqueued(envelope: JobEnvelope, message: JobMessage, handler: Handler | None
         job=envelope.job,
         args=_arguments(handler, bytes(message.payload)),
         queue=envelope.queue,
-        priority=envelope.priority,
         delay=delay,
         run_at=envelope.run_at or now + timedelta(seconds=delay),
         enqueued_at=now,
         max_retries=message.max_retries,
+        backoff=message.backoff,
         timeout=message.timeout,
-        name=message.name,
-        tags=message.tags,
-        meta=msgspec.json.decode(message.meta, type=dict[str, Any]),
-        trace_id=message.trace_id,
+        expires_at=message.expires_at,
         has_instant=envelope.run_at is not None,
+        **{**traits_of(message), "meta": msgspec.json.decode(message.meta)},
     )
 
 
@@ -149,10 +136,11 @@ class Expectation:
         expected = self._expected
         if self._args is not None:
             yield from _differences("args", self._args, job.args)
-        for name in ("queue", "priority", "name", "id", "max_retries", "trace_id"):
-            wanted, found = expected.get(name), getattr(job, name)
-            if wanted is not None and wanted != found:
+        for name, wanted in expected.items():
+            if name not in _COMPARED_APART and wanted != (found := getattr(job, name)):
                 yield _is_not(name, found, wanted)
+        if "backoff" in expected and as_backoff(expected["backoff"]) != job.backoff:
+            yield _is_not("backoff", job.backoff, expected["backoff"])
         if "timeout" in expected and span_s(expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
         yield from self._differences_in_time(job)
@@ -170,11 +158,14 @@ class Expectation:
             allowed = tolerance if tolerance is not None else TOLERANCE_S if job.has_instant else 0.0
             if abs(job.delay - delay) > allowed + _EXACTLY_S:
                 yield f"delay is {job.delay:g} s, not {delay:g} s{_give_or_take(allowed)}"
+        allowed = TOLERANCE_S if tolerance is None else tolerance
         if "run_at" in expected:
-            allowed = tolerance if tolerance is not None else TOLERANCE_S
-            if abs((job.run_at - expected["run_at"]).total_seconds()) > allowed + _EXACTLY_S:
-                wanted = f"{_instant(expected['run_at'])}{_give_or_take(allowed)}"
-                yield f"run_at is {_instant(job.run_at)}, not {wanted}"
+            yield from _difference_of_instants("run_at", job.run_at, expected["run_at"], allowed)
+        if "expires" in expected:
+            expires = expected["expires"]
+            if not isinstance(expires, datetime):
+                expires = job.enqueued_at + timedelta(seconds=span_s(expires) or 0.0)
+            yield from _difference_of_instants("expires", job.expires_at, expires, allowed)
 
     def listing(self, jobs: Sequence[Enqueued]) -> str:
         """All that was enqueued, those of the same handler first, each with what is wrong with it."""
@@ -190,6 +181,12 @@ class Expectation:
         if len(jobs) > _SHOWN_JOBS:
             lines.append(f"  and {len(jobs) - _SHOWN_JOBS} more")
         return "\n".join(lines)
+
+
+def _difference_of_instants(name: str, found: datetime | None, wanted: datetime, allowed: float) -> Iterator[str]:
+    if found is None or abs((found - wanted).total_seconds()) > allowed + _EXACTLY_S:
+        shown_instant = None if found is None else _instant(found)
+        yield f"{name} is {shown_instant}, not {_instant(wanted)}{_give_or_take(allowed)}"
 
 
 def counted(number: int) -> str:
@@ -208,7 +205,7 @@ def _check(expected: Expected) -> None:
     unknown = sorted(set(expected) - Expected.__optional_keys__)
     if unknown:
         raise DefinitionError(
-            f"'{unknown[0]}' is no condition; arguments of the job are given as args={{'{unknown[0]}': …}}, "
+            f"'{unknown[0]}' is not a condition; pass an argument of the job as args={{'{unknown[0]}': …}}; "
             f"known conditions: {', '.join(sorted(Expected.__optional_keys__))}"
         )
     options = {name: value for name, value in expected.items() if name not in ("id", "meta", "tolerance")}
@@ -218,8 +215,8 @@ def _check(expected: Expected) -> None:
     tolerance = span_s(expected.get("tolerance"))
     if tolerance is not None and not tolerance >= 0:
         raise DefinitionError(f"tolerance must be a span of 0 s or more, not {tolerance:g} s")
-    if tolerance is not None and not ("delay" in expected or "run_at" in expected):
-        raise DefinitionError("tolerance belongs to a delay or a run_at, and neither is given")
+    if tolerance is not None and not {"delay", "run_at", "expires"} & set(expected):
+        raise DefinitionError("tolerance needs a delay, a run_at or an expires to apply to")
 
 
 def _check_arguments(job: str, handler: Handler | None, args: object) -> None:

@@ -164,11 +164,11 @@ def test_the_message_says_everything_the_definition_says(factory: EnvelopeFactor
 def test_making_many_at_once_makes_of_each_what_making_it_alone_would(factory: EnvelopeFactory) -> None:
     definitions = [
         MAIL,
-        MAIL.with_meta({"k": "v"}),
-        MAIL.with_fence(),
-        MAIL.with_meta({"k": "v"}).with_fence().with_tags("a").with_trace_id("t-1"),
-        MAIL.with_expires(5).with_delay(3).with_priority(9).with_timeout(0),
-        MAIL.with_run_at(NEW_YEAR).with_queue("mail").with_name("welcome").with_max_retries(0),
+        MAIL.with_options(meta={"k": "v"}),
+        MAIL.with_options(fence=True),
+        MAIL.with_options(meta={"k": "v"}, fence=True, tags=["a"], trace_id="t-1"),
+        MAIL.with_options(expires=5, delay=3, priority=9, timeout=0),
+        MAIL.with_options(run_at=NEW_YEAR, queue="mail", name="welcome", max_retries=0),
     ]
     made = factory.make_many(definitions)
     assert [envelope.id for envelope in made] == sorted({envelope.id for envelope in made})
@@ -181,7 +181,7 @@ def test_making_many_at_once_makes_of_each_what_making_it_alone_would(factory: E
 def test_what_the_definition_leaves_open_is_fixed_at_enqueue(factory: EnvelopeFactory) -> None:
     message = RING.open(factory.make(MAIL).wire)
     assert (message.max_retries, message.timeout) == (4, 77.0)
-    message = RING.open(factory.make(MAIL.with_max_retries(0).with_timeout(0)).wire)
+    message = RING.open(factory.make(MAIL.with_options(max_retries=0, timeout=0)).wire)
     assert (message.max_retries, message.timeout) == (0, 0.0)
 
 
@@ -192,14 +192,14 @@ def test_the_defaults_are_three_retries_and_five_minutes() -> None:
 
 def test_a_span_until_expiry_counts_from_the_moment_of_enqueueing(factory: EnvelopeFactory, clock: ManualClock) -> None:
     clock.advance(10)
-    message = RING.open(factory.make(MAIL.with_expires(5)).wire)
+    message = RING.open(factory.make(MAIL.with_options(expires=5)).wire)
     assert message.created_at == from_us(clock.now_us())
     assert message.expires_at == NEW_YEAR + timedelta(seconds=15)
 
 
 def test_a_run_at_stays_an_instant(factory: EnvelopeFactory) -> None:
     later = NEW_YEAR + timedelta(hours=1)
-    envelope = factory.make(MAIL.with_run_at(later))
+    envelope = factory.make(MAIL.with_options(run_at=later))
     assert (envelope.run_at, envelope.delay) == (later, 0.0)
 
 

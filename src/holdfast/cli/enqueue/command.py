@@ -6,6 +6,7 @@ import click
 from msgspec.structs import replace
 
 from holdfast.cli.enqueue.options import EnqueueChoices, enqueue_options
+from holdfast.cli.job_options import take_options
 from holdfast.cli.options import WithWait, configured_app
 
 
@@ -29,7 +30,7 @@ def enqueue(**said: Any) -> int:
     # Imported here: whoever asks for help needs none of it.
     from holdfast.cli.enqueue.adding import act
 
-    choices = EnqueueChoices(**said)
+    choices = EnqueueChoices(options=take_options(said), **said)
     choices.check()
     if choices.job is not None and choices.app is None:
         choices = replace(choices, app=configured_app())

@@ -11,6 +11,7 @@ from holdfast.cli.documents import PlannedDocument
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
 from holdfast.cli.enqueue.request import Asked, durable_backend, say_when
+from holdfast.cli.job_options import trait_facts
 from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
@@ -20,10 +21,14 @@ from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import Mode
 from holdfast.queues.signing import Keyring, SigningKey
-from holdfast.values import JobEnvelope
+from holdfast.values import JobEnvelope, JobTraits, traits_of
 
-# What decides whether two jobs of one id are the same, apart from meta; the backoff does as well, but no record has it.
-_CONTENT: Final = ("job", "payload", "queue", "priority", "max_retries", "name", "timeout", "tags", "fence")
+# The members that decide whether two jobs with one id are the same, except for meta, and for the backoff, which no
+# record shows.
+_CONTENT: Final = (
+    *("job", "payload", "queue", "max_retries", "timeout"),
+    *(trait for trait in JobTraits.__struct_fields__ if trait not in ("meta", "trace_id")),
+)
 
 
 def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
@@ -88,16 +93,11 @@ def _planned(job: Asked, envelope: JobEnvelope) -> PlannedDocument:
         run_at=job.definition.run_at,
         expires_at=message.expires_at,
         dry_run=True,
-        name=message.name,
         payload=msgspec.json.decode(message.payload),
-        priority=message.priority,
         max_retries=message.max_retries,
         backoff=message.backoff,
         timeout=message.timeout,
-        tags=message.tags,
-        meta=msgspec.json.decode(message.meta),
-        trace_id=message.trace_id,
-        fence=message.fence,
+        **{**traits_of(message), "meta": msgspec.json.decode(message.meta)},
     )
 
 
@@ -129,10 +129,7 @@ def _print_facts(one: PlannedDocument) -> None:
         "max retries": retries,
         "timeout": span(one.timeout) if one.timeout else "none",
         "delay": None if one.delay is None else span(one.delay),
-        "tags": ", ".join(one.tags) or None,
-        "meta": _json(one.meta) if one.meta else None,
-        "trace id": one.trace_id,
-        "fence": "yes" if one.fence else None,
+        **trait_facts(one),
     }
     for label, value in facts.items():
         if value is not None:

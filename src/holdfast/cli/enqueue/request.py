@@ -71,7 +71,7 @@ class Request(NamedTuple):
         """The jobs, each checked as far as the application is known."""
         if not self.descriptions:
             raise DefinitionError("there is nothing to enqueue: the list of jobs is empty")
-        if choices.job_id is not None and len(self.descriptions) > 1:
+        if "id" in choices.options and len(self.descriptions) > 1:
             raise click.UsageError(f"--id is the id of one job, and these are {len(self.descriptions):,}")
         if choices.follow and self.is_bulk:
             raise click.UsageError("--follow is for one job: enqueue them, then follow one with  holdfast logs -f ID")

@@ -31,10 +31,9 @@ from holdfast.contrib.django.framework import (
 from holdfast.contrib.django.place import Place, place_of
 from holdfast.contrib.django.results import META, Call, Enqueued, HoldfastResult, result_of_job, utc
 from holdfast.contrib.django.running import handler_of
-from holdfast.definition import JobDefinition
+from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_queue
 from holdfast.errors import DefinitionError, HoldfastError, JobCancelled, JobFailed
-from holdfast.job import JobOptions, definition_of
 from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.envelope import JobIds
 
@@ -225,7 +224,7 @@ class HoldfastBackend(BaseTaskBackend):
             options=dict(_own_options(task)),
         )
         call = Call(args=result.args, kwargs=result.kwargs)
-        return template.with_payload(call).with_max_retries(max_retries).with_meta({META: enqueued})
+        return template.with_payload(call).with_options(max_retries=max_retries, meta={META: enqueued})
 
     def _template(self, task: "Task[..., Any]") -> JobDefinition:
         options: JobOptions = {"queue": task.queue_name, "priority": priority_of(int(task.priority))}

@@ -25,6 +25,7 @@ from holdfast.values import (
     LiveOutput,
     Page,
     ReplayAnswer,
+    traits_of,
 )
 
 TOMBSTONE_S: Final = 3600.0
@@ -176,14 +177,9 @@ def message_fields(wire: bytes) -> dict[str, Any]:
     if message is None:
         return {}
     return {
-        "name": message.name,
-        "priority": message.priority,
+        **traits_of(message),
         "max_retries": message.max_retries,
         "payload": message.payload,
         "timeout": message.timeout,
         "expires_at": message.expires_at,
-        "trace_id": message.trace_id,
-        "tags": message.tags,
-        "meta": message.meta,
-        "fence": message.fence,
     }

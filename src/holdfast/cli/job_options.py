@@ -1,0 +1,123 @@
+"""The options of a job on the command line, derived from `JobOptions`, and how they are shown."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
+
+import click
+import msgspec
+from msgspec import Meta
+
+from holdfast.cli.enqueue.instants import SpanOrWhen, When
+from holdfast.cli.options import Span
+from holdfast.definition.backoff import parse_backoff
+from holdfast.definition.definition import JobOptions, Option
+from holdfast.errors import DefinitionError
+from holdfast.values import JobTraits
+
+LABELS: Final = ("id", "name", "tags", "meta", "trace_id")
+"""The options that name and label a job. They make sense for every command that creates one."""
+
+
+class Declared(NamedTuple):
+    """An option as `JobOptions` declares it. A union type is given by its members."""
+
+    option: Option
+    types: tuple[Any, ...]
+    bounds: Meta | None
+
+    @classmethod
+    def of(cls, hint: Any) -> "Declared":
+        kind, *extras = get_args(hint)
+        options = [extra for extra in extras if isinstance(extra, Option)]
+        bounds = [extra for extra in extras if isinstance(extra, Meta)]
+        return cls(options[0], get_args(kind) or (kind,), bounds[0] if bounds else None)
+
+
+DECLARED: Final = {name: Declared.of(hint) for name, hint in get_type_hints(JobOptions, include_extras=True).items()}
+
+
+class _BackoffText(click.ParamType[str]):
+    """A valid backoff, as it was written."""
+
+    name = "backoff"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            parse_backoff(str(value))
+        except ValueError as problem:
+            self.fail(str(problem), param, ctx)
+        return str(value)
+
+
+_TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
+    "backoff": _BackoffText(),
+    "run_at": When(),
+    "expires": SpanOrWhen(),
+}
+
+
+def job_options(*names: str) -> tuple[Callable[[Any], Any], ...]:
+    """The click options for these job options, in this order; for all of them, without names."""
+    return tuple(_click_option(name, DECLARED[name]) for name in names or DECLARED)
+
+
+def take_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Remove the job options from the parameters of a command, and return those that were given as JSON fields."""
+    from holdfast.cli.arguments import parse_arguments, untyped
+
+    options = {name: given.pop(name) for name in DECLARED if name in given}
+    options["tags"] = _split_tags(options["tags"])
+    options["meta"] = untyped(parse_arguments(options["meta"], what="--meta"))
+    if isinstance(options.get("expires"), datetime):
+        options["expires_at"] = options.pop("expires")
+    return {name: value for name, value in options.items() if value is not False and value not in (None, [], {})}
+
+
+def trait_facts(job: JobTraits) -> dict[str, str]:
+    """The options that a job carries, for people: those that were set, except for its name and priority."""
+    facts: dict[str, str] = {}
+    for field in msgspec.structs.fields(JobTraits):
+        value: Any = getattr(job, field.name)
+        if field.name not in ("name", "priority") and value not in (field.default, {}):
+            facts[field.name.replace("_", " ")] = _shown(value)
+    return facts
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case True:
+            return "yes"
+        case str():
+            return value
+        case tuple():
+            return ", ".join(cast("tuple[str, ...]", value))
+        case msgspec.Raw():
+            return bytes(value).decode(errors="replace")
+        case _:
+            return msgspec.json.encode(value).decode()
+
+
+def _click_option(name: str, declared: Declared) -> Callable[[Any], Any]:
+    option, types, bounds = declared
+    attributes: dict[str, Any] = {"help": option.help, "metavar": option.metavar}
+    if name in _TYPES:
+        attributes["type"] = _TYPES[name]
+    elif name in ("tags", "meta"):
+        attributes["multiple"] = True
+    elif types == (bool,):
+        attributes["is_flag"] = True
+    elif timedelta in types:
+        attributes |= {"type": Span(), "metavar": "DURATION"}
+    elif types == (int,) and bounds is not None:
+        attributes["type"] = click.IntRange(cast("int", bounds.ge), cast("int", bounds.le))
+    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    return click.option(*flags, name, **attributes)
+
+
+def _split_tags(given: tuple[str, ...]) -> list[str]:
+    """The tags of all words; a word may hold several."""
+    tags = [tag.strip() for word in given for tag in word.split(",")]
+    if "" in tags:
+        raise DefinitionError(f"{','.join(given)!r} contains an empty tag; write --tag a,b")
+    return tags
