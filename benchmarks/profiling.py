@@ -37,11 +37,11 @@ PARENT: Final = {
     "ExecutorProcess.read": "read verdicts: receive and decode",
     "ExecutorProcess.pull": "read verdicts: receive and decode",
     "ProcessPool._listen": "take verdicts in: whose is it, what is next",
-    "Verdicts.add_successes": "make a settlement and a record of each",
-    "Verdicts.report": "count and report",
+    "PendingSettlements.add_successes": "make a settlement and a record of each",
+    "PendingSettlements.report": "count and report",
     "Keeper.hold": "leases to be renewed",
     "Keeper.drop": "leases to be renewed",
-    "Verdicts.leases": "leases to be renewed",
+    "PendingSettlements.leases": "leases to be renewed",
     "SqliteJobs._ack_all": "SQLite: settle the jobs",
     "SqliteJobs._insert_ends": "SQLite: record the attempts",
     "SqliteJobs._stamp": "SQLite: choose and stamp the next jobs",
@@ -62,8 +62,8 @@ PARENT: Final = {
     "RedisConnections.run": "Redis: pack, send, wait, parse",
 }
 CHILD: Final = {
-    "Line.listen": "read work: receive and decode",
-    "Bench.begin": "decode the message",
+    "WorkerLink.listen": "read work: receive and decode",
+    "SlotRunner.begin": "decode the message",
     "note_start": "the job itself",
     "FunctionHandler.handle": "call the function with its arguments",
     "FunctionHandler.decode": "decode the payload",
@@ -75,9 +75,9 @@ CHILD: Final = {
     "Timeout.__init__": "guard the call: timeout, interrupts",
     "_Attempt._context": "make the context",
     "_Attempt._returned": "judge",
-    "_Attempt.judged": "judge",
+    "_Attempt.result": "judge",
     "JobRuntime.run": "the attempt around it",
-    "Line.say": "write the verdict",
+    "WorkerLink.say": "write the verdict",
     "OneSlot._run_from": "from one job to the next",
 }
 

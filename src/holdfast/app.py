@@ -258,7 +258,7 @@ class Holdfast:
 
     def define(self, handler: str, payload: object = None) -> JobBuilder:
         """Describe a job step by step; `dispatch()` enqueues it."""
-        return JobBuilder(handler, payload, dispatcher=self)
+        return JobBuilder(handler, payload, enqueuer=self)
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
         """Enqueue one job of this definition and return its id.

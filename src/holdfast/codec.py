@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
 
-from holdfast import models
+from holdfast import json_models
 from holdfast.errors import EnvelopeRejected, NewerWire, PayloadRejected, UnknownMember
 from holdfast.values import Backoff, JobTraits
 
@@ -76,7 +76,7 @@ class _VersionOnly(msgspec.Struct):
     v: int
 
 
-_encoder = msgspec.json.Encoder(enc_hook=models.written)
+_encoder = msgspec.json.Encoder(enc_hook=json_models.encode_hook)
 _decoder = msgspec.json.Decoder()
 _message_decoder = msgspec.json.Decoder(JobMessage)
 _sealed_decoder = msgspec.json.Decoder(_Sealed)
@@ -256,7 +256,7 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
 
 def _check_closely(value: object, encoded: bytes, what: str) -> None:
     try:
-        plain = msgspec.to_builtins(value, enc_hook=models.written)
+        plain = msgspec.to_builtins(value, enc_hook=json_models.encode_hook)
     except TypeError:  # raw JSON inside: there is nothing to see but the bytes
         strict_json(encoded, what=what)
     else:

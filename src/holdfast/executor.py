@@ -51,7 +51,7 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return hf
 
 
-def step_back(nice: int) -> None:
+def lower_priority(nice: int) -> None:
     """Leave the processor to the worker when it wants it: it renews leases and feeds the others, and needs little.
 
     So jobs that are busy cannot keep it from that. What the priority means is asked within the group of processes
@@ -71,7 +71,7 @@ def step_back(nice: int) -> None:
 
 def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
-    step_back(setup.nice)
+    lower_priority(setup.nice)
     connection = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(connection.fileno(), False)
     os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program

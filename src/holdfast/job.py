@@ -29,8 +29,8 @@ C_co = TypeVar("C_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Keeper(Protocol):
-    """Whoever keeps jobs, and knows what became of them: an application."""
+class Application(Protocol):
+    """An application: it stores jobs and knows their state."""
 
     def dispatch(
         self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None, returns: Any = Any
@@ -49,7 +49,7 @@ class Job(Generic[P, C_co, R_co]):
     `C_co` is what a call returns, and `R_co` what a run does: of an async function, what is awaited.
     """
 
-    def __init__(self, app: Keeper, handler: FunctionHandler, options: JobOptions) -> None:
+    def __init__(self, app: Application, handler: FunctionHandler, options: JobOptions) -> None:
         self._app = app
         self._handler = handler
         self._options = options

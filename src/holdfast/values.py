@@ -354,14 +354,14 @@ class Abandon(_Settled, frozen=True, kw_only=True, tag=True):
     reason: DeadReason
 
 
-class Cancel(_Settled, frozen=True, kw_only=True, tag=True):
+class CancelJob(_Settled, frozen=True, kw_only=True, tag=True):
     """End the job as cancelled. `expired`: it was too late to start it, so replaying it asks for `ignore_expiry`."""
 
     reason: str = ""
     expired: bool = False
 
 
-Settlement: TypeAlias = Ack | Nack | Release | Abandon | Cancel
+Settlement: TypeAlias = Ack | Nack | Release | Abandon | CancelJob
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):

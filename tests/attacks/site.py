@@ -32,8 +32,8 @@ from holdfast.values import (
 )
 from holdfast.worker.admission import Admission
 from holdfast.worker.backoff import EngineBackoff
-from holdfast.worker.exchanger import Answer, Exchanger, Request
-from holdfast.worker.turns import Turns
+from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
+from holdfast.worker.round_robin import RoundRobin
 
 from ..surface.registry import report
 from ..surface.terminal import Answer as Printed, Terminal
@@ -154,10 +154,10 @@ class Site:
 
     def work_in_batches(self) -> None:
         """Drain the queue as a worker with processes does: what it settles and claims goes in one request."""
-        answers: queue.Queue[Answer] = queue.Queue()
+        answers: queue.Queue[EngineAnswer] = queue.Queue()
         exchanger = Exchanger(
             self.engine,
-            Turns({QUEUE: 1}),
+            RoundRobin({QUEUE: 1}),
             session=new_session(),
             admission=Admission(self._keys, self._hf.registry, self.engine.clock),
             backoff=EngineBackoff(self.engine.clock),
@@ -168,7 +168,7 @@ class Site:
         settlements: list[Settlement] = []
         try:
             while True:
-                exchanger.ask(Request(settlements=settlements, limits={QUEUE: 10}))
+                exchanger.ask(EngineRequest(settlements=settlements, limits={QUEUE: 10}))
                 answer = answers.get(timeout=10)
                 if answer.problem is not None:
                     raise answer.problem

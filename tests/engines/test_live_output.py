@@ -15,7 +15,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     JobLease,
     JobState,
@@ -51,7 +51,7 @@ def test_what_a_verdict_tells_takes_the_place_of_what_was_reported(engine: Engin
         Nack(lease=leases[1], delay=60, record=TOLD),
         Release(lease=leases[2], delay=60, record=TOLD),
         Abandon(lease=leases[3], reason=DeadReason.FAILED, record=TOLD),
-        Cancel(lease=leases[4], record=TOLD),
+        CancelJob(lease=leases[4], record=TOLD),
     ]
     for number, end in enumerate(ends, start=1):
         assert engine.settle([end]) == [True]

@@ -23,7 +23,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     ErrorInfo,
     JobLease,
@@ -235,7 +235,7 @@ class Hammer:
         if luck < 0.95:
             return Abandon(lease=lease, reason=DeadReason.FAILED, record=failure)
         given_up = AttemptRecord(outcome=Outcome.CANCELLED, started_us=began, ended_us=now)
-        return Cancel(lease=lease, reason="not wanted", record=given_up)
+        return CancelJob(lease=lease, reason="not wanted", record=given_up)
 
     def _note_answers(self, settlements: Sequence[Settlement], held: Sequence[bool], sent_us: int) -> None:
         answered_us = _now_us()

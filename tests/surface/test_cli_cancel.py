@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.queues.contract import Engine
-from holdfast.values import Cancel, DeadReason
+from holdfast.values import CancelJob, DeadReason
 
 from .registry import attempt, claim, until
 from .terminal import Terminal, ended
@@ -82,7 +82,7 @@ def test_waiting_ends_when_the_worker_has_stopped_the_job(terminal: Terminal, en
     lease = claim(engine)
     process = terminal.start("cancel", "job1", "--wait")
     until(lambda: terminal.job("job1")["cancel_requested"])
-    assert engine.settle([Cancel(lease=lease)]) == [True]
+    assert engine.settle([CancelJob(lease=lease)]) == [True]
     answer = ended(process)
     assert (answer.code, answer.out) == (0, "✓ job1 cancelled; its worker has stopped it\n")
 

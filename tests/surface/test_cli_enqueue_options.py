@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is later than 2200"),
     "no strategy": (["--backoff", "expo"], "'expo' is no strategy; choose one of none, fixed"),
     "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
-    "no base": (["--backoff", "fixed:often"], "base 'often': write a time span"),
+    "no base": (["--backoff", "fixed:often"], "base 'often': write a duration"),
     "no setting": (["--backoff", "fixed:1s,maxx=3"], "'maxx=3': behind the strategy come its base and multiplier="),
     "a setting twice": (["--backoff", "fixed:1s,base=2s"], "'base=2s': behind the strategy"),
     "no number": (["--backoff", "fixed:1s,jitter=lots"], "jitter 'lots' is no number"),

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.queues.contract import Engine
 from holdfast.state.workers import WorkerRegistry
-from holdfast.values import Cancel, DeadReason, JobLease, Nack, Outcome, Progress
+from holdfast.values import CancelJob, DeadReason, JobLease, Nack, Outcome, Progress
 
 from .registry import attempt, claim, report
 from .terminal import Terminal, ended
@@ -76,7 +76,7 @@ def test_a_dead_job_ends_with_its_error_and_a_code_of_its_own(terminal: Terminal
 
 def test_a_cancelled_job_ends_with_its_reason(terminal: Terminal, engine: Engine) -> None:
     process = terminal.start("enqueue", "--wait", JOB)
-    assert engine.settle([Cancel(lease=claim(engine), reason="ordered twice")]) == [True]
+    assert engine.settle([CancelJob(lease=claim(engine), reason="ordered twice")]) == [True]
     answer = ended(process)
     assert (answer.code, answer.out) == (7, "")
     assert "✗ job1 was cancelled: ordered twice\n" in answer.err

@@ -33,7 +33,7 @@ from holdfast.values import (
     FINAL_STATES,
     Abandon,
     Ack,
-    Cancel,
+    CancelJob,
     DeadReason,
     JobLease,
     JobState,
@@ -327,7 +327,7 @@ def test_the_concepts_page_has_every_change_of_state() -> None:
         Nack(lease=lease),
         Release(lease=lease),
         Abandon(lease=lease, reason=DeadReason.FAILED),
-        Cancel(lease=lease),
+        CancelJob(lease=lease),
     ]
     settled = {effect_of(end).state for end in ends}
     # What is given back with a delay is scheduled until it is due.

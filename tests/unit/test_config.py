@@ -196,7 +196,7 @@ def test_no_number_is_endless_or_none(name: str, number: str) -> None:
         ("max-retries", 1.5, "write a whole number"),
         ("max-retries", True, "write a whole number"),
         ("max-retries", "9" * 5000, "write a whole number"),
-        ("timeout", "soon", "write a time span as seconds or like 90s, 15m, 2h, 3d"),
+        ("timeout", "soon", "write a duration in seconds or like 90s, 15m, 2h, 3d"),
         ("timeout", True, "write a number"),
         ("backoff-base", "x", "write a number"),
         ("backoff-base", [], "write a number"),

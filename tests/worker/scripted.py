@@ -10,7 +10,7 @@ from itertools import pairwise
 from holdfast.values import ExecutionResult, Outcome
 from holdfast.worker.executors.frames import (
     Done,
-    Ended,
+    Finished,
     FrameBuffer,
     Leave,
     Ready,
@@ -56,7 +56,7 @@ class Script:
             now = time.time_ns() // 1000
             outcome = Outcome.CANCELLED if frame.cancelled else Outcome.INTERRUPTED
             result = ExecutionResult(handler="", outcome=outcome, started_us=now, ended_us=now)
-            self._say(Ended(frame.number, 0, result))
+            self._say(Finished(frame.number, 0, result))
         self.idle(frame)
 
     def dying(self, frame: ToChild) -> None:
@@ -67,7 +67,7 @@ class Script:
                 self._say(Done(number, following, 0, 1))
             os._exit(9)
 
-    def _say(self, frame: Ready | Returned | Started | Done | Ended) -> None:
+    def _say(self, frame: Ready | Returned | Started | Done | Finished) -> None:
         self._socket.sendall(packed(frame))
 
 

@@ -13,8 +13,8 @@ from holdfast.queues.contract import new_session
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome, Settlement
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
-from holdfast.worker.exchanger import Answer, Exchanger, Request
-from holdfast.worker.turns import Turns
+from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
+from holdfast.worker.round_robin import RoundRobin
 
 from ..faults.processes import until
 from . import app
@@ -28,7 +28,7 @@ class Line:
         self.floor = floor
         self.engine = floor.engine
         self.fence_at: Callable[[JobLease], float] = lambda lease: lease.fence_at
-        self.answers: list[Answer] = []
+        self.answers: list[EngineAnswer] = []
         self.session = new_session()
         self.claimed: list[JobLease] = []
         self.backoff = EngineBackoff(SYSTEM_CLOCK)
@@ -37,7 +37,7 @@ class Line:
         self.admission = Admission(floor.engine.ring, registry, SYSTEM_CLOCK)
         self.exchanger = Exchanger(
             floor.engine,
-            Turns({"default": 1, "b": 1}),
+            RoundRobin({"default": 1, "b": 1}),
             session=self.session,
             admission=self.admission,
             backoff=self.backoff,
@@ -46,11 +46,11 @@ class Line:
             fence_at=lambda lease: self.fence_at(lease),
         )
 
-    def ask(self, request: Request) -> Answer:
+    def ask(self, request: EngineRequest) -> EngineAnswer:
         self.exchanger.ask(request)
         return self.answer()
 
-    def answer(self) -> Answer:
+    def answer(self) -> EngineAnswer:
         until(lambda: self.answers, "an answer")
         return self.answers.pop()
 
@@ -76,7 +76,7 @@ def line(floor: Floor) -> Iterator[Line]:
 def test_it_settles_and_claims_in_one_exchange(line: Line, floor: Floor) -> None:
     lease = line.lease()
     waiting = floor.put("quick")
-    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 5, "b": 5}))
+    answer = line.ask(EngineRequest(settlements=[line.verdict(lease)], limits={"default": 5, "b": 5}))
     assert answer.held == [True]
     assert [one.id for one in answer.admitted.leases] == [waiting]
     assert line.engine.calls["exchange"] == 1
@@ -85,36 +85,36 @@ def test_it_settles_and_claims_in_one_exchange(line: Line, floor: Floor) -> None
 
 def test_it_claims_from_the_first_queue_that_has_work_and_no_more_than_asked(line: Line, floor: Floor) -> None:
     ids = {floor.put("quick", queue="b") for _ in range(5)}
-    answer = line.ask(Request(limits={"default": 3, "b": 3}))
+    answer = line.ask(EngineRequest(limits={"default": 3, "b": 3}))
     assert len(answer.admitted) == 3
     assert {lease.id for lease in answer.admitted.leases} < ids
 
 
 def test_it_claims_from_no_queue_that_was_not_asked_for(line: Line, floor: Floor) -> None:
     floor.put("quick", queue="b")
-    assert line.ask(Request(limits={"default": 3})).admitted.leases == ()
+    assert line.ask(EngineRequest(limits={"default": 3})).admitted.leases == ()
 
 
 def test_waiting_ends_with_the_first_job(line: Line, floor: Floor) -> None:
-    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    line.exchanger.ask(EngineRequest(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"], "a look in vain")
     id = floor.put("quick")
     assert [lease.id for lease in line.answer().admitted.leases] == [id]
 
 
 def test_waiting_ends_with_a_nudge(line: Line) -> None:
-    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    line.exchanger.ask(EngineRequest(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"], "a look in vain")
     line.exchanger.nudge()
     assert line.answer().admitted.leases == ()
 
 
 def test_a_nudge_that_comes_too_late_does_not_spoil_the_next_wait(line: Line, floor: Floor) -> None:
-    assert line.ask(Request(limits={"default": 1})).admitted.leases == ()
+    assert line.ask(EngineRequest(limits={"default": 1})).admitted.leases == ()
     line.exchanger.nudge()
-    line.exchanger.ask(Request(settlements=[line.verdict(line.lease())]))
+    line.exchanger.ask(EngineRequest(settlements=[line.verdict(line.lease())]))
     line.answer()
-    line.exchanger.ask(Request(limits={"default": 1}, wait_s=60.0))
+    line.exchanger.ask(EngineRequest(limits={"default": 1}, wait_s=60.0))
     until(lambda: line.engine.calls["claim"] > 2, "a look in vain")
     id = floor.put("quick")
     assert [lease.id for lease in line.answer().admitted.leases] == [id]
@@ -123,7 +123,7 @@ def test_a_nudge_that_comes_too_late_does_not_spoil_the_next_wait(line: Line, fl
 def test_the_answer_that_was_lost_is_asked_for_again_with_the_same_token(line: Line, floor: Floor) -> None:
     line.engine.lost_answers["claim"] = 2
     ids = {floor.put("quick") for _ in range(3)}
-    answer = line.ask(Request(limits={"default": 10}))
+    answer = line.ask(EngineRequest(limits={"default": 10}))
     assert {lease.id for lease in answer.admitted.leases} == ids
     assert {lease.delivery for lease in answer.admitted.leases} == {1}
     assert len({lease.owner_token for lease in answer.admitted.leases}) == 1
@@ -132,7 +132,7 @@ def test_the_answer_that_was_lost_is_asked_for_again_with_the_same_token(line: L
 def test_a_verdict_whose_answer_was_lost_is_repeated_and_holds(line: Line, floor: Floor) -> None:
     line.engine.lost_answers["exchange"] = 2
     lease, waiting = line.lease(), floor.put("quick")
-    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 1}))
+    answer = line.ask(EngineRequest(settlements=[line.verdict(lease)], limits={"default": 1}))
     assert answer.held == [True]
     assert [(one.id, one.delivery) for one in answer.admitted.leases] == [(waiting, 1)]
     assert floor.outcomes(lease.id) == [Outcome.SUCCEEDED]
@@ -142,7 +142,7 @@ def test_a_verdict_is_repeated_only_as_long_as_its_lease_can_hold(line: Line) ->
     ended, held = line.lease(), line.lease()
     line.fence_at = lambda lease: -1.0 if lease is ended else time.monotonic() + 60.0
     line.engine.lost_answers["settle"] = 1
-    answer = line.ask(Request(settlements=[line.verdict(ended), line.verdict(held)]))
+    answer = line.ask(EngineRequest(settlements=[line.verdict(ended), line.verdict(held)]))
     assert answer.held == [None, True]
 
 
@@ -150,7 +150,7 @@ def test_one_verdict_that_cannot_be_written_does_not_hold_the_others_up(line: Li
     bad, good = line.lease(), line.lease()
     now = line.engine.clock.now_us()
     impossible = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now, output="\ud800")
-    answer = line.ask(Request(settlements=[Ack(lease=bad, record=impossible), line.verdict(good)]))
+    answer = line.ask(EngineRequest(settlements=[Ack(lease=bad, record=impossible), line.verdict(good)]))
     assert answer.held == [None, True]
     assert floor.state(good.id) is JobState.COMPLETED
     assert floor.state(bad.id) is JobState.PROCESSING
@@ -171,7 +171,7 @@ def test_an_engine_that_answers_a_single_verdict_counts_as_available_again(
         return settle(settlements)
 
     monkeypatch.setattr(line.engine, "settle", settle_alone)
-    answer = line.ask(Request(settlements=[line.verdict(first), line.verdict(second)]))
+    answer = line.ask(EngineRequest(settlements=[line.verdict(first), line.verdict(second)]))
     assert answer.held == [True, True]
     assert calls == [2, 1, 1, 1]
     assert line.backoff.failing_since is None
@@ -180,11 +180,11 @@ def test_an_engine_that_answers_a_single_verdict_counts_as_available_again(
 def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_still_delivers(line: Line) -> None:
     lease = line.lease()
     line.engine.down = {"claim", "settle"}
-    line.exchanger.ask(Request(limits={"default": 1}))
+    line.exchanger.ask(EngineRequest(limits={"default": 1}))
     until(lambda: line.engine.calls["claim"] > 1, "a claim in vain")
     line.exchanger.leave()
     assert line.answer().admitted.leases == ()
-    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    line.exchanger.ask(EngineRequest(settlements=[line.verdict(lease)]))
     until(lambda: line.engine.calls["settle"] > 1, "verdicts that are repeated")
     assert line.backoff.failing_since is not None
     line.engine.down.clear()
@@ -195,7 +195,7 @@ def test_a_worker_that_leaves_claims_no_more_from_an_engine_that_is_away_but_sti
 def test_a_worker_that_hurries_stops_repeating_verdicts(line: Line) -> None:
     lease = line.lease()
     line.engine.down = {"settle"}
-    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    line.exchanger.ask(EngineRequest(settlements=[line.verdict(lease)]))
     until(lambda: line.engine.calls["settle"], "a verdict in vain")
     line.exchanger.hurry()
     assert line.answer().held == [None]
@@ -206,7 +206,7 @@ def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, f
     tokens: list[bytes] = []
     for verdicts in ([], [line.verdict(line.lease())]):
         floor.put("quick")
-        answer = line.ask(Request(settlements=verdicts, limits={"default": 1}))
+        answer = line.ask(EngineRequest(settlements=verdicts, limits={"default": 1}))
         [lease] = answer.admitted.leases
         tokens.append(bytes.fromhex(lease.owner_token))
     claimed, exchanged = tokens
@@ -217,7 +217,7 @@ def test_the_claims_of_a_worker_share_its_session_and_nothing_else(line: Line, f
 def test_every_claimed_lease_is_passed_on_whether_or_not_its_job_may_run(line: Line, floor: Floor) -> None:
     """A refused one has to be held as well, until it is settled."""
     good, unknown = floor.put("quick"), floor.put("unheard-of")
-    answer = line.ask(Request(limits={"default": 2}))
+    answer = line.ask(EngineRequest(limits={"default": 2}))
     assert {lease.id for lease in line.claimed} == {good, unknown}
     assert [lease.id for lease in answer.admitted.leases] == [good]
     assert [refusal.settlement.lease.id for refusal in answer.admitted.refusals] == [unknown]
@@ -226,12 +226,12 @@ def test_every_claimed_lease_is_passed_on_whether_or_not_its_job_may_run(line: L
 def test_failed_claims_and_settlements_are_counted_together(line: Line) -> None:
     lease = line.lease()
     line.engine.down = {"claim", "settle"}
-    line.exchanger.ask(Request(limits={"default": 1}))
+    line.exchanger.ask(EngineRequest(limits={"default": 1}))
     until(lambda: line.backoff.failures == 2, "two failed claims")
     since = line.backoff.failing_since
     line.exchanger.leave()
     line.answer()
-    line.exchanger.ask(Request(settlements=[line.verdict(lease)]))
+    line.exchanger.ask(EngineRequest(settlements=[line.verdict(lease)]))
     until(lambda: line.engine.calls["settle"], "a verdict in vain")
     until(lambda: line.backoff.failures > 2, "its failure to be counted with the others")
     assert line.backoff.failing_since == since
@@ -246,7 +246,7 @@ def test_a_claim_that_fails_does_not_take_back_what_the_engine_answered_before(
         raise BackendError("the table is not there any more")
 
     monkeypatch.setattr(line.engine, "claim", refuse)
-    answer = line.ask(Request(settlements=[line.verdict(lease)], limits={"default": 1, "b": 1}))
+    answer = line.ask(EngineRequest(settlements=[line.verdict(lease)], limits={"default": 1, "b": 1}))
     assert isinstance(answer.problem, BackendError)
     assert answer.held == [True]
     assert floor.state(lease.id) is JobState.COMPLETED
@@ -261,9 +261,9 @@ def test_jobs_that_cannot_be_admitted_are_handed_back(
         raise RuntimeError("no more threads")
 
     monkeypatch.setattr(line.admission, "admit", fail)
-    answer = line.ask(Request(limits={"default": 1}))
+    answer = line.ask(EngineRequest(limits={"default": 1}))
     assert isinstance(answer.problem, RuntimeError)
     assert [lease.id for lease in line.claimed] == [id]
     [refusal] = answer.admitted.refusals
-    assert line.ask(Request(settlements=[refusal.settlement])).held == [True]
+    assert line.ask(EngineRequest(settlements=[refusal.settlement])).held == [True]
     assert floor.state(id) is JobState.PENDING

@@ -8,7 +8,7 @@ from holdfast.values import ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
     Broken,
     Delivery,
-    Ended,
+    Finished,
     FrameBuffer,
     FromChild,
     Leave,
@@ -39,7 +39,7 @@ FROM_CHILD: Sequence[FromChild] = (
     Ready(("a", "b")),
     Broken("no"),
     Started(1),
-    Ended(1, 2, RESULT),
+    Finished(1, 2, RESULT),
     Refused(2, 0, "CommandForbidden", "no"),
     Returned((3, 4), True),
     Progressed(5, Progress(done=1.0, total=2.0, message="rows")),

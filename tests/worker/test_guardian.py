@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.worker.executors import guardian
-from holdfast.worker.executors.guarded import GUARDIAN_DIED, UNKILLABLE, Ended, Guarded, Inherited, describe
+from holdfast.worker.executors.guarded_program import (
+    GUARDIAN_DIED,
+    UNKILLABLE,
+    ExitStatus,
+    GuardedProgram,
+    Inherited,
+    describe,
+)
 
 from ..faults.processes import until
 
@@ -96,21 +103,21 @@ class Pen:
         self._mark = f"PEN={uuid.uuid4().hex}"
         name, _, value = self._mark.partition("=")
         self.environment = {**os.environ, "LC_ALL": "C.UTF-8", "NOTES": str(notes), name: value}
-        self._guarded: list[Guarded] = []
+        self._guarded: list[GuardedProgram] = []
         self._askers: list[subprocess.Popen[bytes]] = []
 
-    def guarded(self, argv: Sequence[str], *inherited: Inherited) -> Guarded:
-        started = Guarded(argv, environment=self.environment, inherited=inherited)
+    def guarded(self, argv: Sequence[str], *inherited: Inherited) -> GuardedProgram:
+        started = GuardedProgram(argv, environment=self.environment, inherited=inherited)
         self._guarded.append(started)
         return started
 
-    def program(self, code: str, *inherited: Inherited) -> Guarded:
+    def program(self, code: str, *inherited: Inherited) -> GuardedProgram:
         """Start a program of a few lines of Python."""
         return self.guarded([sys.executable, "-I", "-S", "-c", PRELUDE + code], *inherited)
 
     def asker(self, code: str) -> subprocess.Popen[bytes]:
-        """Start a process that uses `Guarded` itself; what it shall guard is in its `program`."""
-        names = "from holdfast.worker.executors.guarded import *\nimport subprocess\n"
+        """Start a process that uses `GuardedProgram` itself; what it shall guard is in its `program`."""
+        names = "from holdfast.worker.executors.guarded_program import *\nimport subprocess\n"
         given = "program = [sys.executable, '-I', '-S', '-c', sys.argv[1]]\n"
         family = PRELUDE + FAMILIES["a family with a name like a status line"] + "rest()"
         asker = subprocess.Popen(
@@ -163,8 +170,8 @@ def pen(tmp_path: Path) -> Generator[Pen]:
         pen.end_all()
 
 
-def end_of(guarded: Guarded) -> Ended:
-    seen: list[Ended] = []
+def end_of(guarded: GuardedProgram) -> ExitStatus:
+    seen: list[ExitStatus] = []
 
     def look() -> bool:
         seen.extend(filter(None, [guarded.receive()]))
@@ -174,7 +181,7 @@ def end_of(guarded: Guarded) -> Ended:
     return seen[0]
 
 
-def pid_of(guarded: Guarded) -> int:
+def pid_of(guarded: GuardedProgram) -> int:
     def look() -> int:
         assert guarded.receive() is None, "it should run on"
         return guarded.pid or 0
@@ -275,7 +282,7 @@ def test_closing_leaves_nobody(pen: Pen, family: str) -> None:
 
 
 def test_a_killed_asker_leaves_nobody(pen: Pen) -> None:
-    asker = pen.asker("guarded = Guarded(program, environment=os.environ)\nrest()")
+    asker = pen.asker("guarded = GuardedProgram(program, environment=os.environ)\nrest()")
     pen.noted("ready")
     asker.kill()
 
@@ -284,7 +291,7 @@ def test_a_killed_asker_leaves_nobody(pen: Pen) -> None:
 
 def test_a_killed_asker_leaves_nobody_though_a_fork_of_it_keeps_the_socket_open(pen: Pen) -> None:
     asker = pen.asker("""
-guarded = Guarded(program, environment=os.environ)
+guarded = GuardedProgram(program, environment=os.environ)
 if os.fork() == 0:
     note("fork", str(os.getpid())); rest()
 rest()
@@ -306,7 +313,7 @@ signal.signal(signal.SIGUSR1, lambda number, frame: note("asked"))
 note("pid", str(os.getpid()))
 rest()
 '''
-guarded = Guarded([*program[:-1], code], environment=os.environ)
+guarded = GuardedProgram([*program[:-1], code], environment=os.environ)
 while True:
     time.sleep(1)
 """)
@@ -356,16 +363,16 @@ adopting = orphans_adopted()
 assert adopting.__enter__()
 rests = [sys.executable, "-c", "import time; time.sleep(100)"]
 known = subprocess.Popen(rests)
-other = Guarded(rests, environment=os.environ)
+other = GuardedProgram(rests, environment=os.environ)
 while other.pid is None:
     assert other.receive() is None
     time.sleep(0.005)
-failing = Guarded(["no-such-program"], environment=os.environ)
+failing = GuardedProgram(["no-such-program"], environment=os.environ)
 while not failing.receive():
     time.sleep(0.005)
 failing.close()
 note("none-found", str(kill_strays([known.pid]) == 0))
-guarded = Guarded(program, environment=os.environ)
+guarded = GuardedProgram(program, environment=os.environ)
 while not os.path.exists(os.environ["NOTES"] + "/ready"):
     time.sleep(0.005)
 below = guardian.descendants(guarded.guardian_pid, guardian.processes())

@@ -18,7 +18,7 @@ from ..faults.processes import until
 from ..servers.places import every_engine
 from .bench import Bench
 from .floor import Floor
-from .test_verdicts import flight
+from .test_settlements import flight
 
 LINES = 20_000
 LAST = f"line {LINES - 1}\n"

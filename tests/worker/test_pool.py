@@ -10,14 +10,14 @@ from select import select
 import pytest
 
 from holdfast.values import ExecutionResult, Progress
-from holdfast.worker.executors import guarded, guardian
+from holdfast.worker.executors import guarded_program, guardian
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason
 
 from ..faults.processes import until
 from .floor import Floor
-from .test_verdicts import flight
+from .test_settlements import flight
 
 
 class Heard:
@@ -64,7 +64,7 @@ class Stage:
             processes=1,
             slots=1,
             kill_after_s=10.0,
-            audience=self.heard,
+            listener=self.heard,
             selector=self.selector,
         )
         self.pool.tend(time.monotonic(), listens=True)
@@ -73,7 +73,7 @@ class Stage:
                 key.data(events)
         (self.child,) = self.pool.children
 
-    def happens(self, at: guarded.Guarded | ExecutorProcess) -> None:
+    def happens(self, at: guarded_program.GuardedProgram | ExecutorProcess) -> None:
         """Wait for something there, and let the pool hear of it and of nothing else."""
         assert select([at], [], [], 60.0)[0], "nothing has happened"
         self.selector.get_map()[at].data(selectors.EVENT_READ)
@@ -122,7 +122,7 @@ def test_whom_a_killed_guardian_leaves_is_reaped_though_its_end_was_heard_before
     floor: Floor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel closes the files of a dying process before it gives its children away; here it takes its time."""
-    with guarded.orphans_adopted() as can_be_adopted:
+    with guarded_program.orphans_adopted() as can_be_adopted:
         if not can_be_adopted:
             pytest.skip("only on Linux is there somebody who adopts orphans")
         stage = Stage(floor, "idle")
@@ -154,4 +154,4 @@ def _keep_below(monkeypatch: pytest.MonkeyPatch, pid: int, parent: int) -> None:
         pass
 
     monkeypatch.setattr(guardian, "processes", processes)
-    monkeypatch.setattr(guarded, "reap", reap)
+    monkeypatch.setattr(guarded_program, "reap", reap)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from holdfast.worker.signals import heard
+from holdfast.worker.signals import handling_signals
 
 from ..faults.processes import DEADLINE_S
 
@@ -20,7 +20,7 @@ def listening() -> Generator[tuple[list[signal.Signals], threading.Event]]:
         came.append(number)
         any_came.set()
 
-    with heard(act, [signal.SIGUSR1]):
+    with handling_signals(act, [signal.SIGUSR1]):
         yield came, any_came
 
 

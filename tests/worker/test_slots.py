@@ -10,7 +10,7 @@ import pytest
 from holdfast.values import JobState, Outcome, WorkerStatus
 from holdfast.worker import dispatcher
 from holdfast.worker.executors.process import ExecutorProcess, Flight
-from holdfast.worker.turns import Pace
+from holdfast.worker.pace import Pace
 
 from ..faults.processes import until
 from .floor import Floor

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_type_hints, is_typeddict
 
 import msgspec
 
-from holdfast import models
+from holdfast import json_models
 from holdfast.codec import MAX_WIRE_BYTES, strict_json
 from holdfast.errors import DefinitionError, PayloadRejected
 
@@ -149,13 +149,13 @@ def _read(argument: Argument, declared: Any, what: str) -> Any:
             return value
         # Text that is a number, true, false or null; not the text of a number that could be a date.
         with suppress(msgspec.ValidationError):
-            meant = msgspec.convert(value, declared, strict=False, dec_hook=models.read)
+            meant = msgspec.convert(value, declared, strict=False, dec_hook=json_models.decode_hook)
             if meant is None or (isinstance(meant, bool | int | float) and math.isfinite(meant)):
                 return msgspec.to_builtins(meant)
         with suppress(PayloadRejected):
             value = strict_json(value.encode())
     try:
-        msgspec.convert(value, declared, dec_hook=models.read)
+        msgspec.convert(value, declared, dec_hook=json_models.decode_hook)
     except msgspec.ValidationError as problem:
         raise DefinitionError(f"{what}: {_expectation(problem, declared)} {_shortened(argument.value)}") from None
     return value
@@ -163,7 +163,7 @@ def _read(argument: Argument, declared: Any, what: str) -> Any:
 
 def _fits(value: object, declared: Any) -> bool:
     try:
-        msgspec.convert(value, declared, dec_hook=models.read)
+        msgspec.convert(value, declared, dec_hook=json_models.decode_hook)
     except msgspec.ValidationError:
         return False
     return True

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli.delete import code_of, discard_all, states_of_the_rest
 from holdfast.cli.documents import DiscardDocument
-from holdfast.cli.jobs import Shape, print_job, print_list, shape_options, taken
+from holdfast.cli.jobs import ListShape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option, with_options
 from holdfast.cli.output import glyph, print_json, say, say_where, utc_option
 from holdfast.cli.retry import ignore_expiry_option, replay
@@ -59,7 +59,7 @@ def dlq() -> None:
 @shape_options
 def list_dead(url: str | None, **said: Any) -> int:
     """Show dead letters, the last ones first."""
-    return print_list(url, taken(Filters, {**said, "states": ((JobState.DEAD,),)}), taken(Shape, said))
+    return print_list(url, taken(Filters, {**said, "states": ((JobState.DEAD,),)}), taken(ListShape, said))
 
 
 @dlq.command()

@@ -42,7 +42,7 @@ from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobVie
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
-    from holdfast.search import Finding, Plan
+    from holdfast.search import Plan, ScanResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,7 +95,7 @@ class Columns(click.ParamType[tuple[str, ...]]):
         return names
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class ListShape(Struct, frozen=True, kw_only=True):
     """How much of a list is wanted, and as what; by the names of the options."""
 
     limit: int
@@ -124,7 +124,7 @@ TABLE: Final = "table"
 
 
 def shape_options(command: F) -> F:
-    """The options of lists; they arrive as the fields of `Shape`."""
+    """The options of lists; they arrive as the fields of `ListShape`."""
     return with_options(_SHAPES, command)
 
 
@@ -172,7 +172,7 @@ def list_jobs(url: str | None, **said: Any) -> int:
       holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
       holdfast list -q --where 'tag:import -state:completed' | holdfast cancel - --yes
     """
-    return print_list(url, taken(Filters, said), taken(Shape, said))
+    return print_list(url, taken(Filters, said), taken(ListShape, said))
 
 
 T = TypeVar("T", bound=Struct)
@@ -183,7 +183,7 @@ def taken(kind: type[T], said: dict[str, Any]) -> T:
     return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
 
 
-def print_list(url: str | None, filters: Filters, shape: Shape) -> int:
+def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
     """The jobs that were asked for, in the shape that was asked for."""
     form = shape.form()
     with existing(url, filters.queue) as site:
@@ -211,7 +211,7 @@ def print_list(url: str | None, filters: Filters, shape: Shape) -> int:
     return 0
 
 
-def _watch(engine: Engine, filters: Filters, shape: Shape, form: str) -> int:
+def _watch(engine: Engine, filters: Filters, shape: ListShape, form: str) -> int:
     as_json = form in ("json", "jsonl")
 
     def look() -> Sequence[JobView] | list[dict[str, Any]]:
@@ -226,7 +226,7 @@ def _watch(engine: Engine, filters: Filters, shape: Shape, form: str) -> int:
     return watch(shape.watch_s, look, lines, as_json=as_json)
 
 
-def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
+def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:
     """Jobs of a plan; a cursor that is none is the caller's mistake."""
     from holdfast.search import scan
     from holdfast.search.scanning import LOOK_AT
@@ -240,7 +240,7 @@ def _find(engine: Engine, made: Plan, shape: Shape) -> Finding:
         raise ConfigError(f"{shape.after!r} is no cursor: pass what the page before printed behind  more:") from None
 
 
-def _print_count(engine: Engine, made: Plan, shape: Shape, *, as_json: bool) -> None:
+def _print_count(engine: Engine, made: Plan, shape: ListShape, *, as_json: bool) -> None:
     number, looked_at = _count(engine, made, shape.look_at)
     if as_json:
         print_json(CountDocument(count=number, is_exact=looked_at is None))
@@ -264,7 +264,7 @@ def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | 
     return count(engine, made, look_at=LOOK_AT if look_at is None else look_at)
 
 
-def _print_finding(finding: Finding, shape: Shape, form: str) -> None:
+def _print_finding(finding: ScanResult, shape: ListShape, form: str) -> None:
     match form:
         case "quiet":
             for job in finding.jobs:
@@ -280,7 +280,7 @@ def _print_finding(finding: Finding, shape: Shape, form: str) -> None:
                 _table(finding.jobs, shape, form).print()
 
 
-def _table(jobs: Sequence[JobView], shape: Shape, form: str) -> Table:
+def _table(jobs: Sequence[JobView], shape: ListShape, form: str) -> Table:
     columns = shape.columns or (MORE if form == "wide" else USUAL)
     rows = [[_cell(job, column, shape.columns) for column in columns] for job in jobs]
     tints = [TINTS.get(column) for column in columns]
@@ -296,7 +296,7 @@ def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
     return {name: document[name] if name in document else _cell(job, name, None) for name in columns}
 
 
-def _print_csv(finding: Finding, columns: tuple[str, ...]) -> None:
+def _print_csv(finding: ScanResult, columns: tuple[str, ...]) -> None:
     """Whole values, as programs read them; what a spreadsheet would run as a formula is made text."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)

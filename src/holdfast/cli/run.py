@@ -78,7 +78,7 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
 
 def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals | None]:
     """Run the queue's one job: what came of it, and the signal that stopped it, if one came."""
-    from holdfast.worker.signals import heard
+    from holdfast.worker.signals import handling_signals
 
     stopped_by: signal.Signals | None = None
 
@@ -87,7 +87,7 @@ def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals
         stopped_by = number
         worker.interrupt()
 
-    with worker, heard(interrupt):
+    with worker, handling_signals(interrupt):
         result = worker.process_once(queue, unless=lambda: stopped_by is not None)
     return result, stopped_by
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.config.keys import HIDDEN, Key
+from holdfast.durations import parse_duration
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
-from holdfast.spans import span_of
 from holdfast.values import INSTALLATION_PATTERN
 
 _name_pattern = re.compile(INSTALLATION_PATTERN)
@@ -76,7 +76,7 @@ def _parse(key: Key, raw: Any) -> Any:
 
 def parse_span(raw: object) -> float:
     """Seconds from a number, or from text such as `90s`, `15m`, `2h`, `3d`."""
-    return span_of(raw) if isinstance(raw, str) else _number(raw)
+    return parse_duration(raw) if isinstance(raw, str) else _number(raw)
 
 
 def _url(raw: object) -> str:

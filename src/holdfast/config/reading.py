@@ -109,7 +109,7 @@ def read_settings(
     project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
 ) -> Reading:
     """What all places say, with every problem there is instead of the first."""
-    reader = _Reader()
+    reader = _SettingsReader()
     reader.read_file(project.config_file)
     reader.read_environment(os.environ if environment is None else environment)
     reader.read_flags(flags or {})
@@ -117,7 +117,7 @@ def read_settings(
     return Reading(project=project, found=reader.found, problems=tuple(reader.problems))
 
 
-class _Reader:
+class _SettingsReader:
     """Goes through the places, the weakest first, so that the last one to name a key wins."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config.keys import KEYS, Key
-from holdfast.spans import SPAN_PATTERN
+from holdfast.durations import DURATION_PATTERN
 from holdfast.values import INSTALLATION_PATTERN
 
 # The draft that the language servers for TOML know best.
@@ -55,7 +55,7 @@ def _values(key: Key) -> dict[str, Any]:
         case "number":
             return {"type": "number", **bounds}
         case "span":
-            return {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": f"^{SPAN_PATTERN}$"}]}
+            return {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
         case "flag":
             return {"type": "boolean"}
         case "choice":

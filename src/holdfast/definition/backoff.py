@@ -5,8 +5,8 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
+from holdfast.durations import parse_duration
 from holdfast.errors import DefinitionError
-from holdfast.spans import span_of
 from holdfast.values import Backoff, BackoffStrategy
 
 BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]
@@ -38,7 +38,7 @@ def parse_backoff(text: str) -> Backoff:
     """
     parts = text.split(",")
     with suppress(ValueError):
-        return Backoff(delays=tuple(map(span_of, parts)))
+        return Backoff(delays=tuple(map(parse_duration, parts)))
     strategy, colon, settings = text.partition(":")
     if strategy.strip() not in list(BackoffStrategy):
         near = get_close_matches(strategy, BackoffStrategy, n=1)
@@ -60,7 +60,7 @@ def parse_backoff(text: str) -> Backoff:
 def _setting(name: str, value: str) -> float:
     if name in ("base", "max"):
         try:
-            return span_of(value)
+            return parse_duration(value)
         except ValueError as problem:
             raise ValueError(f"{name} {value!r}: {problem}") from None
     try:

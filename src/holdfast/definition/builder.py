@@ -9,7 +9,7 @@ from holdfast.definition.backoff import BackoffLike
 from holdfast.definition.definition import JobDefinition, JobOptions, check_id, refuse_id
 
 
-class Dispatcher(Protocol):
+class Enqueuer(Protocol):
     """Whoever can enqueue what a builder has built."""
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str: ...
@@ -18,9 +18,9 @@ class Dispatcher(Protocol):
 class JobBuilder:
     """Collects options; `definition()` makes the immutable value, `dispatch()` enqueues it."""
 
-    def __init__(self, handler: str, payload: object = None, *, dispatcher: Dispatcher | None = None) -> None:
+    def __init__(self, handler: str, payload: object = None, *, enqueuer: Enqueuer | None = None) -> None:
         self._definition = JobDefinition(handler=handler, payload=encode_payload(payload))
-        self._dispatcher = dispatcher
+        self._enqueuer = enqueuer
         self._id: str | None = None
 
     def named(self, name: str) -> "JobBuilder":
@@ -88,9 +88,9 @@ class JobBuilder:
 
     def dispatch(self, *, tx: object | None = None) -> str:
         """Enqueue the job and return its id; with `tx`, in that transaction of yours."""
-        if self._dispatcher is None:
+        if self._enqueuer is None:
             raise RuntimeError("this builder belongs to no application; pass definition() to Holdfast.enqueue()")
-        return self._dispatcher.enqueue(self._definition, id=self._id, tx=tx)
+        return self._enqueuer.enqueue(self._definition, id=self._id, tx=tx)
 
     def _set(self, **options: Unpack[JobOptions]) -> "JobBuilder":
         self._definition = self._definition.with_options(**options)

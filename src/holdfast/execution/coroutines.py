@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from holdfast.execution.timeout import Ended, Timeout
+from holdfast.execution.timeout import CallResult, Timeout
 
 _DISCARD_S: Final = 1.0
 _CLOSE_S: Final = 5.0
@@ -50,7 +50,7 @@ class Coroutines:
             _log.warning("abandoned an event loop that could not be closed: %s", repr(ended.raised))
 
 
-async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> Ended:
+async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> CallResult:
     """Run it as a task of the caller's loop, in a context of its own, beside any number of others.
 
     It is the caller's too: cancelled, the caller takes it along, and is cancelled itself when it has ended.

@@ -18,9 +18,9 @@ from holdfast.definition.definition import MAX_SPAN_S
 from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, PayloadRejected
 from holdfast.execution.coroutines import Coroutines, run_here
 from holdfast.execution.logs import listen, logs_captured
+from holdfast.execution.outcome import attempt_result, failed
 from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
-from holdfast.execution.timeout import REPEAT_S, Ended, JobInterrupted, Timeout, handlers_kept
-from holdfast.execution.verdict import failed, judge
+from holdfast.execution.timeout import REPEAT_S, CallResult, JobInterrupted, Timeout, handlers_kept
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
@@ -28,7 +28,7 @@ from holdfast.values import ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
 OnOutput: TypeAlias = Callable[[str, Output], None]
-OnEnded: TypeAlias = Callable[[str, Ended], None]
+OnEnded: TypeAlias = Callable[[str, CallResult], None]
 Transactions: TypeAlias = Callable[[str, int], EngineTransaction]
 AFTER_RUN_S: Final = 5.0
 _SUCCEEDED: Final = Outcome.SUCCEEDED
@@ -107,7 +107,7 @@ class JobRuntime:
             with logs_captured():
                 return self._run(attempt)
         except Exception as problem:
-            return attempt.unjudged(problem)
+            return attempt.unknown_outcome(problem)
 
     async def run_async(
         self, message: JobMessage, lease: Claimed, *, is_cancelled: Callable[[], bool] | None = None
@@ -127,7 +127,7 @@ class JobRuntime:
             with logs_captured():
                 return await self._run_async(attempt)
         except Exception as problem:
-            return attempt.unjudged(problem)
+            return attempt.unknown_outcome(problem)
 
     def interrupt(self, job_id: str, why: JobInterrupted) -> bool:
         """Stop the attempt of that job, from any thread; False if it is not running here (any more)."""
@@ -156,7 +156,7 @@ class JobRuntime:
         handler = attempt.handler
         with attempt:
             guarded = attempt.hooked if self.hooks else attempt.body
-            result = attempt.judged(self._call(handler, attempt.timeout, guarded))
+            result = attempt.result(self._call(handler, attempt.timeout, guarded))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -169,7 +169,7 @@ class JobRuntime:
         handler = attempt.handler
         with attempt:
             guarded = attempt.hooked if self.hooks else attempt.body
-            result = attempt.judged(await run_here(partial(_awaited, guarded), attempt.timeout))
+            result = attempt.result(await run_here(partial(_awaited, guarded), attempt.timeout))
             if attempt.has_transaction:
                 result = attempt.committed(result)
             if not attempt.wants_after_run:
@@ -179,7 +179,7 @@ class JobRuntime:
             _log_failed_hook(ended, attempt.context, result)
         return attempt.with_all_output(result)
 
-    def _call(self, handler: Handler, timeout: Timeout, body: Callable[[], object]) -> Ended:
+    def _call(self, handler: Handler, timeout: Timeout, body: Callable[[], object]) -> CallResult:
         """Call it on this thread, or run the coroutine it makes on our loop, in a context of its own."""
         if not handler.is_async:
             return timeout.run(copy_context().run, body)
@@ -189,7 +189,7 @@ class JobRuntime:
             self._coroutines.discard()
             raise
 
-    def _swept(self, ended: Ended) -> Ended:
+    def _swept(self, ended: CallResult) -> CallResult:
         if ended.was_raised:
             self._coroutines.discard()
         return ended
@@ -317,10 +317,10 @@ class _Attempt:
         limit_s = max(self.limit_s - result.duration_s, AFTER_RUN_S) if self.limit_s else 0.0
         return _timeout_for(self.handler, limit_s)
 
-    def judged(self, ended: Ended) -> ExecutionResult:
+    def result(self, ended: CallResult) -> ExecutionResult:
         if self._runtime.on_ended is not None:
             self._runtime.on_ended(self.message.identifier, ended)
-        return judge(ended, self._returned(), self.handler.no_retry)
+        return attempt_result(ended, self._returned(), self.handler.no_retry)
 
     @property
     def has_transaction(self) -> bool:
@@ -340,14 +340,14 @@ class _Attempt:
         """The result with what `after_run` has added."""
         return msgspec.structs.replace(result, output=self.output.text())
 
-    def unjudged(self, problem: Exception) -> ExecutionResult:
+    def unknown_outcome(self, problem: Exception) -> ExecutionResult:
         """Nothing in the runtime should raise; if it does, that is one failed run, not the end of the worker."""
         _log.exception("could not determine the outcome of job '%s'", self.message.identifier)
         return self._refused(problem)
 
     def _refused(self, problem: BaseException) -> ExecutionResult:
         if self._runtime.on_ended is not None:
-            self._runtime.on_ended(self.message.identifier, Ended(raised=problem))
+            self._runtime.on_ended(self.message.identifier, CallResult(raised=problem))
         # The payload will not get better, so a refusal of it is not retried.
         return failed(problem, self._returned(), no_retry=isinstance(problem, DefinitionError))
 
@@ -437,7 +437,7 @@ def _timeout_for(handler: Handler, limit_s: float) -> Timeout:
     return Timeout(limit_s, grace_s=REPEAT_S, repeat_s=REPEAT_S) if handler.is_async else Timeout(limit_s)
 
 
-def _log_failed_hook(ended: Ended, context: JobContext, result: ExecutionResult) -> None:
+def _log_failed_hook(ended: CallResult, context: JobContext, result: ExecutionResult) -> None:
     problem = ended.raised or ended.stopped_by
     if problem is not None:
         _log.error(

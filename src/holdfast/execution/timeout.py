@@ -46,7 +46,7 @@ class JobCancelRequested(JobInterrupted):
     """Somebody has cancelled the job."""
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class CallResult(Struct, frozen=True, kw_only=True):
     """How a guarded call ended. `stopped_by` was asked before it did and decides, whatever the call made of it.
 
     `was_raised` says that an interrupt was really thrown into the code, which may have left things half done.
@@ -58,7 +58,7 @@ class Ended(Struct, frozen=True, kw_only=True):
     was_raised: bool = False
 
 
-_WENT_WELL: Final = Ended()
+_WENT_WELL: Final = CallResult()
 
 
 class Timeout:
@@ -92,10 +92,10 @@ class Timeout:
         self._grace_s = grace_s
         self.repeat_s = repeat_s
 
-    def run(self, function: Callable[..., object], *args: object) -> Ended:
+    def run(self, function: Callable[..., object], *args: object) -> CallResult:
         """Call it and say how it ended. Only a real Ctrl-C is raised from here, also if the function swallowed it."""
         if self.stopped_by is not None:
-            return Ended(stopped_by=self.stopped_by)
+            return CallResult(stopped_by=self.stopped_by)
         value: object = None
         raised: BaseException | None = None
         self.thread = thread = threading.get_ident()
@@ -134,19 +134,19 @@ class Timeout:
         self._started = time.monotonic()
         self._armed = True
 
-    def end(self, value: object = None, raised: BaseException | None = None) -> Ended:
+    def end(self, value: object = None, raised: BaseException | None = None) -> CallResult:
         """That call is over: how it ended."""
         with _lock:
             self._armed = False
             self._over = True
         return self._ended(value, raised)
 
-    def _ended(self, value: object, raised: BaseException | None) -> Ended:
+    def _ended(self, value: object, raised: BaseException | None) -> CallResult:
         if self.stopped_by is None and self.is_overdue():
             self.stopped_by = self._timed_out()
         if value is None and raised is None and self.stopped_by is None and not self._was_raised:
             return _WENT_WELL
-        return Ended(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
+        return CallResult(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
 
     def soften(self, gently: Callable[[], object] | None) -> None:
         """Set how to ask first; if somebody has asked already, that is done now."""

@@ -1,6 +1,13 @@
 """Business logic: the handler contract, functions and commands as handlers, and the registry that finds them."""
 
-from holdfast.handlers.command import COMMAND_KEY, Command, CommandFailed, CommandHandler, check_command, parse_command
+from holdfast.handlers.command import (
+    COMMAND_KEY,
+    CommandFailed,
+    CommandHandler,
+    CommandPayload,
+    check_command,
+    parse_command,
+)
 from holdfast.handlers.contract import Cancel, Handler, Host, JobContext, Snooze
 from holdfast.handlers.dependencies import Depends
 from holdfast.handlers.function import FunctionHandler
@@ -9,9 +16,9 @@ from holdfast.handlers.registry import HandlerRegistry
 __all__ = [
     "COMMAND_KEY",
     "Cancel",
-    "Command",
     "CommandFailed",
     "CommandHandler",
+    "CommandPayload",
     "Depends",
     "FunctionHandler",
     "Handler",

@@ -47,7 +47,7 @@ class CommandFailed(HoldfastError):
         self.exit_code = exit_code
 
 
-class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class CommandPayload(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The payload of a command job."""
 
     argv: tuple[str, ...]
@@ -101,18 +101,18 @@ class CommandHandler(Handler):
     it ends, or is interrupted, every process of its group is killed: first asked, if it was still running.
     """
 
-    payload_type = Command
+    payload_type = CommandPayload
 
     def __init__(self, allowed: Collection[str]) -> None:
         if isinstance(allowed, str):
             raise ConfigError(f"the allowed commands must be a list, like ['{allowed}']")
         self.allowed = frozenset(allowed)
 
-    def check(self, payload: Command) -> None:
+    def check(self, payload: CommandPayload) -> None:
         check_command(payload.argv, self.allowed)
 
     def handle(self, context: JobContext) -> object:
-        command: Command = context.payload
+        command: CommandPayload = context.payload
         check_command(command.argv, self.allowed)
         exit_code = _run(command, context)
         if exit_code < 0:
@@ -162,7 +162,7 @@ def _report(line: bytes, context: JobContext) -> None:
         context.progress(float(done), float(rest[0]) if rest else None, rest[1].strip() if len(rest) > 1 else "")
 
 
-def _run(command: Command, context: JobContext) -> int:
+def _run(command: CommandPayload, context: JobContext) -> int:
     process: subprocess.Popen[bytes] | None = None
     reports: _Reports | None = None
     ending: int | None = None
@@ -190,7 +190,7 @@ def _run(command: Command, context: JobContext) -> int:
     return exit_code
 
 
-def _start(command: Command, context: JobContext, reports: _Reports) -> "subprocess.Popen[bytes]":
+def _start(command: CommandPayload, context: JobContext, reports: _Reports) -> "subprocess.Popen[bytes]":
     if command.cwd is not None and not os.path.isdir(command.cwd):
         raise CommandFailed(f"the directory {command.cwd!r} does not exist on this worker", exit_code=126)
     try:

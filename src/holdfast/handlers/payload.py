@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect as types
 
-from holdfast import models
+from holdfast import json_models
 from holdfast.errors import DefinitionError
 
 # JSON has only text for keys; msgspec reads numbers, dates and the like out of it, but nothing that has parts.
@@ -25,7 +25,7 @@ _NEVER_A_KEY = (
 @lru_cache(maxsize=1024)
 def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
     """The decoder of a type, made once."""
-    return msgspec.json.Decoder(payload_type, dec_hook=models.read)
+    return msgspec.json.Decoder(payload_type, dec_hook=json_models.decode_hook)
 
 
 def check_readable(annotation: Any, *, what: str) -> None:
@@ -47,7 +47,7 @@ def why_unreadable(annotation: Any) -> str | None:
         return str(problem)
     for part in _parts_of(described):
         # msgspec takes any class as a "custom type" that a hook would build; ours knows models alone.
-        if isinstance(part, types.CustomType) and not models.is_model(part.cls):
+        if isinstance(part, types.CustomType) and not json_models.is_model(part.cls):
             return f"{part.cls.__module__}.{part.cls.__qualname__} is not a JSON type"
         if isinstance(part, types.DictType) and isinstance(part.key_type, _NEVER_A_KEY):
             return "the keys of a JSON object are text"

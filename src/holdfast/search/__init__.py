@@ -6,5 +6,5 @@
 from holdfast.search.matching import matches as matches
 from holdfast.search.parsing import parse as parse
 from holdfast.search.planning import Plan as Plan, plan as plan
-from holdfast.search.scanning import Finding as Finding, scan as scan, walk as walk
+from holdfast.search.scanning import ScanResult as ScanResult, scan as scan, walk as walk
 from holdfast.search.terms import Search as Search

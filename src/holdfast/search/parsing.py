@@ -74,7 +74,7 @@ _HOW_TIMES_ARE_WRITTEN: Final = (
 
 def parse(text: str, *, now: datetime, zone: tzinfo | None = None) -> Search:
     """The search a text stands for. Days and times without an offset are those of `zone`, else of this machine."""
-    return Search(tuple(_Reader(text, _Calendar(now, zone)).terms()))
+    return Search(tuple(_SearchReader(text, _Calendar(now, zone)).terms()))
 
 
 class _Calendar(NamedTuple):
@@ -108,7 +108,7 @@ class _Calendar(NamedTuple):
         return first, first + length - 1
 
 
-class _Reader:
+class _SearchReader:
     """Reads a text from left to right; `at` is where it stands."""
 
     def __init__(self, text: str, calendar: _Calendar) -> None:

@@ -18,7 +18,7 @@ class Finder(Protocol):
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page: ...
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class ScanResult(Struct, frozen=True, kw_only=True):
     """Some jobs a search means, and where to go on, if there may be more.
 
     `is_cut`: the limit of jobs to look at was reached first, so what is there is not all there could be.
@@ -30,19 +30,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     is_cut: bool = False
 
 
-def scan(engine: Finder, plan: Plan, *, limit: int, after: str | None = None, look_at: int = LOOK_AT) -> Finding:
+def scan(engine: Finder, plan: Plan, *, limit: int, after: str | None = None, look_at: int = LOOK_AT) -> ScanResult:
     """Up to `limit` jobs, having looked at no more than `look_at` of those the engine finds; 0 = at all of them."""
     found: list[JobView] = []
     looked_at, cursor = 0, after
     for job, behind in _candidates(engine, plan, limit, after):
         if len(found) == limit:
-            return Finding(jobs=tuple(found), next=cursor, looked_at=looked_at)
+            return ScanResult(jobs=tuple(found), next=cursor, looked_at=looked_at)
         if plan.rest and looked_at == look_at != 0:
-            return Finding(jobs=tuple(found), next=cursor, looked_at=looked_at, is_cut=True)
+            return ScanResult(jobs=tuple(found), next=cursor, looked_at=looked_at, is_cut=True)
         if plan.admits(job):
             found.append(job)
         looked_at, cursor = looked_at + 1, behind
-    return Finding(jobs=tuple(found), looked_at=looked_at)
+    return ScanResult(jobs=tuple(found), looked_at=looked_at)
 
 
 def count(engine: Finder, plan: Plan, *, look_at: int = LOOK_AT) -> tuple[int, int | None]:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgspec
 from msgspec import UNSET, Struct
 
-from holdfast import models
+from holdfast import json_models
 from holdfast.codec import JobMessage
 from holdfast.definition import JobOptions, definition_of
 from holdfast.definition.backoff import as_backoff
@@ -284,7 +284,7 @@ def _members(value: object) -> Mapping[object, object] | None:
 def _plain(value: object) -> object:
     """The value as the wire has it, so that a date and its text are the same; itself, if the wire cannot have it."""
     try:
-        return msgspec.to_builtins(value, enc_hook=models.written)
+        return msgspec.to_builtins(value, enc_hook=json_models.encode_hook)
     except (TypeError, ValueError):
         return value
 

@@ -28,12 +28,12 @@ from holdfast.clock import from_us, to_us
 from holdfast.errors import IdConflict
 from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
 from holdfast.testing.lab import Lab
-from holdfast.testing.model import FINISHED, SECOND, WAITING, Content, Job, Model
+from holdfast.testing.model import FINISHED, SECOND, WAITING, Content, Model, ModelJob
 from holdfast.values import (
     Abandon,
     Accepted,
     Ack,
-    Cancel,
+    CancelJob,
     DeadReason,
     JobFilter,
     JobLease,
@@ -49,7 +49,7 @@ from holdfast.values import (
 POLICY = LeasePolicy(lease_s=60.0, crash_limit=2, retain_completed_s=7200.0)
 
 
-class Moment(Enum):
+class LeaseMoment(Enum):
     """When a worker comes back to its lease."""
 
     NOW = 0
@@ -71,7 +71,7 @@ queues = st.sampled_from(["mail", "mail", "mail", "slow"])
 some_queues = st.sampled_from([None, "mail", "slow"])
 priorities = st.integers(4, 6)
 delays = st.sampled_from([0, 0, 0, 5, 90])
-moments = st.sampled_from(Moment)
+moments = st.sampled_from(LeaseMoment)
 limits = st.sampled_from([1, 2, 3, 0])
 verdicts = st.sampled_from(["nack", "release", "crash", "ack", "abandon", "reject", "cancel", "expire"])
 
@@ -196,7 +196,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (lease.ignore_expiry, lease.wire) == (job.ignore_expiry, self._wires[job.id])
 
     @rule(target=settled, lease=leases, verdict=verdicts, delay=delays, moment=moments, handle=handles)
-    def settle(self, lease: JobLease, verdict: str, delay: int, moment: Moment, handle: int) -> Settlement:
+    def settle(self, lease: JobLease, verdict: str, delay: int, moment: LeaseMoment, handle: int) -> Settlement:
         self._come_back(lease, moment)
         settlement = self._settlement(lease, verdict, delay)
         self._settle(settlement, handle)
@@ -212,10 +212,10 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engines[handle].settle([self._settlement(forged, verdict, 0)]) == [False]
         assert self.engines[handle].renew_many([forged]) == [LeaseState.LOST]
 
-    def _come_back(self, lease: JobLease, moment: Moment) -> None:
+    def _come_back(self, lease: JobLease, moment: LeaseMoment) -> None:
         job = self.model.jobs.get(lease.id)
-        if moment is not Moment.NOW and job is not None and job.lease_until is not None:
-            self._advance_to(job.lease_until - (moment is Moment.LAST))
+        if moment is not LeaseMoment.NOW and job is not None and job.lease_until is not None:
+            self._advance_to(job.lease_until - (moment is LeaseMoment.LAST))
 
     def _settle(self, settlement: Settlement, handle: int) -> None:
         expected = self.model.settle(settlement)
@@ -238,12 +238,12 @@ class EngineMachine(RuleBasedStateMachine):
             case "reject":
                 return Abandon(lease=lease, reason=DeadReason.BAD_SIGNATURE, record=record(Outcome.REJECTED))
             case "cancel":
-                return Cancel(lease=lease, reason="enough", record=record(Outcome.CANCELLED))
+                return CancelJob(lease=lease, reason="enough", record=record(Outcome.CANCELLED))
             case _:
-                return Cancel(lease=lease, expired=True, record=record(Outcome.EXPIRED))
+                return CancelJob(lease=lease, expired=True, record=record(Outcome.EXPIRED))
 
     @rule(first=leases, second=leases, moment=moments, handle=handles)
-    def renew(self, first: JobLease, second: JobLease, moment: Moment, handle: int) -> None:
+    def renew(self, first: JobLease, second: JobLease, moment: LeaseMoment, handle: int) -> None:
         self._come_back(first, moment)
         answers = self.engines[handle].renew_many([first, second])
         assert answers == [self.model.renew(first), self.model.renew(second)]
@@ -352,7 +352,7 @@ def _seen(view: JobView) -> dict[str, object]:
     }
 
 
-def _expected(job: Job, now: int) -> dict[str, object]:
+def _expected(job: ModelJob, now: int) -> dict[str, object]:
     return {
         "state": job.state_at(now),
         "counts": (job.attempts, job.crashes, job.deliveries),

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from holdfast.values import (
     Abandon,
     Ack,
-    Cancel,
     CancelAnswer,
+    CancelJob,
     DeadReason,
     JobLease,
     JobState,
@@ -35,7 +35,7 @@ Content: TypeAlias = tuple[str, int, str]
 
 
 @dataclass
-class Job:
+class ModelJob:
     """One job. `SCHEDULED` is never stored: it is `PENDING` seen before its due time.
 
     `due_at_once` leaves it to the engine which instant, not later than now, stands for "at once".
@@ -80,7 +80,7 @@ class Job:
 
 
 @dataclass
-class Tombstone:
+class ModelTombstone:
     """An id whose job is gone: known until the first instant, free from the second on, either in between."""
 
     content: Content
@@ -93,8 +93,8 @@ class Model:
 
     def __init__(self, *, now: int, lease_s: float, crash_limit: int, retain_completed_s: float) -> None:
         self.now = self.latest = now
-        self.jobs: dict[str, Job] = {}
-        self.tombstones: dict[str, Tombstone] = {}
+        self.jobs: dict[str, ModelJob] = {}
+        self.tombstones: dict[str, ModelTombstone] = {}
         self.lease = int(lease_s * SECOND)
         self.crash_limit = crash_limit
         self.retain_completed = int(retain_completed_s * SECOND)
@@ -132,7 +132,7 @@ class Model:
         if known is not None:
             return False if known == content else None
         self.tombstones.pop(id, None)
-        self.jobs[id] = Job(id, content, due=self.now + delay, due_at_once=delay == 0)
+        self.jobs[id] = ModelJob(id, content, due=self.now + delay, due_at_once=delay == 0)
         return True
 
     def held(self, queue: str, owner: str) -> list[str]:
@@ -173,7 +173,7 @@ class Model:
         self._end_run(job, settlement)
         return True
 
-    def _end_run(self, job: Job, settlement: Settlement) -> None:
+    def _end_run(self, job: ModelJob, settlement: Settlement) -> None:
         job.lease_until = None
         match settlement:
             case Ack():
@@ -192,13 +192,13 @@ class Model:
                     job.crashes = 0
                 job.dead_reason = reason
                 self._finish(job, JobState.DEAD)
-            case Cancel(expired=expired):
+            case CancelJob(expired=expired):
                 job.expired = expired
                 if not expired:
                     job.crashes = 0
                 self._finish(job, JobState.CANCELLED)
 
-    def _wait(self, job: Job, state: JobState, delay: int) -> None:
+    def _wait(self, job: ModelJob, state: JobState, delay: int) -> None:
         if job.cancel_requested:
             self._finish(job, JobState.CANCELLED)
         elif job.crashes >= self.crash_limit:
@@ -208,7 +208,7 @@ class Model:
             job.state = state
             job.due = self.now + delay
 
-    def _finish(self, job: Job, state: JobState) -> None:
+    def _finish(self, job: ModelJob, state: JobState) -> None:
         job.state = state
         job.finished = self.now
         job.cancel_requested = False
@@ -289,9 +289,9 @@ class Model:
             self._forget(job, known_until=(job.finished or 0) + HOUR)
         return len(old)
 
-    def _finished_for(self, job: Job, age: int | None) -> bool:
+    def _finished_for(self, job: ModelJob, age: int | None) -> bool:
         return job.finished is not None and (age is None or self.now - job.finished >= age)
 
-    def _forget(self, job: Job, known_until: int) -> None:
+    def _forget(self, job: ModelJob, known_until: int) -> None:
         del self.jobs[job.id]
-        self.tombstones[job.id] = Tombstone(job.content, known_until, free_from=self.now + HOUR)
+        self.tombstones[job.id] = ModelTombstone(job.content, known_until, free_from=self.now + HOUR)

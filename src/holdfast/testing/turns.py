@@ -11,13 +11,13 @@ from msgspec import Struct
 from holdfast.app import Holdfast
 from holdfast.codec import JobMessage
 from holdfast.errors import HoldfastError, JobFailed
-from holdfast.execution.timeout import Ended
+from holdfast.execution.timeout import CallResult
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer
 from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
-from holdfast.worker.decision import decide, policy_of, status_of
 from holdfast.worker.reporting import Reporter, result_of
+from holdfast.worker.verdict import policy_of, status_of, verdict_on
 
 _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
 
@@ -47,7 +47,7 @@ class Turns:
         self._runtime = app.runtime(engine, tee=_print, on_ended=self._note)
         self._admission = Admission(signer, app.registry, engine.clock)
         self._reporter = Reporter(app.extensions.metrics)
-        self._ended: dict[str, Ended] = {}
+        self._ended: dict[str, CallResult] = {}
 
     def take(self, queue: str) -> Turn | None:
         """Run the best due job of a queue, if there is one."""
@@ -92,7 +92,7 @@ class Turns:
     def close(self) -> None:
         self._runtime.close()
 
-    def _note(self, job_id: str, ended: Ended) -> None:
+    def _note(self, job_id: str, ended: CallResult) -> None:
         self._ended[job_id] = ended
 
     def _fetched(self, queue: str) -> tuple[JobLease, JobMessage] | Turn | None:
@@ -113,7 +113,7 @@ class Turns:
         return self._settled(message, refused(lease, problem, self._engine.clock.now_us()))
 
     def _judged(self, lease: JobLease, message: JobMessage, result: ExecutionResult) -> Turn:
-        return self._settled(message, decide(result, message, lease, policy_of(message, self._retry)))
+        return self._settled(message, verdict_on(result, message, lease, policy_of(message, self._retry)))
 
     def _settled(self, message: JobMessage | None, settlement: Settlement) -> Turn:
         is_held = self._engine.settle([settlement])[0]

@@ -21,8 +21,8 @@ from holdfast.errors import (
 )
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.signing import Signer
-from holdfast.values import Abandon, Cancel, DeadReason, ErrorInfo, JobLease, Outcome, Release, Settlement
-from holdfast.worker.decision import momentary
+from holdfast.values import Abandon, CancelJob, DeadReason, ErrorInfo, JobLease, Outcome, Release, Settlement
+from holdfast.worker.verdict import momentary
 
 log = logging.getLogger("holdfast.worker")
 
@@ -95,7 +95,7 @@ def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:
     error = ErrorInfo(type=type(problem).__name__, message=str(problem))
     match problem:
         case Expired():
-            return Cancel(lease=lease, reason="expired", expired=True, record=momentary(Outcome.EXPIRED, now_us))
+            return CancelJob(lease=lease, reason="expired", expired=True, record=momentary(Outcome.EXPIRED, now_us))
         case UnknownHandler() | UnknownKey() | NewerWire() | UnknownMember():
             # Another worker of the queue may be able to run it: retry soon at first, then less and less often.
             times_postponed = max(0, lease.delivery - lease.attempts - 1)

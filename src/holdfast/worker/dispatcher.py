@@ -8,7 +8,7 @@ from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight
 from holdfast.worker.fencing import Fencing
 from holdfast.worker.holdings import Holdings
-from holdfast.worker.turns import Pace
+from holdfast.worker.pace import Pace
 
 # A claimed job that no slot takes for this long is handed back, since another worker may have one: the first if every
 # slot is at a long job, the second in any case.

@@ -19,13 +19,13 @@ from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import JobLease, Settlement
 from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
-from holdfast.worker.decision import handed_back
-from holdfast.worker.turns import Turns
+from holdfast.worker.round_robin import RoundRobin
+from holdfast.worker.verdict import handed_back
 
 log = logging.getLogger("holdfast.exchanger")
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class EngineRequest(Struct, frozen=True, kw_only=True):
     """Settle these, then claim up to so many jobs (one or more) of each queue, waiting that long for the first."""
 
     settlements: Sequence[Settlement] = ()
@@ -33,10 +33,10 @@ class Request(Struct, frozen=True, kw_only=True):
     wait_s: float = 0.0
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class EngineAnswer(Struct, frozen=True, kw_only=True):
     """What became of a request. `None` for a settlement: no answer could be had before the lease ended."""
 
-    request: Request
+    request: EngineRequest
     held: Sequence[bool | None] = ()
     admitted: Admitted = Admitted()
     problem: Exception | None = None
@@ -52,13 +52,13 @@ class Exchanger:
     def __init__(
         self,
         backend: Engine,
-        turns: Turns,
+        turns: RoundRobin,
         *,
         session: bytes,
         admission: Admission,
         backoff: EngineBackoff,
         on_claimed: Callable[[Sequence[JobLease]], None],
-        on_answer: Callable[[Answer], None],
+        on_answer: Callable[[EngineAnswer], None],
         fence_at: Callable[[JobLease], float],
     ) -> None:
         self._backend = backend
@@ -69,7 +69,7 @@ class Exchanger:
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
-        self._requests: deque[Request | None] = deque()
+        self._requests: deque[EngineRequest | None] = deque()
         self._came = threading.Semaphore(0)
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -79,13 +79,13 @@ class Exchanger:
         self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
         self._thread.start()
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: EngineRequest) -> None:
         """Hand in a request; the one before has been answered."""
         self._requests.append(request)
         self._came.release()
 
     def nudge(self) -> None:
-        """Answer soon: there is something else to do than to wait for work."""
+        """EngineAnswer soon: there is something else to do than to wait for work."""
         try:
             os.write(self._wake_in, b"\0")
         except BlockingIOError:
@@ -121,7 +121,7 @@ class Exchanger:
             self._drain_wakes()
             self._on_answer(answer)
 
-    def _work(self, request: Request) -> Answer:
+    def _work(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
         leases: list[JobLease] = []
         try:
@@ -133,14 +133,14 @@ class Exchanger:
                 leases = self._claim(request.limits)
             if not leases and request.limits and request.wait_s > 0:
                 leases = self._wait_for_work(request)
-            return Answer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
+            return EngineAnswer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
         except Exception as problem:
             if isinstance(problem, BackendError):
                 log.warning("request to the engine failed: %s", problem)
             else:
                 log.exception("request to the engine failed")
-            # Verdicts that the engine answered before are answered, and jobs that were claimed are not held for ever.
-            return Answer(request=request, held=held, admitted=self._handed_back(leases), problem=problem)
+            # Settlements the engine has already answered keep their answers, and claimed jobs are not held forever.
+            return EngineAnswer(request=request, held=held, admitted=self._handed_back(leases), problem=problem)
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
@@ -151,7 +151,7 @@ class Exchanger:
         returns = [handed_back(lease, now_us, "it could not be admitted", unstarted=True) for lease in leases]
         return Admitted(refusals=[Refusal(settlement=one) for one in returns])
 
-    def _wait_for_work(self, request: Request) -> list[JobLease]:
+    def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
         while (left := give_up_at - time.monotonic()) > 0:
             try:
@@ -165,7 +165,7 @@ class Exchanger:
                 return leases
         return []
 
-    def _settle(self, request: Request) -> tuple[list[bool | None], list[JobLease]]:
+    def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
         """Settle, and claim in the same transaction from the queue whose turn it is.
 
         A settlement whose outcome is unknown is repeated, with the same tokens, until it is answered or its lease

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from holdfast.clock import Clock
-from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
+from holdfast.values import CancelJob, ErrorInfo, ExecutionResult, JobLease, Outcome, Release, Settlement
 from holdfast.worker.admission import refused
 from holdfast.worker.backlog import Backlog
-from holdfast.worker.decision import handed_back, momentary
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.verdicts import Verdicts
+from holdfast.worker.settlements import PendingSettlements
+from holdfast.worker.verdict import handed_back, momentary
 
-# Verdicts on jobs shorter than this wait a little for each other; those on longer ones are written at once.
+# Settlements of jobs shorter than this wait a little for each other; those of longer ones are sent at once.
 SHORT_S: Final = 0.01
 SETTLE_LINGER_S: Final = 0.01
 
@@ -31,9 +31,9 @@ class Holdings:
     def __init__(self, keeper: Keeper, *, clock: Clock, reporter: Reporter) -> None:
         self.flights: set[Flight] = set()
         self.backlog = Backlog()
-        self.verdicts = Verdicts()
+        self.unsent = PendingSettlements()
         self.unsettled = 0
-        self.endings = 0
+        self.finished = 0
         self._keeper = keeper
         self._clock = clock
         self._reporter = reporter
@@ -49,20 +49,20 @@ class Holdings:
 
     def done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
         """These went well; how many seconds each of them took, by queue."""
-        self._ended(flights)
-        durations = self.verdicts.add_successes(flights, frames)
+        self._remove(flights)
+        durations = self.unsent.add_successes(flights, frames)
         for seconds in durations.values():
             self._is_urgent = self._is_urgent or max(seconds) > SHORT_S
         return durations
 
-    def judged(self, flight: Flight, settlement: Settlement, duration_s: float) -> None:
+    def finish(self, flight: Flight, settlement: Settlement, duration_s: float) -> None:
         """This one has run so long, and is to be settled like this."""
         self._is_urgent = self._is_urgent or duration_s > SHORT_S
         self.settle(flight, settlement)
 
     def settle(self, flight: Flight, settlement: Settlement) -> None:
-        self._ended([flight])
-        self.verdicts.add(settlement, flight.message)
+        self._remove([flight])
+        self.unsent.add(settlement, flight.message)
 
     def refuse(self, flight: Flight, problem: Exception) -> None:
         """Settle a job that its child could not run."""
@@ -70,7 +70,7 @@ class Holdings:
 
     def cancel(self, flight: Flight) -> None:
         """Settle a job that was cancelled before it was started."""
-        self.settle(flight, Cancel(lease=flight.lease, record=momentary(Outcome.CANCELLED, self._clock.now_us())))
+        self.settle(flight, CancelJob(lease=flight.lease, record=momentary(Outcome.CANCELLED, self._clock.now_us())))
 
     def hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
         """Let another worker have it: what it did here, if anything, counts for nothing."""
@@ -107,19 +107,19 @@ class Holdings:
         """Whether all verdicts are on short jobs: more will come in a moment, for the same commit."""
         return not self._is_urgent and now < self._settle_by
 
-    def take_verdicts(self) -> Verdicts:
+    def take_unsent(self) -> PendingSettlements:
         """What is to go to the engine now; it is the caller's from here."""
-        verdicts, self.verdicts, self._is_urgent = self.verdicts, Verdicts(), False
+        verdicts, self.unsent, self._is_urgent = self.unsent, PendingSettlements(), False
         return verdicts
 
-    def answered(self, verdicts: Verdicts, held: Sequence[bool | None]) -> None:
+    def answered(self, verdicts: PendingSettlements, held: Sequence[bool | None]) -> None:
         """The engine has answered these, each with whether its lease still held; None is no answer."""
         self._keeper.drop(verdicts.leases)
         self.unsettled += verdicts.report(held, self._reporter)
 
-    def _ended(self, flights: Sequence[Flight]) -> None:
+    def _remove(self, flights: Sequence[Flight]) -> None:
         """These leave our hands, with verdicts that go out next."""
         self.flights.difference_update(flights)
-        self.endings += 1
-        if not self.verdicts:
+        self.finished += 1
+        if not self.unsent:
             self._settle_by = time.monotonic() + SETTLE_LINGER_S

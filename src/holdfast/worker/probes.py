@@ -144,10 +144,10 @@ class ProbeServer:
         silence = f"no answer within {self._patience_s:g} s"
         match place.path:
             case "/livez" | "/healthz":
-                return _verdict([("loop", self._ask_live())], is_verbose=is_verbose)
+                return _checks_answer([("loop", self._ask_live())], is_verbose=is_verbose)
             case "/readyz":
                 checks = await self._ready.answer(self._patience_s)
-                return _verdict([("readiness", silence)] if checks is None else checks, is_verbose=is_verbose)
+                return _checks_answer([("readiness", silence)] if checks is None else checks, is_verbose=is_verbose)
             case "/metrics":
                 document = await self._metrics.answer(self._patience_s)
                 return document or _text(HTTPStatus.SERVICE_UNAVAILABLE, silence)
@@ -251,7 +251,7 @@ def _response(answer: _Answer, *, with_body: bool) -> bytes:
     return head + answer.body if with_body else head
 
 
-def _verdict(checks: Sequence[Check], *, is_verbose: bool) -> _Answer:
+def _checks_answer(checks: Sequence[Check], *, is_verbose: bool) -> _Answer:
     is_well = all(problem is None for _, problem in checks)
     lines = [
         f"{name}: {'ok' if problem is None else ' '.join(problem.split()) or 'failed'}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ConfigError
-from holdfast.worker.signals import heard
+from holdfast.worker.signals import handling_signals
 
 # Longer than a worker's own grace: usually it has left by then.
 GRACE_S: Final = 35.0
@@ -50,7 +50,7 @@ def run_reloading(
     """
     worker = _Worker(argv, grace_s, hurry_s, say)
     is_due = True
-    with heard(worker.leave):
+    with handling_signals(worker.leave):
         try:
             for changed in _changes(paths, until=worker.is_leaving):
                 if changed:

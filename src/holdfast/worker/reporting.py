@@ -17,7 +17,7 @@ from holdfast.values import (
     WorkerResult,
     WorkerStatus,
 )
-from holdfast.worker.decision import status_of
+from holdfast.worker.verdict import status_of
 
 log = logging.getLogger("holdfast.worker")
 

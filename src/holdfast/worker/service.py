@@ -14,10 +14,10 @@ from holdfast.metrics import MetricsCollector
 from holdfast.metrics.levels import JobCounts, WorkerLevels
 from holdfast.queues.contract import Engine
 from holdfast.values import StopOrder
-from holdfast.worker.census import Census
-from holdfast.worker.executors.guarded import orphans_adopted
+from holdfast.worker.executors.guarded_program import orphans_adopted
 from holdfast.worker.probes import Checks, ProbeServer
-from holdfast.worker.signals import heard
+from holdfast.worker.queue_depth import QueueDepth
+from holdfast.worker.signals import handling_signals
 from holdfast.worker.supervisor import Supervisor
 
 GC_THRESHOLD: Final = 20_000
@@ -51,7 +51,7 @@ class Service:
                 server = stack.enter_context(ProbeServer(*self._probes, checks=self._checks()))
                 url = f"http://{server.address[0]}:{server.address[1]}"
             # Before anything is printed: a program that has read that the worker runs may stop it.
-            stack.enter_context(heard(self._answer_to_signals(), _stop_signals()))
+            stack.enter_context(handling_signals(self._answer_to_signals(), _stop_signals()))
             on_started(url)
             stack.callback(on_stopped)
             with _rare_collections():
@@ -67,7 +67,7 @@ class Service:
         follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
         follow = getattr(self._metrics, "follow", None)
         if follow is not None:
-            follow(self.supervisor.levels, Census(self._engine, self.supervisor.options.queues).read)
+            follow(self.supervisor.levels, QueueDepth(self._engine, self.supervisor.options.queues).read)
         render: Callable[[], tuple[bytes, str]] | None = getattr(self._metrics, "render", None)
         return render
 

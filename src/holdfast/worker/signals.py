@@ -22,7 +22,7 @@ _END: Final = b"\0"
 
 
 @contextmanager
-def heard(act: Act, numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> Generator[None]:
+def handling_signals(act: Act, numbers: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> Generator[None]:
     """Call `act`, on a thread of its own, for each of these signals that comes while the block runs."""
     listener = _Listener(frozenset(numbers), act)
     listener.take_over()

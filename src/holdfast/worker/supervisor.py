@@ -23,14 +23,12 @@ from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import BEAT_EVERY_S, Caretaker
-from holdfast.worker.correspondence import Correspondence
-from holdfast.worker.departure import FLUSH_S, Departure
+from holdfast.worker.claim_cycle import ClaimCycle
 from holdfast.worker.dispatcher import Dispatcher
-from holdfast.worker.ends import Ends
-from holdfast.worker.exchanger import Answer, Exchanger
-from holdfast.worker.executors.memory import resident_bytes
+from holdfast.worker.exchanger import EngineAnswer, Exchanger
 from holdfast.worker.executors.pool import LINGER_S, ProcessPool
 from holdfast.worker.executors.process import Flight, Program
+from holdfast.worker.executors.resident_memory import resident_bytes
 from holdfast.worker.fencing import Fencing
 from holdfast.worker.holdings import SETTLE_LINGER_S, Holdings
 from holdfast.worker.keeper import Keeper
@@ -38,9 +36,12 @@ from holdfast.worker.live_output import LiveOutputs
 from holdfast.worker.mailbox import Mailbox
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.pace import Pace
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.systemd import Bulletin, Notifier
-from holdfast.worker.turns import Pace, Turns
+from holdfast.worker.results import ResultHandler
+from holdfast.worker.round_robin import RoundRobin
+from holdfast.worker.shutdown import FLUSH_S, Shutdown
+from holdfast.worker.systemd import Notifier, SystemdStatus
 
 EXCHANGE_S: Final = 0.004
 LIVE_WITHIN_S: Final = 10.0
@@ -76,7 +77,7 @@ class Supervisor:
         self._started_at = from_us(engine.clock.now_us())
         self._numbers = itertools.count(1)
         self._notifier = notifier or Notifier.from_environment({})
-        self._bulletin = Bulletin(self._notifier, is_ready=lambda: bool(self._pool.ready), status=self._status)
+        self._systemd = SystemdStatus(self._notifier, is_ready=lambda: bool(self._pool.ready), status=self._status)
         self._selector = selectors.DefaultSelector()
         self._mailbox = Mailbox(self._selector)
         self._keeper = Keeper(
@@ -90,11 +91,11 @@ class Supervisor:
         self._pool = self._make_pool(program, retry)
         self._fencing: Fencing = Fencing(self._keeper, self._holdings, self._pool, self._mailbox)
         self._dispatcher = self._make_dispatcher()
-        self._correspondence = self._make_correspondence(admission)
-        self._departure = Departure(
+        self._claim_cycle = self._make_claim_cycle(admission)
+        self._shutdown = Shutdown(
             options,
             pool=self._pool,
-            correspondence=self._correspondence,
+            claim_cycle=self._claim_cycle,
             backoff=self.backoff,
             caretaker=self._caretaker,
             notifier=self._notifier,
@@ -108,13 +109,13 @@ class Supervisor:
         return Caretaker(self._engine, maintenance, outputs, worker_id=self.id, report=self.report, on_order=self.stop)
 
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
-        ends = Ends(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
+        ends = ResultHandler(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
         return ProcessPool(
             program,
             processes=self.options.processes,
             slots=self.options.concurrency,
             kill_after_s=self.options.kill_after_s,
-            audience=ends,
+            listener=ends,
             selector=self._selector,
         )
 
@@ -128,10 +129,10 @@ class Supervisor:
             crash_limit=self._engine.policy.crash_limit,
         )
 
-    def _make_correspondence(self, admission: Admission) -> Correspondence:
+    def _make_claim_cycle(self, admission: Admission) -> ClaimCycle:
         exchanger = Exchanger(
             self._engine,
-            Turns(self.options.queues),
+            RoundRobin(self.options.queues),
             session=self._session,
             admission=admission,
             backoff=self.backoff,
@@ -139,7 +140,7 @@ class Supervisor:
             on_answer=lambda answer: self._mailbox.post(lambda: self._take(answer)),
             fence_at=self._keeper.fence_at,
         )
-        return Correspondence(
+        return ClaimCycle(
             exchanger,
             holdings=self._holdings,
             dispatcher=self._dispatcher,
@@ -151,11 +152,11 @@ class Supervisor:
 
     def stop(self, order: StopOrder = StopOrder.DRAIN) -> None:
         """Fetch nothing more and end: after what is running, or at once."""
-        self._mailbox.post(self._departure.drain if order is StopOrder.DRAIN else self._departure.hurry)
+        self._mailbox.post(self._shutdown.drain if order is StopOrder.DRAIN else self._shutdown.hurry)
 
     @property
     def is_draining(self) -> bool:
-        return self._departure.is_begun
+        return self._shutdown.is_begun
 
     @property
     def running(self) -> int:
@@ -170,7 +171,7 @@ class Supervisor:
     @property
     def undelivered(self) -> int:
         """How many verdicts the engine has not answered yet."""
-        return len(self._holdings.verdicts) + self._correspondence.undelivered
+        return len(self._holdings.unsent) + self._claim_cycle.undelivered
 
     def is_live(self) -> bool:
         """Whether the loop turns; the engine is not asked."""
@@ -178,7 +179,7 @@ class Supervisor:
 
     def readiness(self) -> list[tuple[str, str | None]]:
         """What a load balancer or an operator wants to know: each check with its problem, if there is one."""
-        since = self._departure.unheard_since
+        since = self._shutdown.unavailable_since
         unheard = None if since is None else f"has not answered for {time.monotonic() - since:.0f} s"
         has_children = bool(self._pool.ready) or self.is_draining
         children = None if has_children else (self._pool.problem or "none is ready yet")
@@ -253,50 +254,50 @@ class Supervisor:
                 self._turn()
         finally:
             self._close()
-        if self._departure.failure is not None:
-            raise self._departure.failure
+        if self._shutdown.failure is not None:
+            raise self._shutdown.failure
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._patience()):
             key.data(events)
         self._mailbox.open()
         now = self.turned_at = time.monotonic()
-        self._pool.tend(now, listens=not self._correspondence.is_exchanging)
+        self._pool.tend(now, listens=not self._claim_cycle.is_exchanging)
         self._pace.learn()
         self._fencing.enforce(now)
-        self._departure.tend(now)
+        self._shutdown.tend(now)
         if self.is_draining:
             self._dispatcher.hand_all_back()
         else:
             self._dispatcher.dispatch(now)
-        self._correspondence.ask()
-        self._bulletin.turn(now)
+        self._claim_cycle.ask()
+        self._systemd.turn(now)
 
     def _patience(self) -> float:
         """How long to wait for an event before the clock has something to say."""
-        if self._holdings.backlog or (self._holdings.verdicts and not self._correspondence.is_asking):
+        if self._holdings.backlog or (self._holdings.unsent and not self._claim_cycle.is_asking):
             return SETTLE_LINGER_S
         if self._pool.lingers:
-            return EXCHANGE_S if self._correspondence.is_exchanging else LINGER_S
+            return EXCHANGE_S if self._claim_cycle.is_exchanging else LINGER_S
         if any(child.unstarted for child in self._pool.children):
             return 0.01
         idle = min(0.5, self._notifier.watchdog_interval_s or 0.5)
         return 0.1 if self._holdings.flights or self.is_draining or not self._pool.ready else idle
 
     def _is_over(self) -> bool:
-        if self._correspondence.is_asking or self._holdings.verdicts or self._holdings.flights:
-            return self._departure.has_waited_enough
+        if self._claim_cycle.is_asking or self._holdings.unsent or self._holdings.flights:
+            return self._shutdown.has_waited_enough
         if self.is_draining:
             return not self._pool.children
         is_enough = 0 < self.options.max_jobs <= self.reporter.jobs_done
-        if is_enough or (self.options.burst and self._correspondence.is_dry):
-            self._departure.drain()
+        if is_enough or (self.options.burst and self._claim_cycle.is_dry):
+            self._shutdown.drain()
         return False
 
     def _close(self) -> None:
         self._pool.close()
         self._keeper.close(FLUSH_S)
-        self._correspondence.close(FLUSH_S)
+        self._claim_cycle.close(FLUSH_S)
         self._caretaker.close(FLUSH_S)
         self._holdings.unsettled += len(self._holdings.flights) + self.undelivered
         self._selector.close()
@@ -307,15 +308,15 @@ class Supervisor:
         self._keeper.hold(leases)
         self.reporter.fetched(leases[0].queue, len(leases))
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: EngineAnswer) -> None:
         """Process an answer of the engine: the jobs that were claimed, the verdicts, an unexpected error."""
         if answer.admitted:
             self._take_in(answer.admitted)
-        self._correspondence.answered(answer)
+        self._claim_cycle.answered(answer)
         if answer.problem is not None and self.options.burst:
             # A burst ends with such an error; any other worker goes on a little later.
-            self._departure.failure = answer.problem
-            self._departure.drain()
+            self._shutdown.failure = answer.problem
+            self._shutdown.drain()
 
     def _take_in(self, admitted: Admitted) -> None:
         """Line up the jobs that may run; the refusals go to the engine with the next verdicts."""
@@ -323,7 +324,7 @@ class Supervisor:
             self._caretaker.beat_now()  # people look at a worker when it begins
         self.claimed += len(admitted)
         for refusal in admitted.refusals:
-            self._holdings.verdicts.add(refusal.settlement, refusal.message)
+            self._holdings.unsent.add(refusal.settlement, refusal.message)
         now = time.monotonic()
         flights = [
             Flight(next(self._numbers), lease, message, now)

@@ -1,4 +1,4 @@
-"""`Notifier`: tells systemd that a worker is ready, alive or leaving, if the environment asks for it; `Bulletin`: when.
+"""`Notifier`: messages to systemd, if the environment asks for them; `SystemdStatus`: when a worker sends them.
 
 The protocol is sd_notify(3): lines `NAME=value` in one datagram to the socket that NOTIFY_SOCKET names.
 """
@@ -68,7 +68,7 @@ class Notifier:
             self._unsent.clear()
 
 
-class Bulletin:
+class SystemdStatus:
     """What a loop has to tell as it turns: once that it is ready, and every so often its status and that it lives."""
 
     def __init__(self, notifier: Notifier, *, is_ready: Callable[[], bool], status: Callable[[], str]) -> None:

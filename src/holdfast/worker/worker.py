@@ -17,9 +17,9 @@ from holdfast.queues.signing import Signer
 from holdfast.values import JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
-from holdfast.worker.decision import decide, handed_back, policy_of, status_of
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
+from holdfast.worker.verdict import handed_back, policy_of, status_of, verdict_on
 
 log = logging.getLogger("holdfast.worker")
 
@@ -117,7 +117,7 @@ class QueueWorker:
             return message, refused(lease, problem, self.clock.now_us())
         finally:
             self.running = None
-        return message, decide(result, message, lease, policy_of(message, self._retry))
+        return message, verdict_on(result, message, lease, policy_of(message, self._retry))
 
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
         held = self._settle_until_answered(settlement)

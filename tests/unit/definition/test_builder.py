@@ -73,8 +73,8 @@ def test_a_definition_taken_from_a_builder_no_longer_changes_with_it() -> None:
 
 def test_dispatching_hands_the_definition_and_the_id_to_the_application() -> None:
     desk = Desk()
-    assert JobBuilder("mail", dispatcher=desk).dispatch() == "made-up"
-    assert JobBuilder("mail", dispatcher=desk).id("job1").priority(9).dispatch(tx="theirs") == "job1"
+    assert JobBuilder("mail", enqueuer=desk).dispatch() == "made-up"
+    assert JobBuilder("mail", enqueuer=desk).id("job1").priority(9).dispatch(tx="theirs") == "job1"
     assert desk.given == [
         (JobDefinition(handler="mail"), None, None),
         (JobDefinition(handler="mail", priority=9), "job1", "theirs"),
@@ -139,7 +139,7 @@ def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
 
 def test_a_backoff_that_cannot_be_read_is_refused_with_what_is_wrong_about_it() -> None:
     with pytest.raises(
-        DefinitionError, match=r"^backoff 'fixed:soon': base 'soon': write a time span as seconds or like"
+        DefinitionError, match=r"^backoff 'fixed:soon': base 'soon': write a duration in seconds or like"
     ):
         JobBuilder("mail").backoff("fixed:soon")
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.execution import timeout as timeout_module
 from holdfast.execution.timeout import (
-    Ended,
+    CallResult,
     JobCancelRequested,
     JobInterrupted,
     JobTimeout,
@@ -43,8 +43,8 @@ class Counter:
         self.count += 1
 
 
-def on_a_thread(call: Callable[[], Ended]) -> Ended:
-    ended: list[Ended] = []
+def on_a_thread(call: Callable[[], CallResult]) -> CallResult:
+    ended: list[CallResult] = []
     thread = threading.Thread(target=lambda: ended.append(call()))
     thread.start()
     thread.join()
@@ -58,7 +58,7 @@ def spin_until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_call_in_time_gives_its_value() -> None:
-    assert Timeout(30).run(lambda: 5) == Ended(value=5)
+    assert Timeout(30).run(lambda: 5) == CallResult(value=5)
 
 
 def test_what_a_call_raises_is_said_and_not_raised() -> None:
@@ -181,7 +181,7 @@ def test_an_interrupt_after_the_end_changes_nothing() -> None:
     timeout = Timeout(30)
     ended = timeout.run(lambda: 5)
     assert not timeout.interrupt(JobCancelRequested())
-    assert ended == Ended(value=5)
+    assert ended == CallResult(value=5)
 
 
 def test_a_call_interrupted_before_it_began_is_not_begun() -> None:
@@ -258,7 +258,7 @@ def test_an_alarm_that_is_not_due_is_not_obeyed() -> None:
         signal.raise_signal(signal.SIGALRM)
         return "undisturbed"
 
-    assert Timeout(30).run(call) == Ended(value="undisturbed")
+    assert Timeout(30).run(call) == CallResult(value="undisturbed")
 
 
 def test_the_handler_and_the_timer_of_others_come_back() -> None:
@@ -392,7 +392,7 @@ def test_off_the_main_thread_an_interrupt_is_a_flag() -> None:
 
 
 def test_a_call_inside_a_call_leaves_the_outer_limit_in_force() -> None:
-    inner: list[Ended] = []
+    inner: list[CallResult] = []
 
     def outer() -> None:
         inner.append(Timeout(30).run(lambda: time.sleep(0.01)))
@@ -461,7 +461,7 @@ def test_somebody_elses_ctrl_c_handler_is_left_alone() -> None:
     finally:
         signal.signal(signal.SIGINT, previous)
     assert pressed.count == 1
-    assert ended == Ended()
+    assert ended == CallResult()
 
 
 def test_kept_handlers_end_with_their_block() -> None:
@@ -495,7 +495,7 @@ def test_with_kept_handlers_each_call_has_its_own_limit(shorter_first: bool) -> 
     limits = [SHORT_S, 2 * SHORT_S] if shorter_first else [30, 0.03]
     with handlers_kept():
         for limit_s in limits[:-1]:
-            assert Timeout(limit_s).run(lambda: 5) == Ended(value=5)
+            assert Timeout(limit_s).run(lambda: 5) == CallResult(value=5)
         started = time.monotonic()
         ended = Timeout(limits[-1]).run(lambda: time.sleep(30))
         took = time.monotonic() - started
@@ -511,9 +511,9 @@ def test_with_kept_handlers_a_timer_wound_for_an_earlier_call_does_not_end_a_lat
 
     with handlers_kept():
         assert Timeout(SHORT_S).run(lambda: 5).value == 5
-        assert Timeout(30).run(work) == Ended(value="done")
+        assert Timeout(30).run(work) == CallResult(value="done")
         assert Timeout(SHORT_S).run(lambda: 5).value == 5
-        assert Timeout(0).run(work) == Ended(value="done")
+        assert Timeout(0).run(work) == CallResult(value="done")
 
 
 def leave_a_timer() -> None:
@@ -539,7 +539,7 @@ def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: C
     with handlers_kept():
         Timeout(3600).run(fiddle)
         assert isinstance(Timeout(0.1).run(lambda: time.sleep(30)).raised, JobTimeout)
-        assert Timeout(30).run(lambda: 5) == Ended(value=5)
+        assert Timeout(30).run(lambda: 5) == CallResult(value=5)
 
 
 def use_an_alarm() -> None:

@@ -17,9 +17,9 @@ import pytest
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError
 from holdfast.handlers import (
     Cancel,
-    Command,
     CommandFailed,
     CommandHandler,
+    CommandPayload,
     Host,
     JobContext,
     check_command,
@@ -53,7 +53,7 @@ class Run:
             job="command",
             queue="slow",
             attempt=2,
-            payload=Command(argv=argv, cwd=self.cwd),
+            payload=CommandPayload(argv=argv, cwd=self.cwd),
             host=_Told(self),
         )
         return CommandHandler(allowed).handle(context)
@@ -376,7 +376,7 @@ def test_it_is_started_where_no_interrupt_can_lose_it(run: Run) -> None:
             return Hold()
 
     context = JobContext(
-        id="job1", job="command", queue="q", attempt=1, payload=Command(argv=("sleep", "60")), host=Holding()
+        id="job1", job="command", queue="q", attempt=1, payload=CommandPayload(argv=("sleep", "60")), host=Holding()
     )
     started = time.monotonic()
     with pytest.raises(Interrupted):

@@ -25,7 +25,7 @@ from holdfast.values import (
     Ack,
     AttemptRecord,
     AttemptView,
-    Cancel,
+    CancelJob,
     DeadReason,
     JobLease,
     JobState,
@@ -59,8 +59,8 @@ ENDS: dict[str, tuple[Settlement, JobState, int, Crashes]] = {
     "its process died among others": (Release(lease=LEASE, delay=2, crashed=True), JobState.PENDING, 0, Crashes.ADD),
     "given back": (Release(lease=LEASE), JobState.PENDING, 0, Crashes.RESET),
     "snoozed": (Release(lease=LEASE, delay=9), JobState.PENDING, 0, Crashes.RESET),
-    "cancelled": (Cancel(lease=LEASE, reason="no use"), JobState.CANCELLED, 0, Crashes.RESET),
-    "expired": (Cancel(lease=LEASE, reason="expired", expired=True), JobState.CANCELLED, 0, Crashes.KEEP),
+    "cancelled": (CancelJob(lease=LEASE, reason="no use"), JobState.CANCELLED, 0, Crashes.RESET),
+    "expired": (CancelJob(lease=LEASE, reason="expired", expired=True), JobState.CANCELLED, 0, Crashes.KEEP),
     "bad signature": (Abandon(lease=LEASE, reason=DeadReason.BAD_SIGNATURE), JobState.DEAD, 0, Crashes.KEEP),
     "undecodable": (Abandon(lease=LEASE, reason=DeadReason.UNDECODABLE), JobState.DEAD, 0, Crashes.KEEP),
     "wrong queue": (Abandon(lease=LEASE, reason=DeadReason.WRONG_QUEUE), JobState.DEAD, 0, Crashes.KEEP),
@@ -88,14 +88,14 @@ def test_only_what_comes_back_has_a_delay() -> None:
 def test_a_dead_letter_keeps_its_reason_and_nothing_else_has_one(reason: DeadReason) -> None:
     assert effect_of(Abandon(lease=LEASE, reason=reason)).dead_reason is reason
     assert effect_of(Nack(lease=LEASE)).dead_reason is None
-    assert effect_of(Cancel(lease=LEASE)).dead_reason is None
+    assert effect_of(CancelJob(lease=LEASE)).dead_reason is None
 
 
 def test_a_cancellation_keeps_its_reason_and_an_expiry_says_so() -> None:
-    assert effect_of(Cancel(lease=LEASE, reason="no use")) == Effect(
+    assert effect_of(CancelJob(lease=LEASE, reason="no use")) == Effect(
         state=JobState.CANCELLED, verdict="cancel", cancel_reason="no use"
     )
-    expired = effect_of(Cancel(lease=LEASE, reason="whatever", expired=True))
+    expired = effect_of(CancelJob(lease=LEASE, reason="whatever", expired=True))
     assert (expired.cancel_reason, expired.expired) == ("expired", True)
 
 
@@ -108,7 +108,7 @@ def test_verdicts_of_different_kinds_have_different_names() -> None:
             Nack(lease=LEASE),
             Release(lease=LEASE),
             Abandon(lease=LEASE, reason=DeadReason.FAILED),
-            Cancel(lease=LEASE),
+            CancelJob(lease=LEASE),
         )
     ]
     assert names == ["ack", "nack", "release", "abandon", "cancel"]

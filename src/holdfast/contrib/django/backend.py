@@ -28,8 +28,8 @@ from holdfast.contrib.django.framework import (
     task_backends,
     task_enqueued,
 )
-from holdfast.contrib.django.place import Place, place_of
-from holdfast.contrib.django.results import META, Call, Enqueued, HoldfastResult, result_of_job, utc
+from holdfast.contrib.django.place import BackendPlace, place_of
+from holdfast.contrib.django.results import META, Call, EnqueuedTask, HoldfastResult, result_of_job, utc
 from holdfast.contrib.django.running import handler_of
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_queue
@@ -67,10 +67,10 @@ class HoldfastBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.enqueue_on_commit: bool = params.get("ENQUEUE_ON_COMMIT", True)
-        self._place: Place | None = None
+        self._place: BackendPlace | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BackendPlace:
         """Where its jobs are kept, looked up again only if Django's database is another one now, as in tests."""
         if self._place is None or not self._place.is_still_there():
             self._place = place_of(self.alias, self.options)
@@ -216,7 +216,7 @@ class HoldfastBackend(BaseTaskBackend):
         task = result.task
         template = self._template(task)
         max_retries = app.settings.max_retries if template.max_retries is None else template.max_retries
-        enqueued = Enqueued(
+        enqueued = EnqueuedTask(
             at=now,
             max_retries=max_retries,
             priority=int(task.priority),
@@ -238,7 +238,7 @@ class _Applications:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._made: dict[str, tuple[Place, Holdfast]] = {}
+        self._made: dict[str, tuple[BackendPlace, Holdfast]] = {}
         self._registered: dict[str, set[str]] = {}
 
     def of(self, backend: HoldfastBackend) -> Holdfast:

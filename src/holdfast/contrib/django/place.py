@@ -35,7 +35,7 @@ _NOT_OF_LIBPQ: Final = frozenset(
 )
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class BackendPlace(Struct, frozen=True, kw_only=True):
     """Where a backend's jobs are: `url`, and `database` if that is one of Django's, by its alias.
 
     `problem` says, in a sentence, why it cannot be used.
@@ -51,7 +51,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         # Pages of errors show it: no password, and no key.
-        return f"Place(alias={self.alias!r}, url={redacted(self.url)!r}, database={self.database!r})"
+        return f"BackendPlace(alias={self.alias!r}, url={redacted(self.url)!r}, database={self.database!r})"
 
     def is_still_there(self) -> bool:
         """Whether looking again would find the same."""
@@ -78,14 +78,14 @@ class Place(Struct, frozen=True, kw_only=True):
         )
 
 
-def place_of(alias: str, options: Mapping[str, Any]) -> Place:
+def place_of(alias: str, options: Mapping[str, Any]) -> BackendPlace:
     """What the OPTIONS of a backend mean. A problem is part of it: Django's checks tell it, and whoever enqueues."""
     project = find_project(_base_directory())
     try:
         return _place_of(alias, options, project)
     except HoldfastError as problem:
         told = str(problem).replace("on the command line", f"in TASKS[{alias!r}]['OPTIONS']")
-        return Place(
+        return BackendPlace(
             alias=alias,
             url="",
             database=None,
@@ -96,7 +96,7 @@ def place_of(alias: str, options: Mapping[str, Any]) -> Place:
         )
 
 
-def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Place:
+def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> BackendPlace:
     several = sorted({"backends", "routes"} & options.keys())
     if several:
         raise ConfigError(
@@ -117,7 +117,7 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Place
         url = url_of_database(database)
     elif _leads_to_default(url):
         database = DEFAULT_DB_ALIAS
-    return Place(
+    return BackendPlace(
         alias=alias,
         url=url,
         database=database,

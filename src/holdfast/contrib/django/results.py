@@ -55,7 +55,7 @@ class Call(Struct, frozen=True, kw_only=True):
     kwargs: dict[str, Any] = {}
 
 
-class Enqueued(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EnqueuedTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What travels with a task beside its arguments, in `meta`: what Django wants to know and a job does not say."""
 
     at: datetime
@@ -66,10 +66,10 @@ class Enqueued(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those of the task itself, where it has some."""
 
 
-def enqueued_of(meta: Mapping[str, Any]) -> Enqueued | None:
+def enqueued_of(meta: Mapping[str, Any]) -> EnqueuedTask | None:
     """What was sent along; None, if somebody else has enqueued the job."""
     try:
-        return msgspec.convert(meta.get(META), Enqueued)
+        return msgspec.convert(meta.get(META), EnqueuedTask)
     except msgspec.ValidationError:
         return None
 
@@ -81,7 +81,7 @@ def local(instant: datetime | None) -> datetime | None:
     return timezone.make_naive(instant)
 
 
-def as_enqueued(task: "Task[..., Any]", alias: str, queue: str, enqueued: Enqueued | None) -> "Task[..., Any]":
+def as_enqueued(task: "Task[..., Any]", alias: str, queue: str, enqueued: EnqueuedTask | None) -> "Task[..., Any]":
     """The task as it was when it was enqueued; as it is declared, where the backend no longer allows that."""
     changes: dict[str, Any] = {"backend": alias, "queue_name": queue}
     if enqueued is not None:

@@ -20,7 +20,7 @@ from holdfast.values import (
     Accepted,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     ErrorInfo,
     JobEnvelope,
@@ -106,7 +106,7 @@ def effect_of(settlement: Settlement) -> Effect:
                 crashes=Crashes.RESET if reason.follows_a_run else Crashes.KEEP,
                 dead_reason=reason,
             )
-        case Cancel(reason=reason, expired=expired):
+        case CancelJob(reason=reason, expired=expired):
             return Effect(
                 state=JobState.CANCELLED,
                 verdict="cancel",

@@ -11,7 +11,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     Drop,
     JobLease,
@@ -48,7 +48,7 @@ class CarryingLaws:
             "nack": Nack(lease=by_id["nack"], delay=60),
             "release": Release(lease=by_id["release"], delay=60),
             "abandon": Abandon(lease=by_id["abandon"], reason=DeadReason.FAILED),
-            "cancel": Cancel(lease=by_id["cancel"]),
+            "cancel": CancelJob(lease=by_id["cancel"]),
         }
         carrying = [
             replace(end, writes=(put(id),), enqueues=(lab.envelope(f"after-{id}", queue="next"),))

@@ -5,7 +5,7 @@ from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     DEFAULT_QUEUE,
     Ack,
-    Cancel,
+    CancelJob,
     ErrorInfo,
     JobLease,
     LiveOutput,
@@ -79,7 +79,7 @@ class LiveOutputLaws:
             (Ack, Outcome.SUCCEEDED),
             (Nack, Outcome.FAILED),
             (Release, Outcome.SNOOZED),
-            (Cancel, Outcome.CANCELLED),
+            (CancelJob, Outcome.CANCELLED),
         )
         lab.put(*(outcome for _, outcome in ends))
         for (settlement, outcome), lease in zip(ends, lab.claim(), strict=True):

@@ -11,8 +11,8 @@ from holdfast.values import (
     DEFAULT_QUEUE,
     FINAL_STATES,
     Ack,
-    Cancel,
     CancelAnswer,
+    CancelJob,
     DeadReason,
     JobFilter,
     JobState,
@@ -48,7 +48,7 @@ class CancelLaws:
         for _ in range(3):
             lab.advance(LEASE_S / 2)
             assert lab.engine.renew_many([lease]) == [LeaseState.CANCEL_REQUESTED]
-        assert lab.engine.settle([Cancel(lease=lease, reason="as asked")]) == [True]
+        assert lab.engine.settle([CancelJob(lease=lease, reason="as asked")]) == [True]
         view = lab.view("a")
         assert (view.state, view.cancel_reason, view.cancel_requested) == (JobState.CANCELLED, "as asked", False)
 
@@ -56,7 +56,7 @@ class CancelLaws:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a", "not today")
-        assert lab.engine.settle([Cancel(lease=lease)]) == [True]
+        assert lab.engine.settle([CancelJob(lease=lease)]) == [True]
         assert lab.view("a").cancel_reason == "not today"
 
     def test_asking_again_without_a_reason_keeps_the_first(self, lab: Lab) -> None:
@@ -65,7 +65,7 @@ class CancelLaws:
         for reasons in (["not today", ""], ["", ""]):
             id = "a" if reasons[0] else "b"
             assert [lab.engine.cancel(id, reason) for reason in reasons] == [CancelAnswer.REQUESTED] * 2
-        assert lab.engine.settle([Cancel(lease=first), Cancel(lease=second)]) == [True, True]
+        assert lab.engine.settle([CancelJob(lease=first), CancelJob(lease=second)]) == [True, True]
         assert (lab.view("a").cancel_reason, lab.view("b").cancel_reason) == ("not today", "")
 
     def test_a_finished_job_cannot_be_cancelled(self, lab: Lab) -> None:
@@ -222,7 +222,7 @@ class ReplayLaws:
 
     def test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored(self, lab: Lab) -> None:
         lab.put("a")
-        assert lab.engine.settle([Cancel(lease=lab.take("a"), expired=True)]) == [True]
+        assert lab.engine.settle([CancelJob(lease=lab.take("a"), expired=True)]) == [True]
         with lab.unchanged():
             assert lab.engine.replay("a") is ReplayAnswer.EXPIRED
         assert lab.engine.replay("a", ignore_expiry=True) is ReplayAnswer.REPLAYED
@@ -248,7 +248,7 @@ class ReplayLaws:
 
     def test_a_job_cancelled_after_its_expiry_was_ignored_is_not_expired(self, lab: Lab) -> None:
         lab.put("a")
-        assert lab.engine.settle([Cancel(lease=lab.take("a"), expired=True)]) == [True]
+        assert lab.engine.settle([CancelJob(lease=lab.take("a"), expired=True)]) == [True]
         lab.engine.replay("a", ignore_expiry=True)
         assert lab.engine.cancel("a") is CancelAnswer.CANCELLED
         assert lab.engine.replay("a") is ReplayAnswer.REPLAYED

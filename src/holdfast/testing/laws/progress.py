@@ -8,7 +8,7 @@ from holdfast.values import (
     DEFAULT_QUEUE,
     Abandon,
     Ack,
-    Cancel,
+    CancelJob,
     DeadReason,
     JobLease,
     JobState,
@@ -98,7 +98,7 @@ class ProgressLaws:
         for settlement in (
             Nack(lease=self._reported(lab, "failed"), delay=60),
             Abandon(lease=self._reported(lab, "dead"), reason=DeadReason.FAILED),
-            Cancel(lease=self._reported(lab, "cancelled")),
+            CancelJob(lease=self._reported(lab, "cancelled")),
         ):
             assert lab.engine.settle([settlement]) == [True]
             assert lab.view(settlement.lease.id).state == settlement.lease.id

@@ -14,7 +14,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     ErrorInfo,
     JobLease,
@@ -35,8 +35,8 @@ VERDICTS: dict[str, Callable[[JobLease], Settlement]] = {
     "release": lambda lease: Release(lease=lease, delay=999),
     "crash": lambda lease: Release(lease=lease, delay=999, crashed=True),
     "abandon": lambda lease: Abandon(lease=lease, reason=DeadReason.FAILED),
-    "cancel": lambda lease: Cancel(lease=lease, reason="no longer wanted"),
-    "expire": lambda lease: Cancel(lease=lease, expired=True),
+    "cancel": lambda lease: CancelJob(lease=lease, reason="no longer wanted"),
+    "expire": lambda lease: CancelJob(lease=lease, expired=True),
 }
 
 
@@ -111,7 +111,7 @@ class VerdictLaws:
     def test_a_cancelled_job_says_why(self, lab: Lab) -> None:
         record = lab.record(Outcome.CANCELLED)
         view = self._end(
-            lab, lambda lease: lab.engine.settle([Cancel(lease=lease, reason="superseded", record=record)])[0]
+            lab, lambda lease: lab.engine.settle([CancelJob(lease=lease, reason="superseded", record=record)])[0]
         )
         assert (view.state, view.attempts, view.crashes) == (JobState.CANCELLED, 0, 0)
         assert (view.cancel_reason, view.dead_reason) == ("superseded", None)
@@ -119,7 +119,7 @@ class VerdictLaws:
 
     def test_an_expired_job_is_cancelled_as_expired(self, lab: Lab) -> None:
         record = lab.record(Outcome.EXPIRED)
-        view = self._end(lab, lambda lease: lab.engine.settle([Cancel(lease=lease, expired=True, record=record)])[0])
+        view = self._end(lab, lambda lease: lab.engine.settle([CancelJob(lease=lease, expired=True, record=record)])[0])
         assert (view.state, view.attempts, view.cancel_reason) == (JobState.CANCELLED, 0, "expired")
         self._is_finished(lab, view)
 
@@ -169,7 +169,7 @@ class VerdictLaws:
         assert lab.engine.abandon(lab.take("rejected"), DeadReason.BAD_SIGNATURE)
         lab.put("expired")
         lab.let_crash("expired")
-        assert lab.engine.settle([Cancel(lease=lab.take("expired"), expired=True)]) == [True]
+        assert lab.engine.settle([CancelJob(lease=lab.take("expired"), expired=True)]) == [True]
         assert (lab.view("rejected").crashes, lab.view("expired").crashes) == (1, 1)
 
     def test_a_settlement_without_a_record_is_a_settlement(self, lab: Lab) -> None:
@@ -407,7 +407,7 @@ class HolderLaws:
                 Release(lease=replace(c, owner_token=new_owner_token(new_session()))),
                 Release(lease=c, delay=30),
                 Abandon(lease=d, reason=DeadReason.TIMEOUT),
-                Cancel(lease=e, reason="enough"),
+                CancelJob(lease=e, reason="enough"),
             ]
         )
         assert answers == [True, False, True, False, True, True, True]

@@ -30,7 +30,7 @@ from holdfast.values import OUTPUT_LIMIT, ExecutionResult, Outcome, Progress
 from holdfast.worker.executors.frames import (
     Delivery,
     Done,
-    Ended,
+    Finished,
     FrameBuffer,
     FromChild,
     Leave,
@@ -45,14 +45,14 @@ from holdfast.worker.executors.frames import (
     packed,
     widen,
 )
-from holdfast.worker.executors.memory import resident_bytes
+from holdfast.worker.executors.resident_memory import resident_bytes
 
 NEWS_EVERY_S: Final = 0.2
 FORKED_COPY: Final = 70
 MEMORY_LOOK_S: Final = 0.05
 _CHUNK: Final = 64 * 1024
 
-Verdict: TypeAlias = ExecutionResult | HoldfastError
+RunResult: TypeAlias = ExecutionResult | HoldfastError
 
 
 class Limits:
@@ -79,7 +79,7 @@ class Limits:
         return resident_bytes() > self._max_memory
 
 
-class Line:
+class WorkerLink:
     """The child's end of the socket pair, and what has come over it and is not started yet."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -136,7 +136,7 @@ class Line:
             self._wake()
 
     def listen(self) -> None:
-        """Read frames until the worker closes the line. Runs on a thread of its own."""
+        """Read frames until the worker closes the link. Runs on a thread of its own."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._wake_out, selectors.EVENT_READ)
@@ -207,18 +207,18 @@ class Line:
             return  # it has been woken often enough
 
 
-class Bench:
-    """What every slot works with: the line, the runtime, the limits, and which job runs under which number."""
+class SlotRunner:
+    """What every slot works with: the link, the runtime, the limits, and which job runs under which number."""
 
     def __init__(
         self,
-        line: Line,
+        link: WorkerLink,
         registry: HandlerRegistry,
         limits: Limits,
         transactions: Transactions | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
-        self.line = line
+        self.link = link
         self.runtime = JobRuntime(
             registry,
             on_output=self._on_output,
@@ -231,14 +231,14 @@ class Bench:
         self._ids: dict[int, str] = {}
         self._is_copy = False
         os.register_at_fork(after_in_child=self._on_fork)
-        line.on_stop = self._on_stop
+        link.on_stop = self._on_stop
 
     def begin(self, delivery: Delivery) -> JobMessage:
         message = decode_verified(delivery.wire)
         self._ids[delivery.number] = message.identifier
         return message
 
-    def run(self, message: JobMessage, delivery: Delivery) -> Verdict:
+    def run(self, message: JobMessage, delivery: Delivery) -> RunResult:
         try:
             return self.runtime.run(message, delivery)
         except HoldfastError as problem:
@@ -248,7 +248,7 @@ class Bench:
         finally:
             self._end_if_forked()
 
-    async def run_async(self, message: JobMessage, delivery: Delivery) -> Verdict:
+    async def run_async(self, message: JobMessage, delivery: Delivery) -> RunResult:
         try:
             return await self.runtime.run_async(message, delivery)
         except HoldfastError as problem:
@@ -270,32 +270,32 @@ class Bench:
         except HoldfastError:
             return False  # `run` meets the same error and reports it
 
-    def end(self, delivery: Delivery, verdict: Verdict) -> Delivery | None:
+    def end(self, delivery: Delivery, verdict: RunResult) -> Delivery | None:
         """Write the verdict and, in the same frame, which job this slot starts next: the one that is returned."""
         self._ids.pop(delivery.number, None)
         is_enough = self.limits.are_reached()
-        following = None if is_enough else self.line.take()
+        following = None if is_enough else self.link.take()
         number, next_number = delivery.number, 0 if following is None else following.number
         if not isinstance(verdict, ExecutionResult):
-            self.line.say(Refused(number, next_number, type(verdict).__name__, str(verdict)))
+            self.link.say(Refused(number, next_number, type(verdict).__name__, str(verdict)))
         elif verdict.is_plain_success:
-            self.line.say(Done(number, next_number, verdict.started_us, verdict.ended_us))
+            self.link.say(Done(number, next_number, verdict.started_us, verdict.ended_us))
         else:
-            self.line.say(Ended(number, next_number, verdict))
-        if is_enough and not self.line.is_leaving:
-            self.line.leave()
+            self.link.say(Finished(number, next_number, verdict))
+        if is_enough and not self.link.is_leaving:
+            self.link.leave()
         return following
 
     def _on_progress(self, job_id: str, progress: Progress) -> None:
         number = self._number_of(job_id)
         if number:
-            self.line.progressed(number, progress)
+            self.link.progressed(number, progress)
 
     def _on_output(self, job_id: str, output: Output) -> None:
         # Of this run, should the job have been delivered here twice.
         _, delivery = output.about or (None, None)
         if isinstance(delivery, Delivery) and not self._is_copy:
-            self.line.printed(delivery.number, output)
+            self.link.printed(delivery.number, output)
 
     def _number_of(self, job_id: str) -> int:
         # The latest, should the job have been delivered here twice.
@@ -313,74 +313,74 @@ class Bench:
 class OneSlot:
     """Jobs one after the other on the main thread, where a timeout can interrupt them."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, runner: SlotRunner) -> None:
+        self._runner = runner
         self._came = threading.Event()
-        bench.line.on_work = self._came.set
+        runner.link.on_work = self._came.set
 
     def serve(self) -> None:
         """Work until told to leave."""
-        bench, line = self._bench, self._bench.line
-        with bench.runtime:
-            while not line.is_leaving:
-                delivery = line.take()
+        runner, link = self._runner, self._runner.link
+        with runner.runtime:
+            while not link.is_leaving:
+                delivery = link.take()
                 if delivery is None:
                     self._came.wait()
                     self._came.clear()
                     continue
-                line.say(Started(delivery.number))
+                link.say(Started(delivery.number))
                 while delivery is not None:
-                    delivery = bench.end(delivery, bench.run(bench.begin(delivery), delivery))
+                    delivery = runner.end(delivery, runner.run(runner.begin(delivery), delivery))
 
 
 class ManySlots:
     """Several jobs at once: coroutine functions on the event loop of the main thread, plain functions on threads."""
 
-    def __init__(self, bench: Bench, slots: int) -> None:
-        self._bench = bench
+    def __init__(self, runner: SlotRunner, slots: int) -> None:
+        self._runner = runner
         self._free = slots
         self._slots = slots
         self._pool = ThreadPoolExecutor(slots, thread_name_prefix="holdfast-slot")
-        self._tasks: set[asyncio.Future[Verdict]] = set()
+        self._tasks: set[asyncio.Future[RunResult]] = set()
         self._idle = asyncio.Event()
 
     def serve(self) -> None:
         """Work until told to leave."""
-        with self._bench.runtime:
+        with self._runner.runtime:
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        self._bench.line.on_work = lambda: loop.call_soon_threadsafe(self._fill)
+        self._runner.link.on_work = lambda: loop.call_soon_threadsafe(self._fill)
         self._fill()  # what came before the loop was there
         await self._idle.wait()
         self._pool.shutdown()
 
     def _fill(self) -> None:
-        line = self._bench.line
-        while self._free and (delivery := line.take()) is not None:
-            line.say(Started(delivery.number))
+        link = self._runner.link
+        while self._free and (delivery := link.take()) is not None:
+            link.say(Started(delivery.number))
             self._free -= 1
             self._start(delivery)
-        if line.is_leaving and self._free == self._slots:
+        if link.is_leaving and self._free == self._slots:
             self._idle.set()
 
     def _start(self, delivery: Delivery) -> None:
-        bench = self._bench
-        message = bench.begin(delivery)
-        if bench.is_async(message):
-            future: asyncio.Future[Verdict] = asyncio.ensure_future(bench.run_async(message, delivery))
+        runner = self._runner
+        message = runner.begin(delivery)
+        if runner.is_async(message):
+            future: asyncio.Future[RunResult] = asyncio.ensure_future(runner.run_async(message, delivery))
         else:
             loop = asyncio.get_running_loop()
-            future = loop.run_in_executor(self._pool, bench.run, message, delivery)
+            future = loop.run_in_executor(self._pool, runner.run, message, delivery)
         self._tasks.add(future)
         future.add_done_callback(lambda ended: self._ended(message, delivery, ended))
 
-    def _ended(self, message: JobMessage, delivery: Delivery, future: "asyncio.Future[Verdict]") -> None:
+    def _ended(self, message: JobMessage, delivery: Delivery, future: "asyncio.Future[RunResult]") -> None:
         self._tasks.discard(future)
         problem = asyncio.CancelledError() if future.cancelled() else future.exception()
         verdict = future.result() if problem is None else _interrupted(message, problem)
-        following = self._bench.end(delivery, verdict)
+        following = self._runner.end(delivery, verdict)
         if following is not None:
             self._start(following)
         else:
@@ -398,23 +398,23 @@ def serve(
     middleware: Iterable[Middleware] = (),
 ) -> None:
     """Run jobs in this process until the worker says to leave, or is gone."""
-    line = Line(connection)
-    bench = Bench(line, registry, limits, transactions, middleware)
-    many = ManySlots(bench, slots) if slots > 1 else OneSlot(bench)
+    link = WorkerLink(connection)
+    runner = SlotRunner(link, registry, limits, transactions, middleware)
+    many = ManySlots(runner, slots) if slots > 1 else OneSlot(runner)
 
     def listen() -> None:
         try:
-            line.listen()
+            link.listen()
         finally:
             # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
-            os._exit(0 if line.is_leaving else 1)
+            os._exit(0 if link.is_leaving else 1)
 
     def leave_soon(_number: int, _frame: object) -> None:
         # On the main thread, in the middle of anything: another thread says it.
-        threading.Thread(target=line.leave, daemon=True).start()
+        threading.Thread(target=link.leave, daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave_soon)
-    threading.Thread(target=listen, name="holdfast-line", daemon=True).start()
+    threading.Thread(target=listen, name="holdfast-link", daemon=True).start()
     many.serve()
 
 

@@ -67,7 +67,7 @@ class Started(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Done(Struct, frozen=True, array_like=True, tag=8, gc=False):
-    """The verdict on a job that went well and has nothing to tell: what `Ended` says of nearly all, in fewer bytes."""
+    """A job succeeded, returned nothing and printed nothing: a shorter `Finished`, which most jobs need."""
 
     number: int
     next: int
@@ -75,7 +75,7 @@ class Done(Struct, frozen=True, array_like=True, tag=8, gc=False):
     ended_us: int
 
 
-class Ended(Struct, frozen=True, array_like=True, tag=4):
+class Finished(Struct, frozen=True, array_like=True, tag=4):
     """The verdict on a job, written before the next one (0: none) is started."""
 
     number: int
@@ -118,7 +118,7 @@ class Printed(Struct, frozen=True, array_like=True, tag=9):
 
 
 ToChild: TypeAlias = Work | Recall | Stop | Leave
-FromChild: TypeAlias = Ready | Broken | Started | Done | Ended | Refused | Returned | Progressed | Printed
+FromChild: TypeAlias = Ready | Broken | Started | Done | Finished | Refused | Returned | Progressed | Printed
 
 encoder: Final = msgspec.msgpack.Encoder()
 _to_child: Final = msgspec.msgpack.Decoder(ToChild)
@@ -134,7 +134,7 @@ def packed(frame: ToChild | FromChild) -> bytes:
 def widen(connection: socket.socket) -> None:
     """Make room for a whole batch on its way: a sender that has to wait for its reader is woken for every few bytes.
 
-    Verdicts need most: the kernel counts some 750 bytes for the smallest frame. It gives as much as it allows.
+    Results need most: the kernel counts some 750 bytes for the smallest frame. It gives as much as it allows.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
 

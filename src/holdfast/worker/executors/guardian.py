@@ -1,7 +1,7 @@
 """A guardian starts one program and leaves nothing of it behind.
 
-Run by its path as `python -I -S guardian.py CONTROL_FD INHERITED_FDS -- PROGRAM...` by `guarded.py`, as the leader of a
-session of its own. It imports little, and nothing of Holdfast, for there is one beside every executor child.
+`guarded_program.py` runs it by its path as `python -I -S guardian.py CONTROL_FD INHERITED_FDS -- PROGRAM...`, as the
+leader of its own session. It imports little, and nothing of Holdfast, because every executor child has one.
 
 On the control socket it says `started PID` and, when nothing of the program runs any more, `ended STATUS MAX_RSS LEFT`;
 or `failed ERRNO` if the program could not be started. Whatever it hears there, and be it the end, means: kill.

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias, assert_never
 
 from holdfast.values import ExecutionResult, Progress
-from holdfast.worker.executors import guarded
+from holdfast.worker.executors import guarded_program
 from holdfast.worker.executors.frames import (
     Broken,
     Done,
-    Ended,
+    Finished,
     Printed,
     Progressed,
     Ready,
@@ -38,11 +38,11 @@ _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0
 
 
-_Other: TypeAlias = Ready | Broken | Started | Ended | Refused | Returned | Progressed | Printed
+_Other: TypeAlias = Ready | Broken | Started | Finished | Refused | Returned | Progressed | Printed
 _NEVER_READY: Final = (KillReason.DEAF, frozenset[int]())
 
 
-class Audience(Protocol):
+class PoolListener(Protocol):
     """Whoever owns the jobs in the children's hands."""
 
     def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
@@ -82,7 +82,7 @@ class ProcessPool:
         processes: int,
         slots: int,
         kill_after_s: float,
-        audience: Audience,
+        listener: PoolListener,
         selector: selectors.BaseSelector,
     ) -> None:
         self.slots = slots
@@ -90,14 +90,14 @@ class ProcessPool:
         self._program = program
         self._processes = processes
         self._kill_after_s = kill_after_s
-        self._audience = audience
+        self._listener = listener
         self._selector = selector
         self._is_leaving = False
         self._failed_starts = 0
         self._start_at = 0.0
         self.problem = ""
         """Why no child can be started, if that is so."""
-        self._not_ours = guarded.children()  # whom the application has started in this process is none of our business
+        self._not_ours = guarded_program.children()  # started by the application in this process
         self._has_strays = False
         self._dead_guardians: set[int] = set()
         self._strays_look_at = 0.0
@@ -128,11 +128,11 @@ class ProcessPool:
                 child.pull()
             self._enforce(child, now)
             self._watch(child)
-        guarded.reap()
+        guarded_program.reap()
         if self._has_strays and now >= self._strays_look_at:
             self._strays_look_at = now + STRAYS_LOOK_S
-            self._dead_guardians = guarded.unreaped(self._dead_guardians)
-            self._has_strays = guarded.kill_strays(self._not_ours) > 0 or bool(self._dead_guardians)
+            self._dead_guardians = guarded_program.unreaped(self._dead_guardians)
+            self._has_strays = guarded_program.kill_strays(self._not_ours) > 0 or bool(self._dead_guardians)
 
     def give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
         child.give(flights)
@@ -166,9 +166,9 @@ class ProcessPool:
             self._forget(child)
             child.let_go()
         self.children.clear()
-        guarded.reap(waits=True)  # also the guardians of children that died before
+        guarded_program.reap(waits=True)  # also the guardians of children that died before
         if self._has_strays:
-            guarded.kill_strays(self._not_ours)
+            guarded_program.kill_strays(self._not_ours)
 
     def _replace(self, now: float) -> None:
         staying = sum(not child.is_leaving for child in self.children)
@@ -198,8 +198,8 @@ class ProcessPool:
             pass
         self._bury(child, ended)
 
-    def _bury(self, child: ExecutorProcess, ended: guarded.Ended) -> None:
-        how = guarded.describe(ended)
+    def _bury(self, child: ExecutorProcess, ended: guarded_program.ExitStatus) -> None:
+        how = guarded_program.describe(ended)
         self.children.remove(child)
         self._forget(child)
         child.let_go()
@@ -216,11 +216,11 @@ class ProcessPool:
                 "1 job" if len(started) == 1 else f"{len(started)} jobs",
             )
         # Whoever a killed guardian had to look after becomes a child of this process.
-        if ended.problem == guarded.GUARDIAN_DIED:
+        if ended.problem == guarded_program.GUARDIAN_DIED:
             self._has_strays = True
             self._dead_guardians.add(child.guarded.guardian_pid)
-        self._audience.on_returned(unstarted)
-        self._audience.on_died(started, how, child.killed_for)
+        self._listener.on_returned(unstarted)
+        self._listener.on_died(started, how, child.killed_for)
 
     def _on_socket(self, child: ExecutorProcess, events: int) -> None:
         if child not in self.children:
@@ -248,7 +248,7 @@ class ProcessPool:
             else:
                 self._heard(child, frame, now)
         if done:
-            self._audience.on_done(flights, done)
+            self._listener.on_done(flights, done)
         if not child.held:
             child.is_alone = False
         if child.garbled and not child.heard_eof:
@@ -266,21 +266,21 @@ class ProcessPool:
                 self._could_not_start(problem)
             case Started(number=number):
                 child.started(number, now)
-            case Ended(number=number, next=following, result=result):
+            case Finished(number=number, next=following, result=result):
                 flight = child.ended(number, following, now)
                 if flight is not None:
-                    self._audience.on_ended(flight, result)
+                    self._listener.on_ended(flight, result)
             case Refused(number=number, next=following, error=error, message=message):
                 flight = child.ended(number, following, now)
                 if flight is not None:
-                    self._audience.on_refused(flight, error, message)
+                    self._listener.on_refused(flight, error, message)
             case Returned(numbers=numbers, leaving=leaving):
                 child.is_recalling = False
                 child.is_leaving |= leaving
-                self._audience.on_returned(child.returned(numbers))
+                self._listener.on_returned(child.returned(numbers))
             case Progressed(number=number, progress=progress):
                 if number in child.running:
-                    self._audience.on_progress(child.running[number], progress)
+                    self._listener.on_progress(child.running[number], progress)
             case Printed(number=number, text=text, skipped=skipped):
                 if number in child.running:
                     child.running[number].has_printed(text, skipped)

@@ -25,7 +25,7 @@ from holdfast.worker.executors.frames import (
     packed,
     widen,
 )
-from holdfast.worker.executors.guarded import Ended, Guarded
+from holdfast.worker.executors.guarded_program import ExitStatus, GuardedProgram
 
 # A job that takes longer than this keeps those behind it waiting: they are taken back.
 BLOCKED_AFTER_S: Final = 0.03
@@ -81,7 +81,7 @@ class ExecutorProcess:
         ours, theirs = socket.socketpair()
         try:
             argv = (*program.argv, str(theirs.fileno()))
-            self.guarded = Guarded(argv, environment=program.environment, inherited=[theirs])
+            self.guarded = GuardedProgram(argv, environment=program.environment, inherited=[theirs])
         except BaseException:
             ours.close()
             theirs.close()
@@ -245,7 +245,7 @@ class ExecutorProcess:
                 return
             self._outbox = self._outbox[sent:]
 
-    def end(self) -> Ended | None:
+    def end(self) -> ExitStatus | None:
         """How it ended, once nothing of it runs any more."""
         ended = self.guarded.receive()
         if ended is not None and self.guarded.was_fenced and self.killed_for is None:

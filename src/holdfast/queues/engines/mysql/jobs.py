@@ -340,7 +340,7 @@ class MysqlJobs(Jobs):
     def _insert_ends(self, session: Session, settlements: Sequence[Settlement]) -> None:
         successes: list[str] = []
         others: list[Row] = []
-        tellers: list[Row] = []
+        with_output: list[Row] = []
         for one in settlements:
             lease, record = one.lease, one.record
             if type(one) is Ack and record is not None and record.is_plain_success:
@@ -350,13 +350,13 @@ class MysqlJobs(Jobs):
             else:
                 others.append(end_row(one))
                 if record is not None and record.output:
-                    tellers.append((lease.token, lease.delivery))
+                    with_output.append((lease.token, lease.delivery))
         for start in range(0, len(successes), SUCCESSES_AT_ONCE):
             session.run(self._sql(INSERT_SUCCESSES) + ", ".join(successes[start : start + SUCCESSES_AT_ONCE]))
         if others:
             session.insert(self._sql(INSERT_ATTEMPTS), others)
-        if tellers:
-            session.run(self._sql(DELETE_LIVE_OUTPUT), {"seqs": [seq for seq, _ in tellers], "pairs": tellers})
+        if with_output:
+            session.run(self._sql(DELETE_LIVE_OUTPUT), {"seqs": [seq for seq, _ in with_output], "pairs": with_output})
 
     def _ack_all(self, session: Session, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]

@@ -298,13 +298,13 @@ class _Successes:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.times: list[int] = []
-        self.tales: _Words = []
+        self.details: _Words = []
         self.places: list[int] = []
 
     def words(self, owner_token: str, queue: str, delivery: int) -> _Words:
         times = struct.pack(f">{len(self.times)}q", *self.times)
         head: _Words = ["acks", bytes.fromhex(owner_token), queue, delivery, _pack(self.ids), times]
-        return [*head, len(self.tales) // 2, *self.tales]
+        return [*head, len(self.details) // 2, *self.details]
 
 
 def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
@@ -330,7 +330,7 @@ def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
         successes.places.append(place)
         successes.times += NO_TIMES if record is None else (record.started_us, record.ended_us)
         if record is not None and not record.is_plain_success:
-            successes.tales += (len(successes.ids), _tale(record))
+            successes.details += (len(successes.ids), _details(record))
     _say_together(together, words, places)
     return words, places
 
@@ -352,7 +352,7 @@ def _other(settlement: Settlement) -> _Words:
         lease.delivery,
         token,
         _ended(token + VERDICTS[effect.verdict], record),
-        _tale(record),
+        _details(record),
         CODES[effect.state],
         int(effect.adds_attempt),
         CRASHES[effect.crashes],
@@ -376,7 +376,7 @@ def _told(record: AttemptRecord | None) -> bytes:
     return b"" if all(word is None for word in tells) else _pack(tells)
 
 
-def _tale(record: AttemptRecord | None) -> bytes:
+def _details(record: AttemptRecord | None) -> bytes:
     """The same for a settlement, behind a sign whether an output is among it."""
     told = _told(record)
     return (b"+" if record is not None and record.output else b"-") + told if told else b""

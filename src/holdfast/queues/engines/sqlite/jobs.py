@@ -446,7 +446,7 @@ class SqliteJobs(Jobs):
     def _insert_ends(self, connection: SqliteStatements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
         others: list[Row] = []
-        tellers: list[Row] = []
+        with_output: list[Row] = []
         for one in settlements:
             lease, record = one.lease, one.record
             if type(one) is Ack and record is not None and record.is_plain_success:
@@ -455,12 +455,12 @@ class SqliteJobs(Jobs):
             else:
                 others.append(end_row(one))
                 if record is not None and record.output:
-                    tellers.append((lease.token, lease.delivery))
+                    with_output.append((lease.token, lease.delivery))
         for token, rows in successes.items():
             common = (bytes.fromhex(token), EFFECT_OF_ACK.verdict, Outcome.SUCCEEDED.value)
             _insert_rows(connection, self._sql(INSERT_SUCCESS), self._sql(INSERT_SUCCESSES), rows, common)
         connection.executemany(self._sql(INSERT_ATTEMPT), others)
-        connection.executemany(self._sql(DELETE_LIVE_OUTPUT), tellers)
+        connection.executemany(self._sql(DELETE_LIVE_OUTPUT), with_output)
 
     def _ack_all(self, connection: SqliteStatements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]

@@ -14,7 +14,7 @@ from holdfast.config import KEYS
 from holdfast.contrib.django import worker
 from holdfast.contrib.django.backend import backend_of
 from holdfast.contrib.django.framework import DEFAULT_TASK_BACKEND_ALIAS
-from holdfast.contrib.django.place import Place
+from holdfast.contrib.django.place import BackendPlace
 from holdfast.queues.keyfiles import KEY_VARIABLE
 
 TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
@@ -69,7 +69,7 @@ def with_app(arguments: list[str], app: str) -> list[str]:
     return [*arguments, "--app", app]
 
 
-def _environment(backend: str, place: Place) -> dict[str, str]:
+def _environment(backend: str, place: BackendPlace) -> dict[str, str]:
     """The variables that lead a command that knows nothing of Django to the jobs of this backend."""
     key = {} if place.signing_key is None else {KEY_VARIABLE: place.signing_key}
     said = {variable: value for name, value in _said(backend) if (variable := KEYS[name].variable) is not None}

@@ -1,15 +1,15 @@
-"""`Correspondence`: what a worker asks its engine next, and which verdicts are answered."""
+"""`ClaimCycle`: what a worker asks its engine next, and which verdicts are answered."""
 
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from holdfast.worker.dispatcher import Dispatcher
-from holdfast.worker.exchanger import Answer, Exchanger, Request
+from holdfast.worker.exchanger import EngineAnswer, EngineRequest, Exchanger
 from holdfast.worker.holdings import Holdings
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.verdicts import Verdicts
+from holdfast.worker.settlements import PendingSettlements
 
 LEAVE_IN_PEACE_S: Final = 0.05
 FAILED_PAUSE_S: Final = 1.0
@@ -17,7 +17,7 @@ _BURST_LOOK_S: Final = 0.05
 _UNLIMITED: Final = 1 << 30
 
 
-class Correspondence:
+class ClaimCycle:
     """One request at a time: verdicts go out, admitted jobs come in. The `Exchanger` does it on its own thread."""
 
     def __init__(
@@ -34,13 +34,13 @@ class Correspondence:
         self._dispatcher = dispatcher
         self._reporter = reporter
         self._options = options
-        self._asked: Verdicts | None = None
+        self._asked: PendingSettlements | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
         self._is_waiting = False
         self._is_leaving = False
-        self._endings_asked = 0
-        self._endings_dry: int | None = None
+        self._finished_when_asked = 0
+        self._finished_when_dry: int | None = None
 
     @property
     def is_asking(self) -> bool:
@@ -61,7 +61,7 @@ class Correspondence:
         """Whether the last claim found nothing, and nothing has ended since it was asked: that may be due again, or
         have enqueued others.
         """
-        return self._endings_dry == self._holdings.endings
+        return self._finished_when_dry == self._holdings.finished
 
     @property
     def undelivered(self) -> int:
@@ -71,21 +71,21 @@ class Correspondence:
     def ask(self) -> None:
         """Send the next request, if there is reason for one and the last is answered."""
         if self._asked is not None:
-            if self._is_waiting and (self._holdings.verdicts or self._is_leaving):
+            if self._is_waiting and (self._holdings.unsent or self._is_leaving):
                 self._is_waiting = False
                 self._exchanger.nudge()
             return
         now = time.monotonic()
         limits = self._limits(now)
-        if (not self._holdings.verdicts and not limits) or now < self._ask_at:
+        if (not self._holdings.unsent and not limits) or now < self._ask_at:
             return
         if not limits and self._holdings.may_linger(now):
             return
-        self._asked, self._asked_at = self._holdings.take_verdicts(), now
-        self._endings_asked = self._holdings.endings
+        self._asked, self._asked_at = self._holdings.take_unsent(), now
+        self._finished_when_asked = self._holdings.finished
         wait_s = 0.0 if self._asked else self._wait()
         self._is_waiting = wait_s > 0
-        self._exchanger.ask(Request(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
+        self._exchanger.ask(EngineRequest(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
 
     def leave(self) -> None:
         """Ask for no more work."""
@@ -116,16 +116,16 @@ class Correspondence:
         if not self._options.max_jobs:
             return _UNLIMITED
         # Those whose verdicts are on their way count already.
-        begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.verdicts)
+        begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.unsent)
         return self._options.max_jobs - begun
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: EngineAnswer) -> None:
         """Note the answer to the last request; its jobs are the caller's."""
         asked, self._asked, self._is_waiting = self._asked, None, False
         if answer.problem is not None:
             # An unexpected error.
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
         elif answer.request.limits:
-            self._endings_dry = None if answer.admitted else self._endings_asked
+            self._finished_when_dry = None if answer.admitted else self._finished_when_asked
         if asked:
             self._holdings.answered(asked, answer.held)

@@ -11,7 +11,7 @@ from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
-    Cancel,
+    CancelJob,
     DeadReason,
     ErrorInfo,
     ExecutionResult,
@@ -26,7 +26,7 @@ from holdfast.values import (
 log = logging.getLogger("holdfast.worker")
 
 
-def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
+def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
     """The settlement of one attempt; retries are decided here and live in the engine."""
     record = result.record()
     match result.outcome:
@@ -35,7 +35,7 @@ def decide(result: ExecutionResult, message: JobMessage, lease: JobLease, retry:
         case Outcome.SNOOZED:
             return Release(lease=lease, delay=result.snooze_s or 0.0, record=record)
         case Outcome.CANCELLED:
-            return Cancel(lease=lease, reason=result.cancel_reason or "", record=record)
+            return CancelJob(lease=lease, reason=result.cancel_reason or "", record=record)
         case Outcome.INTERRUPTED:
             return Release(lease=lease, record=record)
         case _:
@@ -105,7 +105,7 @@ def status_of(settlement: Settlement) -> WorkerStatus:
             return WorkerStatus.RELEASED
         case Abandon(reason=reason):
             return WorkerStatus.DEAD_LETTERED if reason.follows_a_run else WorkerStatus.REJECTED
-        case Cancel():
+        case CancelJob():
             return WorkerStatus.CANCELLED
         case _:
             assert_never(settlement)

@@ -23,11 +23,11 @@ from holdfast.values import (
     WorkerResult,
     WorkerStatus,
 )
-from holdfast.worker.decision import decide
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.verdicts import Verdicts
+from holdfast.worker.settlements import PendingSettlements
+from holdfast.worker.verdict import verdict_on
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,9 +62,9 @@ def dead(one: Flight) -> Settlement:
     return Abandon(lease=one.lease, reason=DeadReason.FAILED, record=record)
 
 
-def filled() -> Verdicts:
+def filled() -> PendingSettlements:
     """Two successes of one queue, one of another, and a dead letter among them."""
-    verdicts = Verdicts()
+    verdicts = PendingSettlements()
     verdicts.add_successes([flight(1)], [Done(1, 2, 0, 1_000_000)])
     verdicts.add(dead(flight(2)), flight(2).message)
     durations = verdicts.add_successes(
@@ -88,10 +88,10 @@ def test_each_success_is_acknowledged_with_its_own_times() -> None:
 
 
 def test_a_success_is_settled_in_the_same_way_whether_its_child_reports_it_in_full_or_in_short() -> None:
-    one, verdicts = flight(1), Verdicts()
+    one, verdicts = flight(1), PendingSettlements()
     verdicts.add_successes([one], [Done(1, 0, 5, 1_000_000)])
     result = ExecutionResult(handler="send", outcome=Outcome.SUCCEEDED, started_us=5, ended_us=1_000_000)
-    assert verdicts.settlements == [decide(result, one.message, one.lease, BackoffPolicy())]
+    assert verdicts.settlements == [verdict_on(result, one.message, one.lease, BackoffPolicy())]
 
 
 def test_one_function_creates_every_acknowledgement_of_a_worker() -> None:
@@ -103,7 +103,7 @@ def test_one_function_creates_every_acknowledgement_of_a_worker() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Ack"
     ]
-    assert makers == [("decision.py", "succeeded")]
+    assert makers == [("verdict.py", "succeeded")]
 
 
 @pytest.mark.parametrize("is_heard", [False, True])

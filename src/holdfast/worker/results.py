@@ -1,4 +1,4 @@
-"""`Ends`: what becomes of jobs, by what the children say of them and by how children die."""
+"""`ResultHandler`: what becomes of jobs, by what the children say of them and by how children die."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from holdfast import errors
 from holdfast.errors import HoldfastError, UnknownHandler
 from holdfast.execution.retry import RetryPolicy
-from holdfast.values import Cancel, ErrorInfo, ExecutionResult, JobLease, Outcome, Progress
-from holdfast.worker.decision import decide, policy_of, suspected
+from holdfast.values import CancelJob, ErrorInfo, ExecutionResult, JobLease, Outcome, Progress
 from holdfast.worker.executors.frames import Done
-from holdfast.worker.executors.pool import Audience
+from holdfast.worker.executors.pool import PoolListener
 from holdfast.worker.executors.process import Flight, KillReason
 from holdfast.worker.holdings import Holdings
+from holdfast.worker.pace import Pace
 from holdfast.worker.reporting import EXECUTOR_DIED
-from holdfast.worker.turns import Pace
+from holdfast.worker.verdict import policy_of, suspected, verdict_on
 
 
-class Ends(Audience):
+class ResultHandler(PoolListener):
     """Hears the children out. Successes come in crowds and are taken in as such; all else comes one by one."""
 
     def __init__(
@@ -39,8 +39,8 @@ class Ends(Audience):
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
         message, lease = flight.message, flight.lease
         self._pace.took(lease.queue, [result.duration_s])
-        settlement = decide(result, message, lease, policy_of(message, self._retry))
-        self._holdings.judged(flight, settlement, result.duration_s)
+        settlement = verdict_on(result, message, lease, policy_of(message, self._retry))
+        self._holdings.finish(flight, settlement, result.duration_s)
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:
         kind = getattr(errors, error, UnknownHandler)
@@ -84,7 +84,7 @@ class Ends(Audience):
                 self.on_ended(flight, self._holdings.cut_short(flight, Outcome.TIMEOUT, error))
             case KillReason.CANCELLED:
                 record = self._holdings.cut_short(flight, Outcome.CANCELLED, note=f"it {why.value}: killed").record()
-                self._holdings.settle(flight, Cancel(lease=flight.lease, record=record))
+                self._holdings.settle(flight, CancelJob(lease=flight.lease, record=record))
             case KillReason.FENCED:
                 self._holdings.forsake(flight)
             case _:

@@ -13,7 +13,7 @@ from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import JobState
-from holdfast.worker.census import ASK_EVERY_S, LARGEST_SHARE, STANDS_FOR_S, Census
+from holdfast.worker.queue_depth import ASK_EVERY_S, LARGEST_SHARE, STANDS_FOR_S, QueueDepth
 
 from ..faults.processes import DEADLINE_S, until
 from .bench import KEY
@@ -48,13 +48,13 @@ def engine() -> Iterator[CountedEngine]:
 def test_every_state_of_every_queue_of_the_worker_is_told_and_no_other_queue(engine: CountedEngine) -> None:
     engine.put("mail")
     engine.put("other")
-    assert Census(engine, ["mail", "slow"]).read() == {"mail": NONE | {JobState.PENDING: 1}, "slow": NONE}
-    assert Census(engine, ["mail"]).read() == {"mail": NONE | {JobState.PENDING: 1}}
+    assert QueueDepth(engine, ["mail", "slow"]).read() == {"mail": NONE | {JobState.PENDING: 1}, "slow": NONE}
+    assert QueueDepth(engine, ["mail"]).read() == {"mail": NONE | {JobState.PENDING: 1}}
     assert engine.asked == [None, "mail"], "of one queue only that one is counted"
 
 
 def test_the_engine_is_asked_every_few_seconds_however_often_somebody_wants_to_know(engine: CountedEngine) -> None:
-    census = Census(engine, ["mail"])
+    census = QueueDepth(engine, ["mail"])
     for _ in range(10):
         assert census.read() == {"mail": NONE}
     engine.put("mail")
@@ -68,7 +68,7 @@ def test_the_engine_is_asked_every_few_seconds_however_often_somebody_wants_to_k
 
 def test_an_engine_that_counts_slowly_is_asked_more_seldom(engine: CountedEngine) -> None:
     engine.before = lambda: engine.time.advance(4.0)
-    census = Census(engine, ["mail"])
+    census = QueueDepth(engine, ["mail"])
     assert census.read() == {"mail": NONE}
     engine.time.advance(4.0 / LARGEST_SHARE - 0.1)
     assert census.read() == {"mail": NONE}
@@ -85,7 +85,7 @@ def test_what_the_engine_cannot_tell_is_not_made_up_and_it_is_asked_again(
     def refuse() -> None:
         raise problem
 
-    census = Census(engine, ["mail"])
+    census = QueueDepth(engine, ["mail"])
     assert census.read() is not None
     engine.time.advance(ASK_EVERY_S)
     engine.before = refuse
@@ -96,7 +96,7 @@ def test_what_the_engine_cannot_tell_is_not_made_up_and_it_is_asked_again(
 
 
 def test_an_engine_that_hangs_is_asked_once_and_the_last_count_stands_for_a_while(engine: CountedEngine) -> None:
-    census = Census(engine, ["mail"], patience_s=0.001)
+    census = QueueDepth(engine, ["mail"], patience_s=0.001)
     until(census.read, "the first count")
     release = threading.Event()
     engine.before = lambda: _wait_for(release)

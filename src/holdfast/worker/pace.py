@@ -1,6 +1,6 @@
-"""Whose turn it is among several queues, and how many jobs to take at once. Pure bookkeeping."""
+"""`Pace`: how long the jobs of each queue take, and so how many of them to hold at once."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 # A child should have work for about this long: enough to never wait for the next batch, too little to hoard.
@@ -8,37 +8,7 @@ BATCH_S: Final = 0.08
 LARGEST_BATCH: Final = 2000
 # A pace nobody has measured yet: as slow as a batch, so that a worker begins with one job for each slot.
 _UNKNOWN_S: Final = BATCH_S
-_FORGETTING: Final = 0.6
-
-
-class Turns:
-    """Weighted round robin: over time, queues that have work are served in proportion to their weights."""
-
-    def __init__(self, weights: Mapping[str, int]) -> None:
-        self._weights = dict(weights)
-        self._served = dict.fromkeys(weights, 0.0)
-        self._is_dry = dict.fromkeys(weights, True)
-        self._now = 0.0
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return tuple(self._weights)
-
-    def order(self, among: Container[str]) -> list[str]:
-        """These queues, the one that has got least for its weight first."""
-        return sorted((queue for queue in self._served if queue in among), key=self._claimed_share)
-
-    def took(self, queue: str, number: int) -> None:
-        """So many jobs were claimed from the queue; none means that it is dry."""
-        self._is_dry[queue], was_dry = number == 0, self._is_dry[queue]
-        if number:
-            # A queue that had nothing to do has no claim to what it did not use meanwhile.
-            start = max(self._served[queue], self._now) if was_dry else self._served[queue]
-            self._now = start
-            self._served[queue] = start + number / self._weights[queue]
-
-    def _claimed_share(self, queue: str) -> float:
-        return max(self._served[queue], self._now) if self._is_dry[queue] else self._served[queue]
+_DECAY: Final = 0.6
 
 
 class Pace:
@@ -65,7 +35,7 @@ class Pace:
     def saw(self, queue: str, seconds: float, jobs: int = 1) -> None:
         """So many jobs took that long together."""
         known, mean = self._pace(queue), seconds / jobs
-        self._seconds[queue] = max(mean, known + (mean - known) * (1 - _FORGETTING**jobs))
+        self._seconds[queue] = max(mean, known + (mean - known) * (1 - _DECAY**jobs))
 
     def batch(self, queue: str, slots: int) -> int:
         """How many jobs of this queue alone a child with so many slots should have at hand."""

@@ -1,4 +1,4 @@
-"""`Departure`: how a worker leaves: after what is running, or at once, and with which failure."""
+"""`Shutdown`: how a worker leaves: after what is running, or at once, and with which failure."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from typing import Final
 from holdfast.errors import BackendUnavailable
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import Caretaker
-from holdfast.worker.correspondence import Correspondence
+from holdfast.worker.claim_cycle import ClaimCycle
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.systemd import Notifier
@@ -18,7 +18,7 @@ HURRY_KILL_AFTER_S: Final = 1.0
 FLUSH_S: Final = 10.0
 
 
-class Departure:
+class Shutdown:
     """Nothing happens until `drain` or `hurry` is called, but that a worker whose engine is silent gives up."""
 
     def __init__(
@@ -26,7 +26,7 @@ class Departure:
         options: WorkerOptions,
         *,
         pool: ProcessPool,
-        correspondence: Correspondence,
+        claim_cycle: ClaimCycle,
         backoff: EngineBackoff,
         caretaker: Caretaker,
         notifier: Notifier,
@@ -34,7 +34,7 @@ class Departure:
         self.failure: Exception | None = None
         self._options = options
         self._pool = pool
-        self._correspondence = correspondence
+        self._claim_cycle = claim_cycle
         self._backoff = backoff
         self._caretaker = caretaker
         self._notifier = notifier
@@ -56,7 +56,7 @@ class Departure:
         if self._draining_since is None:
             self._draining_since = time.monotonic()
             self._notifier.stopping()
-            self._correspondence.leave()
+            self._claim_cycle.leave()
             self._pool.leave()
             self._caretaker.beat_now()
 
@@ -65,12 +65,12 @@ class Departure:
         self.drain()
         if self._hurried_since is None:
             self._hurried_since = time.monotonic()
-            self._correspondence.hurry()
+            self._claim_cycle.hurry()
             self._pool.hurry(self._hurried_since, HURRY_KILL_AFTER_S)
 
     def tend(self, now: float) -> None:
         """Leave if it is time to, and leave at once if leaving takes too long."""
-        self._give_up_if_unheard(now)
+        self._give_up_if_unavailable(now)
         since, grace = self._draining_since, self._options.grace_s
         if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
             running = len(self._pool.flights())
@@ -79,9 +79,9 @@ class Departure:
         if self._hurried_since is not None:
             self._pool.hurry(now, HURRY_KILL_AFTER_S)  # a job may have been started since
 
-    def _give_up_if_unheard(self, now: float) -> None:
+    def _give_up_if_unavailable(self, now: float) -> None:
         """An engine that has not answered for so long may answer a new process: somebody else is to start one."""
-        limit_s, since = self._options.give_up_after_s, self.unheard_since
+        limit_s, since = self._options.give_up_after_s, self.unavailable_since
         if limit_s and since is not None and now > since + limit_s and self.failure is None:
             self.failure = BackendUnavailable(
                 f"the engine has not answered for {now - since:.0f} s: the worker gives up"
@@ -89,7 +89,7 @@ class Departure:
             self.hurry()
 
     @property
-    def unheard_since(self) -> float | None:
+    def unavailable_since(self) -> float | None:
         """Since when the engine has answered nobody, if that is so."""
         # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
         asked, cared = self._backoff, self._caretaker

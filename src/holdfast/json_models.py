@@ -13,7 +13,7 @@ def is_model(kind: object) -> bool:
     return isinstance(kind, type) and hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")
 
 
-def written(value: object) -> Any:
+def encode_hook(value: object) -> Any:
     """What is to be written in place of a value that msgspec does not know: of a model, the JSON it writes."""
     kind = type(value)
     if not is_model(kind):
@@ -24,7 +24,7 @@ def written(value: object) -> Any:
     return msgspec.json.decode(text)
 
 
-def read(kind: type[object], value: Any) -> Any:
+def decode_hook(kind: type[object], value: Any) -> Any:
     """An object of a class that msgspec does not know: of a model, as that reads it from JSON."""
     if not is_model(kind):
         raise NotImplementedError  # msgspec says what it can, and cannot, read

@@ -1,17 +1,17 @@
-"""`Verdicts`: what a worker has to tell the engine next, and to everybody else once the engine has answered."""
+"""`PendingSettlements`: the settlements that go to the engine next, and that are reported once it has answered."""
 
 from collections.abc import Mapping, Sequence
 
 from holdfast.clock import MICROSECONDS
 from holdfast.codec import JobMessage
 from holdfast.values import AttemptRecord, JobLease, Outcome, Settlement
-from holdfast.worker.decision import succeeded
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
+from holdfast.worker.verdict import succeeded
 
 
-class Verdicts:
+class PendingSettlements:
     """Settlements on their way. Successes come in crowds, so they are counted as they come and reported together."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`Guarded`: a program started below a guardian (`guardian.py`), seen from the process that wants it run.
+"""`GuardedProgram`: a program started below a guardian (`guardian.py`), seen from the process that wants it run.
 
 Nothing of the program outlives this process, and when it is told how the program ended, nothing of it runs any more.
 """
@@ -34,7 +34,7 @@ _guardians: dict[int, subprocess.Popen[bytes]] = {}
 _let_go: set[int] = set()
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a program ended: an exit code, a signal, or a problem that kept either from being known."""
 
     exit_code: int | None = None
@@ -53,11 +53,11 @@ class Inherited(Protocol):
     def close(self) -> None: ...
 
 
-class Guarded:
+class GuardedProgram:
     """A program with its guardian. It has an empty stdin, shares stdout and stderr, and has no terminal.
 
     The program finds what it inherits under the same numbers; here it is closed, so that its end can be heard.
-    Watch `fileno()` for reading and call `receive` when it has something, until an `Ended` comes; then `close`.
+    Watch `fileno()` for reading and call `receive` when it has something, until an `ExitStatus` comes; then `close`.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class Guarded:
         with suppress(OSError):
             self._control.send(b"until %a\n" % (math.inf if until is None else until))
 
-    def receive(self) -> Ended | None:
+    def receive(self) -> ExitStatus | None:
         """How the program ended, once, when nothing of it runs any more; until then, and afterwards, None."""
         if self._has_ended:
             return None
-        ended: Ended | None = None
+        ended: ExitStatus | None = None
         is_over = self._read()
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
@@ -149,7 +149,7 @@ class Guarded:
             pass
         return True
 
-    def _understood(self, words: list[str]) -> Ended | None:
+    def _understood(self, words: list[str]) -> ExitStatus | None:
         match words:
             case ["started", pid]:
                 self.pid = int(pid)
@@ -158,12 +158,12 @@ class Guarded:
                 self.was_fenced = True
                 return None
             case ["failed", number]:
-                return Ended(problem=f"could not be started: {_reason(int(number))}: {self._argv[0]!r}")
+                return ExitStatus(problem=f"could not be started: {_reason(int(number))}: {self._argv[0]!r}")
             case ["ended", "-", _, left]:
-                return Ended(left=int(left), problem=UNKILLABLE)
+                return ExitStatus(left=int(left), problem=UNKILLABLE)
             case ["ended", status, max_rss_bytes, left]:
                 code = int(status)
-                return Ended(
+                return ExitStatus(
                     exit_code=code if code >= 0 else None,
                     signal=-code if code < 0 else None,
                     max_rss_bytes=int(max_rss_bytes),
@@ -172,14 +172,14 @@ class Guarded:
             case _:
                 raise AssertionError(f"a guardian said {words!r}")
 
-    def _ended_without_guardian(self) -> Ended:
+    def _ended_without_guardian(self) -> ExitStatus:
         """The program was killed with its guardian; kill also what can still be told to have come from it."""
         guardian.kill([self._guardian.pid])
         give_up_at = time.monotonic() + _GONE_WITHIN_S
         while (left := self._session()) and time.monotonic() < give_up_at:
             guardian.kill(left)
             time.sleep(_LOOK_EVERY_S)
-        return Ended(left=len(left), problem=GUARDIAN_DIED)
+        return ExitStatus(left=len(left), problem=GUARDIAN_DIED)
 
     def _session(self) -> list[int]:
         """Who is in the guardian's session; nobody else can be, since the guardian is not yet reaped."""
@@ -194,7 +194,7 @@ class Guarded:
         return [pid for pid, it in found.items() if it.session == session and pid != session and not it.is_zombie]
 
 
-def describe(ended: Ended) -> str:
+def describe(ended: ExitStatus) -> str:
     """An end in words: "exit code 3", "killed by SIGSEGV", "could not be started: ..."."""
     if ended.problem:
         how = ended.problem
@@ -231,8 +231,8 @@ def children() -> list[int]:
 def kill_strays(known_pids: Collection[int] = ()) -> int:
     """Kill and reap every child of this process, with all below it, that is neither a guardian nor known.
 
-    Such are the ones a killed guardian leaves to a process that adopts orphans; they are here once its `Guarded` is
-    closed. Nothing waits: the answer is how many were found, and what has not ended yet is reaped by the next call.
+    A killed guardian leaves such processes to one that adopts orphans. They have arrived once its `GuardedProgram` is
+    closed. Returns how many were found, without waiting; what has not exited yet is reaped by the next call.
     """
     try:
         found = guardian.processes()

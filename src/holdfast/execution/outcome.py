@@ -8,14 +8,16 @@ from msgspec.structs import replace
 from holdfast.codec import encode_payload, encode_value
 from holdfast.execution.failure import describe_error, name_of, traceback_of
 from holdfast.execution.output import cut
-from holdfast.execution.timeout import Ended, JobCancelRequested, JobInterrupted, JobTimeout
+from holdfast.execution.timeout import CallResult, JobCancelRequested, JobInterrupted, JobTimeout
 from holdfast.handlers import Cancel, Snooze
 from holdfast.values import RESULT_LIMIT, ErrorInfo, ExecutionResult, Outcome
 
 _NOTE_LIMIT: Final = 1024
 
 
-def judge(ended: Ended, returned: ExecutionResult, no_retry: Collection[type[BaseException]] = ()) -> ExecutionResult:
+def attempt_result(
+    ended: CallResult, returned: ExecutionResult, no_retry: Collection[type[BaseException]] = ()
+) -> ExecutionResult:
     """The result. An interrupt asked for in time decides; then what was raised; then what was returned.
 
     `returned` is what it would be had the handler returned nothing; every other verdict is that with something changed.

@@ -1,4 +1,4 @@
-"""`Census`: how many jobs of a worker's queues there are in each state, for whoever watches the worker."""
+"""`QueueDepth`: how many jobs of a worker's queues there are in each state, for whoever watches the worker."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ PATIENCE_S: Final = 1.0
 STANDS_FOR_S: Final = 60.0
 
 
-class Census:
+class QueueDepth:
     """Asks on a thread of its own, and not too often, however many want to know and however long the engine takes."""
 
     def __init__(self, engine: Engine, queues: Iterable[str], *, patience_s: float = PATIENCE_S) -> None:
