@@ -1,10 +1,10 @@
 """`generate`: what it writes is what systemd, Docker and Compose read."""
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,16 @@ from .terminal import Terminal
 CHOICES = ("--app", "shop:hf", "--count", "4", "--queue", "mail:3,default", "--user", "shop")
 
 
-def files(terminal: Terminal, *words: str) -> dict[str, str]:
-    answer = terminal("generate", *words, "--json")
-    assert answer.code == 0
-    assert answer.json["schema"] == "holdfast.files/1"
-    return {file["name"]: file["text"] for file in answer.json["files"]}
+def files(terminal: Terminal, kind: str, *words: str) -> dict[str, str]:
+    """The files that the command writes, by name."""
+    place = terminal.project
+    before = {path.name for path in place.iterdir()}
+    assert terminal("generate", kind, *words, "--output", ".").code == 0
+    made = [path for path in place.iterdir() if path.name not in before]
+    texts = {path.name: path.read_text() for path in made}
+    for path in made:
+        path.unlink()
+    return texts
 
 
 def entries(unit: str) -> dict[str, str]:
@@ -74,18 +79,36 @@ def test_an_option_that_the_worker_has_too_means_the_same(command: str, option: 
     assert option_of(("generate", command), option) == option_of(("worker", "start"), option)
 
 
-def test_a_printed_service_says_where_it_belongs(terminal: Terminal) -> None:
-    assert "save it as /etc/systemd/system/shop.service" in terminal("generate", "systemd", "--name", "shop").err
-    assert "save it as" not in terminal("generate", "systemd", "--output", ".").err
+def test_the_next_steps_of_a_service_fit_where_it_was_written(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = terminal("generate", "systemd", "--name", "shop", "--user", "ada")
+    assert printed.err.splitlines() == [
+        f"first:  install -d -m 700 -o ada {terminal.project}/.holdfast",
+        "save it as /etc/systemd/system/shop.service",
+        "then:  systemctl daemon-reload && systemctl enable --now shop.service",
+    ]
+    terminal("enqueue", '{"job": "add"}')
+    (terminal.project / "a b").mkdir()
+    assert terminal("generate", "systemd", "--output", "a b").err.splitlines() == [
+        "then:  cp 'a b/holdfast-worker.service' /etc/systemd/system && systemctl daemon-reload && "
+        "systemctl enable --now holdfast-worker.service"
+    ]
+    monkeypatch.setattr("holdfast.cli.generate.UNITS", terminal.project / "a b")
+    assert "cp " not in terminal("generate", "systemd", "--output", "a b").err
 
 
-def test_the_service_may_write_to_every_embedded_database(terminal: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "slow jobs").mkdir()
-    urls = {"slow": f"sqlite:///{tmp_path}/slow%20jobs/jobs.db", "far": "redis://db", "near": "sqlite:///near.db"}
+def test_the_service_may_write_to_the_databases_and_nothing_else(terminal: Terminal, tmp_path: Path) -> None:
+    urls = {"slow": f"sqlite:///{tmp_path}/slow%20$jobs/jobs.db", "far": "redis://db"}
     terminal.config.write_text("[backends]\n" + "".join(f'{name} = "{url}"\n' for name, url in urls.items()))
     [text] = files(terminal, "systemd").values()
-    writable = [line.removeprefix("ReadWritePaths=") for line in text.splitlines() if line.startswith("ReadWrite")]
-    assert writable == [str(terminal.project), f'"{tmp_path}/slow jobs"']
+    assert entries(text)["ReadWritePaths"] == f'{terminal.project}/.holdfast "{tmp_path}/slow $jobs"'
+    assert entries(text)["ProtectSystem"] == "strict"
+    for url in ("sqlite:///near.db", f"sqlite:///{tmp_path}/above.db"):
+        terminal.config.write_text(f'url = "{url}"\n')
+        refused = terminal("generate", "systemd")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"move the database, for example to {terminal.project}/.holdfast/" in refused.err
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
@@ -115,7 +138,7 @@ def test_nothing_is_run_by_root(terminal: Terminal) -> None:
     for kind in ("systemd", "docker", "compose"):
         answer = terminal("generate", kind, "--user", "root")
         assert answer.code == 2
-        assert "not to be run by root" in answer.err
+        assert "jobs must not run as root" in answer.err
 
 
 def instructions(dockerfile: str) -> dict[str, list[str]]:
@@ -143,34 +166,28 @@ def test_the_image_is_not_roots_and_has_a_health_check(terminal: Terminal) -> No
     assert program == "holdfast"
     assert words[-2:] == ["--probe-port", "7001"]
     is_a_start(words)
-    assert ".holdfast" in made[".dockerignore"].splitlines()
-    assert "*.db" in made[".dockerignore"].splitlines()
-    assert "*.key" in made[".dockerignore"].splitlines()
 
 
 def test_the_image_installs_what_the_project_needs(terminal: Terminal) -> None:
+    wheel = f"/wheels/holdfast-{__version__}-py3-none-any.whl"
+
     def installs() -> str:
         return instructions(files(terminal, "docker")["Dockerfile"])["RUN"][1]
 
-    assert installs() == 'pip install --no-cache-dir "holdfast"'
+    assert installs() == f'pip install --no-cache-dir "{wheel}"'
     terminal.write("requirements.txt", "flask\n")
-    assert installs() == 'pip install --no-cache-dir "holdfast" -r requirements.txt'
+    assert installs() == f'pip install --no-cache-dir "{wheel}" -r requirements.txt'
     terminal.write("pyproject.toml", '[project]\nname = "shop"\n')
     terminal.config.write_text('url = "postgresql://db/shop"\n')
-    assert installs() == 'pip install --no-cache-dir "holdfast[postgres]" .'
+    assert installs() == f'pip install --no-cache-dir "{wheel}[postgres]" .'
 
 
-def test_the_image_says_how_to_install_what_is_not_published(terminal: Terminal) -> None:
-    terminal.config.write_text('url = "postgresql://db/shop"\n')
-    lines = files(terminal, "docker")["Dockerfile"].splitlines()
-    install = next(number for number, line in enumerate(lines) if line.startswith("RUN pip install"))
-    told = " ".join(line.removeprefix("# ") for line in lines[install - 3 : install])
-    assert told.startswith("Holdfast is not published yet.")
-    assert "pip wheel --no-deps --wheel-dir . path/to/checkout" in told
-    # What is to be written instead is a wheel of this version, and what stands there is what it replaces.
-    wheel, replaced = re.findall(r'"([^"]+)"', told)
-    assert wheel == f"./holdfast-{__version__}-py3-none-any.whl[postgres]"
-    assert f'"{replaced}"' in lines[install]
+def test_the_wheel_is_asked_for_until_it_is_there(terminal: Terminal) -> None:
+    first = f"first:  pip wheel --no-deps --wheel-dir {terminal.project} path/to/holdfast/checkout"
+    assert first in terminal("generate", "docker").err
+    assert first in terminal("generate", "compose").err
+    terminal.write(f"holdfast-{__version__}-py3-none-any.whl", "")
+    assert "first:" not in terminal("generate", "compose").err
 
 
 def service(terminal: Terminal, *words: str) -> dict[str, Any]:
@@ -186,7 +203,7 @@ def test_compose_runs_the_same_worker(terminal: Terminal) -> None:
     is_a_start(found["command"][1:])
     assert found["user"] == "10001"
     assert found["healthcheck"]["test"][:3] == ["CMD", "holdfast", "health"]
-    assert found["environment"] == {"HOLDFAST_URL": "sqlite:////var/lib/holdfast/jobs.db"}
+    assert found["environment"] == {}
     assert found["volumes"] == ["jobs:/var/lib/holdfast"]
     assert found["stop_grace_period"] == "60s"
 
@@ -200,13 +217,22 @@ def test_compose_asks_for_what_is_secret(terminal: Terminal) -> None:
     assert environment["HOLDFAST_SIGNING_KEY"].startswith("${HOLDFAST_SIGNING_KEY:?")
 
 
-def test_files_that_are_kept_apart_still_build_the_project(terminal: Terminal) -> None:
+def test_the_image_has_its_database_in_the_volume(terminal: Terminal) -> None:
+    steps = instructions(files(terminal, "docker")["Dockerfile"])
+    assert steps["ENV"] == ["PYTHONSAFEPATH=1 HOLDFAST_URL=sqlite:////var/lib/holdfast/jobs.db"]
+    assert steps["VOLUME"] == ["/var/lib/holdfast"]
+
+
+def test_files_in_another_directory_still_build_the_project(terminal: Terminal) -> None:
     (terminal.project / "deploy").mkdir()
     answer = terminal("generate", "compose", "--output", "deploy")
     assert answer.out.splitlines()[-1] == "✓ deploy/Dockerfile.dockerignore"
+    assert answer.err.splitlines()[-1] == "then:  docker compose -f deploy/compose.yaml up --build --detach"
     [(name, found)] = yaml.safe_load((terminal.project / "deploy/compose.yaml").read_text())["services"].items()
     assert found["build"] == {"context": "..", "dockerfile": "deploy/Dockerfile"}
-    answer = terminal("generate", "docker", "--output", "deploy", "--force")
+    # The same files once more are no conflict.
+    answer = terminal("generate", "docker", "--output", "deploy")
+    assert answer.code == 0
     assert f"docker build -t {name} -f deploy/Dockerfile {terminal.project}" in answer.err
 
 
@@ -214,20 +240,43 @@ def test_files_are_written_whole_or_not_at_all(terminal: Terminal) -> None:
     terminal.write("Dockerfile", "FROM scratch\n")
     answer = terminal("generate", "compose", "--output", ".")
     assert answer.code == 4
-    assert "Dockerfile is there already; nothing was written" in answer.err
+    assert "already exists: Dockerfile; nothing was written" in answer.err
     assert not (terminal.project / "compose.yaml").exists()
     answer = terminal("generate", "compose", "--output", ".", "--force")
     assert answer.out.splitlines() == ["✓ compose.yaml", "✓ Dockerfile", "✓ .dockerignore"]
-    assert (terminal.project / "Dockerfile").read_text().startswith("FROM python:")
+    assert "FROM python:" in (terminal.project / "Dockerfile").read_text()
+
+
+def test_the_application_of_the_settings_is_started(terminal: Terminal) -> None:
+    terminal.config.write_text('app = "shop:hf"\n')
+    [text] = files(terminal, "systemd").values()
+    assert "worker start shop:hf --queue" in entries(text)["ExecStart"]
+
+
+def test_a_django_project_is_started_by_its_own_command(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
+    django = ("--django", str(terminal.project), "slow")
+    [text] = files(terminal, "systemd", *django).values()
+    unit = entries(text)
+    assert unit["WorkingDirectory"] == str(terminal.project)
+    assert unit["Environment"] == (
+        f"PYTHONSAFEPATH=1 PYTHONPATH={terminal.project} DJANGO_SETTINGS_MODULE=shop.settings"
+    )
+    assert unit["ExecStart"].startswith(
+        f"{sys.executable} manage.py holdfast --backend slow worker start --queue default"
+    )
+    steps = instructions(files(terminal, "docker", *django)["Dockerfile"])
+    # Django's own settings name the database.
+    assert steps["ENV"] == ["PYTHONSAFEPATH=1 PYTHONPATH=/app DJANGO_SETTINGS_MODULE=shop.settings"]
+    assert json.loads(steps["CMD"][0])[:6] == ["python", "manage.py", "holdfast", "--backend", "slow", "worker"]
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--app", "shop;rm -rf"], "is no application"),
-        (["--user", "a b"], "is no name of a user"),
-        (["--name", "../x"], "make a name"),
-        (["--output", "nowhere"], "nowhere is no directory"),
+        (["--user", "a b"], "use lower-case letters"),
+        (["--name", "../x"], "use letters, digits"),
+        (["--output", "nowhere"], "nowhere is not a directory"),
         (["--count", "0"], "--count"),
     ],
 )

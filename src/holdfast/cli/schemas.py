@@ -28,7 +28,6 @@ DOCUMENTS: Final = {
     "holdfast.config.unset/1": ("holdfast.cli.config:UnsetDocument", "config unset"),
     "holdfast.doctor/1": ("holdfast.cli.doctor:Diagnosis", "doctor"),
     "holdfast.error/1": ("holdfast.cli.documents:ErrorDocument", "every command that fails, on stderr"),
-    "holdfast.files/1": ("holdfast.cli.generate:Files", "generate systemd, docker, compose"),
     "holdfast.health/1": ("holdfast.cli.health:Health", "health"),
     "holdfast.help/1": ("holdfast.cli.topics:Topic", "help"),
     "holdfast.job/1": ("holdfast.cli.documents:JobDocument", "list, dlq list"),

@@ -461,6 +461,19 @@ def test_the_command_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
         call_command("holdfast", "--backend", "immediate", "list")
 
 
+def test_generated_files_start_the_command_of_the_project(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr("sys.argv", ["/srv/shop/manage.py"])
+    with pytest.raises(SystemExit) as ended:
+        call_command("holdfast", "--backend", "slow", "generate", "docker")
+    assert ended.value.code == 0
+    made = capsys.readouterr().out
+    assert "ENV PYTHONSAFEPATH=1 PYTHONPATH=/app DJANGO_SETTINGS_MODULE=tests.contrib.site.settings\n" in made
+    assert 'CMD ["python", "manage.py", "holdfast", "--backend", "slow", "worker", "start", "--queue"' in made
+
+
 def test_a_worker_leaves_the_other_backends_where_they_are() -> None:
     passed = tasks.pass_on.enqueue(5)
     start = ["holdfast", "--backend", "slow", "worker", "start", "--burst", "--quiet"]

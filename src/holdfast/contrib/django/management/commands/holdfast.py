@@ -49,6 +49,8 @@ class Command(BaseCommand):
         if not takes_app(arguments):
             # An application knows all of this, and in a worker the other backends would take it for theirs.
             os.environ |= _environment(backend, place)
+        if arguments[:1] == ["generate"] and len(arguments) > 1:
+            arguments = [*arguments, "--django", str(Path(sys.argv[0]).resolve().parent), backend]
         arguments = with_app(arguments, f"{worker.__name__}:{backend}")
         # A worker that reloads starts itself again, as it was called.
         sys.argv = ["holdfast", *arguments]
