@@ -517,6 +517,20 @@ def test_of_many_jobs_finished_in_one_moment_each_is_shown_once(engine: RedisEng
     assert set(found) == ids
 
 
+@pytest.mark.parametrize("state", [JobState.DEAD, JobState.COMPLETED])
+def test_a_purge_passes_over_entries_without_a_record(
+    server: RedisServer, engine: RedisEngine, state: JobState
+) -> None:
+    engine.accept([job("a")])
+    [lease] = taken(engine)
+    settlement = Ack(lease=lease) if state is JobState.COMPLETED else Abandon(lease=lease, reason=DeadReason.FAILED)
+    assert engine.settle([settlement]) == [True]
+    with server.client() as client:
+        client.zadd(f"{BASE}{state.value}:default", {f"ghost{number}": 1 for number in range(2500)})
+        assert engine.purge([state]) == 1
+        assert client.exists(f"{BASE}{state.value}:default") == 0
+
+
 # A server that must not keep jobs, or would rather not.
 
 

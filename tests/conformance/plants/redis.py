@@ -313,12 +313,12 @@ BUGS: dict[str, Bug] = {
     ),
     "purged job stays among the completed": bug(
         "test_a_purged_job_is_not_deleted_again_with_the_next_job_of_its_id",
-        (FORGETTING, "      call('ZREM', completed, member)\n", ""),
-        (SIFT, "if state_of(state_field(id)) == state then", "if true then"),
+        (FORGETTING, "call('ZREM', completed, member)", "0"),
+        (SIFT, "elseif state_of(record[1]) ~= state then", "elseif false then"),
     ),
     "discarded job stays among those completed with it": bug(
         "test_one_of_several_jobs_that_completed_together_can_be_discarded",
-        (FORGETTING, "      call('ZREM', completed, member)\n", ""),
+        (FORGETTING, "call('ZREM', completed, member)", "0"),
     ),
     "any job discarded": bug("test_only_dead_letters_are_discarded", (BURY, "state_of(record[1]) == state and ", "")),
     "purge ignores age": bug("test_a_purge_keeps_what_finished_lately", (SIFT, "age and now - age or ", "")),

@@ -132,12 +132,13 @@ class RedisRecords(Records):
         total, state = 0, CODES[outdated.state]
         age, known = _word(outdated.age_us), _word(outdated.known_us)
         limits = (state, outdated.queue or "", age, known, PRUNE_BATCH, SIFT_BYTES)
+        removed: int
         while True:
-            removed, named = self._connections.run(SIFT, *limits)
-            deleted = removed + self._bury(state, named, outdated.known_us)
-            if not deleted:  # the records of what is left, if anything, are in another state
+            removed, left, named = self._connections.run(SIFT, *limits)
+            buried = self._bury(state, named, outdated.known_us)
+            total += removed + buried
+            if not left and not buried:
                 return total
-            total += deleted
 
     def _bury(self, state: int, named: Sequence[Sequence[Any]], known_us: int | None) -> int:
         """Leave only tombstones of these (id, number, message), as far as they are in this state still."""

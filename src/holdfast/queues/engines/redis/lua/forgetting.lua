@@ -26,8 +26,7 @@ local function leave_completed(queue, score, ids)
         staying[#staying + 1] = id
       end
     end
-    if leaving > 0 then
-      call('ZREM', completed, member)
+    if leaving > 0 and call('ZREM', completed, member) == 1 then
       if #staying > 0 then
         call('ZADD', completed, score, table.concat(staying, '\n'))
       end
@@ -35,24 +34,28 @@ local function leave_completed(queue, score, ids)
     end
   end
   count_completed(queue, -left)
+  return left
 end
 
 -- Forgotten jobs, by what index they have to leave: ids (id: true) by queue and score of completed ones.
 local leaving = {}
 
--- Take this forgotten job out of the index of its state; of completed ones, remember to.
+-- Remove a job from the index of its state. Returns how many entries were removed: a completed job is removed by
+-- `all_left`.
 local function leave(id, state, queue, score)
   if state ~= COMPLETED then
-    call('ZREM', base .. FINISHED[state] .. queue, id)
-    return
+    return call('ZREM', base .. FINISHED[state] .. queue, id)
   end
   local place = queue .. ' ' .. score
   leaving[place] = leaving[place] or { queue, score, {} }
   leaving[place][3][id] = true
+  return 0
 end
 
 local function all_left()
+  local left = 0
   for _, one in pairs(leaving) do
-    leave_completed(unpack(one))
+    left = left + leave_completed(unpack(one))
   end
+  return left
 end
