@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -515,6 +516,112 @@ def test_of_many_jobs_finished_in_one_moment_each_is_shown_once(engine: RedisEng
             break
     assert len(found) == len(ids)
     assert set(found) == ids
+
+
+# A script that meets a damaged key: it is not rolled back, and runs again after the repair.
+
+
+def damage(client: Any, name: str) -> None:
+    """Replace a key by one of another type."""
+    client.delete(f"{BASE}{name}")
+    client.set(f"{BASE}{name}", "junk")
+
+
+def free_id(engine: RedisEngine, client: Any, id: str) -> None:
+    """Leave a tombstone of this id that has expired."""
+    engine.accept([job(id)])
+    assert engine.ack(taken(engine)[0])
+    assert engine.purge([JobState.COMPLETED]) == 1
+    client.hset(f"{BASE}job:{id}", "known_until", 1)
+
+
+@pytest.fixture
+def unrepaired(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The process dies before it repairs what it has met, until this is undone."""
+
+    def die(kinds: Sequence[str] = ()) -> None:
+        raise BackendUnavailable("killed")
+
+    monkeypatch.setattr(engine.connections, "repair", die)
+    return monkeypatch
+
+
+SHARED_KEYS = ["cells:mark", "keys:mark", "expiries", "number", "stones", "jobs", "queues"]
+QUEUE_KEYS = [f"{index}:default" for index in ("dead", "again", "failed", "leased", "renewed", "completed")]
+
+
+@pytest.mark.parametrize("key", [*SHARED_KEYS, *QUEUE_KEYS, "ready:default:5"])
+def test_a_settlement_and_what_it_carries_are_applied_together_despite_a_damaged_key(
+    server: RedisServer, engine: RedisEngine, unrepaired: pytest.MonkeyPatch, key: str
+) -> None:
+    with server.client() as client:
+        free_id(engine, client, "next")
+        engine.accept([job(id) for id in "abcd"])
+        a, b, c, d = taken(engine)
+        marks = (Put(kind="mark", key="one"), Put(kind="mark", key="two", ttl=60))
+        settlements: list[Settlement] = [
+            Ack(lease=a, writes=marks, enqueues=(job("other", queue="mail"), job("next"))),
+            Abandon(lease=b, reason=DeadReason.FAILED),
+            Nack(lease=c, delay=60),
+            Ack(lease=d),
+        ]
+        damage(client, key)
+        with suppress(BackendUnavailable):
+            engine.settle(settlements)
+        is_settled = engine.renew_many([a]) == [LeaseState.LOST]
+        unrepaired.undo()
+        assert [cell.key for cell in engine.state.read("mark")] == (["one", "two"] if is_settled else [])
+        assert (engine.get("next") is not None, engine.get("other") is not None) == (is_settled, is_settled)
+        assert engine.settle(settlements) == [True] * 4
+        assert [cell.key for cell in engine.state.read("mark")] == ["one", "two"]
+        engine.tidy()
+        assert engine.counts() == {
+            "default": {JobState.COMPLETED: 2, JobState.DEAD: 1, JobState.FAILED: 1, JobState.PENDING: 1},
+            "mail": {JobState.PENDING: 1},
+        }
+        check_indexes(client)
+
+
+@pytest.mark.parametrize("held", ["many", None])
+def test_a_settlement_carries_what_it_should_though_its_claim_is_damaged(
+    server: RedisServer, engine: RedisEngine, held: str | None
+) -> None:
+    engine.accept([job("a")])
+    [lease] = taken(engine)
+    with server.client() as client:
+        claim = f"{BASE}claim:".encode() + bytes.fromhex(lease.owner_token) + b":default"
+        if held:
+            client.hset(claim, "held", held)
+        else:
+            client.delete(claim)
+            client.set(claim, "junk")
+    assert engine.settle([Ack(lease=lease, writes=(Put(kind="mark", key="one"),), enqueues=(job("next"),))]) == [True]
+    assert [cell.key for cell in engine.state.read("mark")] == ["one"]
+    assert engine.get("next")
+
+
+@pytest.mark.parametrize("key", SHARED_KEYS)
+def test_jobs_and_their_conditional_writes_are_accepted_despite_a_damaged_key(
+    server: RedisServer, engine: RedisEngine, key: str
+) -> None:
+    write = Put(kind="mark", key="one", ttl=60, if_version=0)
+    with server.client() as client:
+        free_id(engine, client, "freed")
+        damage(client, key)
+        assert all(one.created for one in engine.accept([job("a"), job("freed")], writes=[write]))
+        engine.tidy()
+        assert engine.counts() == {"default": {JobState.PENDING: 2}}
+        check_indexes(client)
+
+
+@pytest.mark.parametrize("key", ["cells:mark", "keys:mark", "expiries"])
+def test_a_conditional_write_is_applied_despite_a_damaged_key(
+    server: RedisServer, engine: RedisEngine, key: str
+) -> None:
+    with server.client() as client:
+        damage(client, key)
+    assert engine.state.write([Put(kind="mark", key="one", ttl=60, if_version=0)])
+    assert [cell.key for cell in engine.state.read("mark")] == ["one"]
 
 
 @pytest.mark.parametrize("state", [JobState.DEAD, JobState.COMPLETED])

@@ -194,7 +194,7 @@ BUGS: dict[str, Bug] = {
         (CLAIM, "record[1] = count(record[1] and select(2, read_state(record[1]))) + 1", "record[1] = 1"),
     ),
     "delivered before, and taken for new": bug(
-        "test_attempts_count_failed_runs_only", (ENDING, "  call('SADD', base .. 'again:' .. queue, id)\n", "")
+        "test_attempts_count_failed_runs_only", (ENDING, "  write('SADD', 'again:' .. queue, { id })\n", "")
     ),
     "attempt lost on nack": bug(
         "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (SETTLE, "+ adds_attempt", "+ 0")
@@ -443,7 +443,7 @@ BUGS: dict[str, Bug] = {
     ),
     "settlement without its jobs": bug(
         "test_each_settlement_applies_its_own_writes_and_enqueues",
-        (CARRYING, "  insert(new, place_of, known, free)\n", ""),
+        (CARRYING, "  insert(new, place_of, known, free, number)\n", ""),
     ),
     "settled before ids are compared": bug(
         "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on",
@@ -464,7 +464,11 @@ BUGS: dict[str, Bug] = {
     ),
     "accepted though a condition failed": bug(
         "test_jobs_are_accepted_with_writes_or_not_at_all",
-        (ACCEPT, "if not versions then\n", "if not versions then\n  insert(jobs, place_of, known, free)\n"),
+        (
+            ACCEPT,
+            "if not versions then\n",
+            "if not versions then\n  insert(jobs, place_of, known, free, reserve(#jobs))\n",
+        ),
     ),
     "accepted without the writes": bug(
         "test_jobs_are_accepted_with_writes_or_not_at_all", (ACCEPT, "store(cells)\n", "")

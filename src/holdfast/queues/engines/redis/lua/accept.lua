@@ -10,6 +10,6 @@ local versions, cells = plan(ARGV[at] and cmsgpack.unpack(ARGV[at]) or {})
 if not versions then
   return { open, 0 }
 end
-insert(jobs, place_of, known, free)
+insert(jobs, place_of, known, free, reserve(#jobs))
 store(cells)
 return { open, 1 }

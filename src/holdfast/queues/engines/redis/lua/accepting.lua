@@ -44,9 +44,14 @@ local function look_up(jobs, place_of, compared)
   return open, known, free
 end
 
--- Store these jobs, except those that are known.
-local function insert(jobs, place_of, known, free)
-  local number = call('INCRBY', base .. 'number', #jobs) - #jobs
+-- Reserve numbers for so many jobs. Returns the number before the first one. This fails if the counter is damaged, so it
+-- comes before all other writes.
+local function reserve(count)
+  return call('INCRBY', base .. 'number', count) - count
+end
+
+-- Store these jobs, except those that are known, with the numbers after this one. No write fails: see `write`.
+local function insert(jobs, place_of, known, free, number)
   local all, wires, ready, queues = {}, {}, {}, {}
   -- Jobs accepted together are due in the order given, so each is due a microsecond after the one before.
   local immediate = now - #jobs
@@ -58,7 +63,7 @@ local function insert(jobs, place_of, known, free)
       known[id] = true
       if free[id] then
         call('DEL', base .. 'job:' .. id)
-        call('ZREM', base .. 'stones', id)
+        write('ZREM', 'stones', { id })
       end
       number = number + 1
       due = delay ~= '0' and digits(now + delay) or tonumber(due) > now and due or digits(immediate)

@@ -17,9 +17,25 @@ local function is_live(expires)
   return not expires or expires > now
 end
 
+-- Check the types of all keys that these writes change. A script that fails is not rolled back, so it has to fail before
+-- its first write; it runs again after the repair.
+local checked = {}
+local function check_keys(writes)
+  for _, write in ipairs(writes) do
+    local kind = write[1]
+    if not checked[kind] then
+      call('HLEN', base .. 'cells:' .. kind)
+      call('ZCARD', base .. 'keys:' .. kind)
+      call('ZCARD', base .. 'expiries')
+      checked[kind] = true
+    end
+  end
+end
+
 -- The outcome of writes (kind, key, value or nothing to drop it, time to live, expected version): the new version of
 -- each, and the cells by name. Answers nothing if a condition does not hold. Nothing is written.
 local function plan(writes)
+  check_keys(writes)
   local versions, cells = {}, {}
   for number, write in ipairs(writes) do
     local kind, key, value, ttl, wanted = unpack(write, 1, 5)

@@ -38,9 +38,11 @@ local function let_go(token, queue, ids)
   if call('EXISTS', base .. 'renewed:' .. queue) == 1 then
     write('ZREM', 'renewed:' .. queue, ids)
   end
-  if call('HINCRBY', claim, 'held', -#ids) <= 0 then
+  -- If it cannot be counted, the reaper deletes the claim when its records say that it holds nothing.
+  local left = try('HINCRBY', claim, 'held', -#ids)
+  if type(left) == 'number' and left <= 0 then
     call('UNLINK', claim)
-    call('ZREM', base .. 'leased:' .. queue, token)
+    write('ZREM', 'leased:' .. queue, { token })
   end
 end
 
@@ -60,8 +62,8 @@ local function rank(stored)
   return stored and string.match(stored, '^%d$') or '5'
 end
 
--- Put the job into the index of the new state, and write that together with the changes (field, value, …). The index
--- comes first: if it is of the wrong type, the script fails before anything was written.
+-- Put the job into the index of the new state, and write that together with the changes (field, value, …). No write
+-- fails: other jobs of the batch may have been settled already.
 local function move(id, queue, priority, state, deliveries, due, changes)
   local at = #changes
   changes[at + 1], changes[at + 2] = 'state', state .. deliveries
@@ -69,35 +71,39 @@ local function move(id, queue, priority, state, deliveries, due, changes)
     changes[at + 2] = state .. deliveries .. ':' .. at_once
     complete(queue, { id })
   elseif FINISHED[state] then
-    call('ZADD', base .. FINISHED[state] .. queue, now, id)
+    write('ZADD', FINISHED[state] .. queue, { at_once, id })
   else
     changes[at + 3], changes[at + 4] = 'due_at', due
-    call('ZADD', base .. 'ready:' .. queue .. ':' .. rank(priority), due, id)
-    call('SADD', base .. 'again:' .. queue, id)
+    write('ZADD', 'ready:' .. queue .. ':' .. rank(priority), { due, id })
+    write('SADD', 'again:' .. queue, { id })
     if state == FAILED then
-      call('ZADD', base .. 'failed:' .. queue, due, id)
+      write('ZADD', 'failed:' .. queue, { due, id })
     end
     wake(queue)
   end
   write('HSET', 'job:' .. id, changes)
 end
 
+-- The ids of jobs that were dead-lettered because their records are damaged, for the caller's log.
+local dead_lettered = {}
+
 -- Dead-letter a job of this queue that has no readable record; a record of the wrong type is set aside. An id with
--- neither a record nor a message is only removed from the indexes.
+-- neither a record nor a message is only removed from the indexes. No write fails.
 local function dead_letter(id, queue)
   for priority = 0, 9 do
-    call('ZREM', base .. 'ready:' .. queue .. ':' .. priority, id)
+    write('ZREM', 'ready:' .. queue .. ':' .. priority, { id })
   end
-  call('ZREM', base .. 'failed:' .. queue, id)
-  call('SREM', base .. 'again:' .. queue, id)
-  call('ZREM', base .. 'renewed:' .. queue, id)
+  write('ZREM', 'failed:' .. queue, { id })
+  write('SREM', 'again:' .. queue, { id })
+  write('ZREM', 'renewed:' .. queue, { id })
   local record = fields(base .. 'job:' .. id, 'number', 'job', 'accepted_at')
   if call('EXISTS', base .. 'job:' .. id, base .. 'wire:' .. id) == 0 then
-    call('ZREM', base .. 'jobs', id)
+    write('ZREM', 'jobs', { id })
     return
   end
-  local number = tonumber(record[1]) or tonumber(call('ZSCORE', base .. 'jobs', id) or 0)
-  call('ZADD', base .. 'jobs', number, id)
+  local number = tonumber(record[1]) or tonumber(text(try('ZSCORE', base .. 'jobs', id)) or 0)
+  write('ZADD', 'jobs', { number, id })
+  dead_lettered[#dead_lettered + 1] = id
   move(id, queue, '5', DEAD, 0, now, { 'queue', queue, 'job', record[2] or '', 'number', digits(number), 'priority', '5',
     'accepted_at', digits(tonumber(record[3]) or now), 'due_at', at_once, 'dead_reason', 'undecodable',
     'last_error', 'DamagedRecord: what the store holds of this job is not a record' })
