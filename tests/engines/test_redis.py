@@ -624,6 +624,51 @@ def test_a_conditional_write_is_applied_despite_a_damaged_key(
     assert [cell.key for cell in engine.state.read("mark")] == ["one"]
 
 
+def test_a_suspect_is_claimed_alone_while_the_index_of_delivered_jobs_is_rebuilt(
+    server: RedisServer, engine: RedisEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.accept([job("suspect")])
+    assert engine.settle([Release(lease=taken(engine)[0], crashed=True)]) == [True]
+    engine.accept([job("b"), job("c")])
+    with server.client() as client:
+        damage(client, "again:default")
+        monkeypatch.setattr(engine.connections, "_rebuild", lambda: None)
+        engine.tidy()
+        [suspect] = taken(engine)
+        assert (suspect.id, suspect.delivery, suspect.crashes) == ("suspect", 2, 1)
+        assert [(lease.id, lease.delivery) for lease in taken(engine)] == [("b", 1), ("c", 1)]
+        monkeypatch.undo()
+        engine.tidy()
+        check_indexes(client)
+
+
+def test_a_job_without_a_record_is_dead_lettered_despite_a_damaged_index(
+    server: RedisServer, engine: RedisEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.accept([job("bad"), job("good")])
+    with server.client() as client:
+        client.delete(f"{BASE}job:bad")
+        damage(client, "ready:default:0")
+        assert [lease.id for lease in taken(engine, 1)] == ["good"]
+        engine.tidy()
+        assert engine.counts() == {"default": {JobState.PROCESSING: 1, JobState.DEAD: 1}}
+        check_indexes(client)
+    assert "job bad was dead-lettered: its record is damaged" in caplog.text
+
+
+def test_a_job_whose_record_is_lost_while_it_runs_is_dead_lettered_and_logged(
+    server: RedisServer, engine: RedisEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.accept([job("bad")])
+    [lease] = taken(engine)
+    with server.client() as client:
+        damage(client, "job:bad")
+        client.zadd(f"{BASE}leased:default", {bytes.fromhex(lease.owner_token): 1})
+    assert engine.reap_expired() == 0
+    assert "job bad was dead-lettered: its record is damaged" in caplog.text
+    assert engine.counts() == {"default": {JobState.DEAD: 1}}
+
+
 @pytest.mark.parametrize("state", [JobState.DEAD, JobState.COMPLETED])
 def test_a_purge_passes_over_entries_without_a_record(
     server: RedisServer, engine: RedisEngine, state: JobState

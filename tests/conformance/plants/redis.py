@@ -458,8 +458,8 @@ BUGS: dict[str, Bug] = {
         ),
         (
             CARRY_AND_EXCHANGE,
-            "answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])) }",
-            "answers, leases }",
+            "answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])), dead_lettered }",
+            "answers, leases, dead_lettered }",
         ),
     ),
     "accepted though a condition failed": bug(

@@ -5,6 +5,7 @@ What is accepted is as durable as the server's settings say, and no key that bel
 `connections.py` speaks to the server.
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -78,6 +79,8 @@ REFUSED: Final = ord("0")
 
 _Words: TypeAlias = list[bytes | str | int]
 
+log = logging.getLogger("holdfast.redis")
+
 
 class RedisJobs(Jobs):
     """Jobs on a Redis or Valkey server."""
@@ -145,7 +148,8 @@ class RedisJobs(Jobs):
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
         length = span_us(self.policy.lease_s)
-        groups = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
+        groups, dead = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
+        _log_dead_letters(dead)
         return leased(_rows(groups), queue, owner_token, asked_at)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
@@ -181,9 +185,10 @@ class RedisJobs(Jobs):
         if with_extras(settlements):
             jobs, extras = _extras(settlements, places)
             tail: _Words = [extras, *words]
-            _, [answers, groups] = self._compare(CARRY_AND_EXCHANGE, head, jobs, tail, kinds=_kinds(settlements))
+            _, [answers, groups, dead] = self._compare(CARRY_AND_EXCHANGE, head, jobs, tail, kinds=_kinds(settlements))
         else:
-            answers, groups = self._connections.run(EXCHANGE, *head, *words)
+            answers, groups, dead = self._connections.run(EXCHANGE, *head, *words)
+        _log_dead_letters(dead)
         return _answers(answers, places), leased(_rows(groups), queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
@@ -220,7 +225,13 @@ class RedisJobs(Jobs):
         line = run.error.line if run.error else ""
         queues = () if queue is None else (queue,)
         words: _Words = [self.policy.crash_limit, _told(run), line, PRUNE_BATCH, *queues]
-        return until_done(lambda: self._connections.run(REAP, *words))
+        return until_done(lambda: self._reap(words))
+
+    def _reap(self, words: _Words) -> int:
+        reaped: int
+        reaped, dead = self._connections.run(REAP, *words)
+        _log_dead_letters(dead)
+        return reaped
 
     def pause(self, queue: str, reason: str = "") -> None:
         self._connections.run(PAUSE, queue, reason)
@@ -241,6 +252,11 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
             f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are more than Redis can keep in one piece; nothing "
             f"was enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
         )
+
+
+def _log_dead_letters(ids: Sequence[bytes]) -> None:
+    for id in ids:
+        log.error("job %s was dead-lettered: its record is damaged", text(id))
 
 
 def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:

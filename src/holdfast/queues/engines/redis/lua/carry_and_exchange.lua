@@ -4,4 +4,4 @@ local open, answers = settle_and_carry(6, ARGV[5])
 if not answers then
   return { open }
 end
-return { open, answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])) }
+return { open, answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])), dead_lettered }

@@ -38,16 +38,19 @@ end
 -- script that fails because of a damaged index has changed nothing.
 local function choose(queue, limit)
   local ids, old, taken, is_full = {}, {}, {}, false
-  local again = base .. 'again:' .. queue
-  local has_old = call('EXISTS', again) == 1
+  local again, rebuild = base .. 'again:' .. queue, base .. 'rebuild'
+  -- EXISTS counts a key as often as it is named, so 2 and 3 mean that there is a note in `rebuild`: `again` may be
+  -- incomplete, and every record is read instead.
+  local found = call('EXISTS', again, rebuild, rebuild)
+  local has_old, is_incomplete = found > 0, found > 1
   for priority = 9, 0, -1 do
     local best = call('ZRANGEBYSCORE', base .. 'ready:' .. queue .. ':' .. priority, '-inf', now, 'LIMIT', 0,
       limit - #ids)
     -- Of a job that was never delivered nothing has to be read: there are no counts yet.
-    local is_old = has_old and each('SMISMEMBER', again, best) or {}
+    local is_old = has_old and not is_incomplete and each('SMISMEMBER', again, best) or {}
     taken[priority] = 0
     for place, id in ipairs(best) do
-      if is_old[place] == 1 then
+      if is_incomplete or is_old[place] == 1 then
         local record = fields(base .. 'job:' .. id, 'state', 'attempts', 'crashes', 'ignore_expiry')
         is_full = count(record[3]) > 0
         if is_full and #ids > 0 then
@@ -114,10 +117,9 @@ local function stamp(queue, limit, token, length)
       end
     end
   end
-  -- Not before all others are stamped: this fails if an index is of the wrong type.
   for _, id in ipairs(damaged) do
-    let_go(token, queue, { id })
     dead_letter(id, queue)
+    let_go(token, queue, { id })
   end
   if #stamped == 0 then
     return stamp(queue, limit, token, length)

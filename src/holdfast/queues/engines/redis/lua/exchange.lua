@@ -1,3 +1,3 @@
 -- Settle, then claim. ARGV: queue, limit, claim, length of the lease, limit of crashes, settlements.
 local answers = settle(6, ARGV[5])
-return { answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])) }
+return { answers, claim(ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])), dead_lettered }

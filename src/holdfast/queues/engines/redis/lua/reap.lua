@@ -112,7 +112,7 @@ for _, queue in ipairs(queues) do
   for _, token in ipairs(call('ZRANGEBYSCORE', base .. 'leased:' .. queue, '-inf', now)) do
     reaped = reaped + reap_claim(token, queue, limit - reaped)
     if reaped == limit then
-      return reaped
+      return { reaped, dead_lettered }
     end
   end
   for _, id in ipairs(call('ZRANGEBYSCORE', base .. 'renewed:' .. queue, '-inf', now, 'LIMIT', 0, limit - reaped)) do
@@ -124,4 +124,4 @@ for _, queue in ipairs(queues) do
     call('ZREM', base .. 'renewed:' .. queue, id)
   end
 end
-return reaped
+return { reaped, dead_lettered }
