@@ -26,7 +26,7 @@ from holdfast import (
 )
 from holdfast.config import Settings
 from holdfast.errors import CommandForbidden, ConfigError, DefinitionError, IdConflict, JobFailed
-from holdfast.execution import JobTimeout
+from holdfast.execution.timeout import JobTimeout
 from holdfast.middleware import around_enqueue, around_run
 from holdfast.testing import JobKit
 from holdfast.values import WorkerStatus

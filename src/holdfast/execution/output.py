@@ -123,15 +123,6 @@ class Output:
     def _tail_size(self) -> int:
         return self._limit - self._limit // 2
 
-    @contextmanager
-    def redirected(self) -> Generator[None]:
-        """Catch what is printed meanwhile, by this context and by threads it starts."""
-        token = self.catch()
-        try:
-            yield
-        finally:
-            self.let_go(token)
-
     def catch(self) -> "Token[Output | _Nobody | None]":
         """Begin to catch what is printed; `let_go` takes what this answers."""
         token = _receiver.set(self)

@@ -88,15 +88,13 @@ class JobRuntime:
         self._kept = ExitStack()
         self._is_entered = False
 
-    def run(
-        self, message: JobMessage, lease: Claimed, *, is_cancelled: Callable[[], bool] | None = None
-    ) -> ExecutionResult:
+    def run(self, message: JobMessage, lease: Claimed) -> ExecutionResult:
         """Run one attempt of the job. Whatever the handler does becomes the result; it is not raised.
 
         Raised are `UnknownHandler`, `HandlerForbidden` and `CommandForbidden`, before anything has run, and
         KeyboardInterrupt for a real Ctrl-C; one that the handler itself raises is a failed run.
         """
-        attempt = _Attempt(self, message, lease, is_cancelled)
+        attempt = _Attempt(self, message, lease)
         refusal = attempt.prepare()
         if refusal is not None:
             return refusal
@@ -109,15 +107,13 @@ class JobRuntime:
         except Exception as problem:
             return attempt.unknown_outcome(problem)
 
-    async def run_async(
-        self, message: JobMessage, lease: Claimed, *, is_cancelled: Callable[[], bool] | None = None
-    ) -> ExecutionResult:
+    async def run_async(self, message: JobMessage, lease: Claimed) -> ExecutionResult:
         """`run` for a coroutine handler, as a task of the caller's loop, beside any number of others.
 
         A task that outlasts its timeout or an `interrupt` is cancelled, and again every second if it will not hear.
         Should the caller itself be cancelled, so is the handler; then there is no result, and CancelledError is raised.
         """
-        attempt = _Attempt(self, message, lease, is_cancelled)
+        attempt = _Attempt(self, message, lease)
         if not attempt.handler.is_async:
             raise TypeError(f"handler '{message.job}' is no coroutine function and would block the loop; use run()")
         refusal = attempt.prepare()
@@ -205,9 +201,7 @@ class _Attempt:
     is_prepared = False
     _caught: Token[Any]
 
-    def __init__(
-        self, runtime: JobRuntime, message: JobMessage, lease: Claimed, is_cancelled: Callable[[], bool] | None
-    ) -> None:
+    def __init__(self, runtime: JobRuntime, message: JobMessage, lease: Claimed) -> None:
         self.message = message
         self._lease = lease
         self.handler = handler = runtime.registry.resolve_for(message.job, message.queue)
@@ -218,7 +212,7 @@ class _Attempt:
         output.about = (message, lease)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
-        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us, is_cancelled)
+        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us)
         self._started = runtime.clock.monotonic()
 
     def prepare(self) -> ExecutionResult | None:
@@ -373,7 +367,6 @@ class _Host(Host, msgspec.Struct):
     job_id: str
     delivered: int
     started_us: int
-    is_cancelled: Callable[[], bool] | None
     opened: EngineTransaction | None = None
     has_failed: bool = False
 
@@ -387,7 +380,7 @@ class _Host(Host, msgspec.Struct):
         return from_us(self.started_us + span_us(limit_s)) if limit_s else None
 
     def stop_asked(self) -> bool:
-        return self.timeout.stop_asked() or (self.is_cancelled is not None and self.is_cancelled())
+        return self.timeout.stop_asked()
 
     def stop_reason(self) -> BaseException | None:
         return self.timeout.reason()

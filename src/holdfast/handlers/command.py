@@ -116,7 +116,7 @@ class CommandHandler(Handler):
         check_command(command.argv, self.allowed)
         exit_code = _run(command, context)
         if exit_code < 0:
-            raise CommandFailed(f"killed by {_signal_name(-exit_code)}", exit_code=exit_code)
+            raise CommandFailed(f"killed by {signal_name(-exit_code)}", exit_code=exit_code)
         if exit_code > 0:
             raise CommandFailed(f"exit code {exit_code}", exit_code=exit_code)
         return {"exit_code": 0}
@@ -332,7 +332,8 @@ def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) ->
         os.killpg(process.pid, number)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """The name of a signal; a number for one that has none."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -90,14 +90,8 @@ class FunctionHandler(Handler):
         """The payload as its type; a job enqueued without one is a call without arguments."""
         return self._decoder.decode(b"{}" if payload == _NULL else payload)
 
-    def bind(self, *args: object, **kwargs: object) -> dict[str, object]:
-        """The payload of a call, checked by reading it back exactly as a worker will."""
-        arguments = self._arguments(args, kwargs)
-        self._encoded(arguments)
-        return arguments
-
     def payload_of(self, *args: object, **kwargs: object) -> msgspec.Raw:
-        """The payload of a call as JSON, checked likewise."""
+        """The payload of a call as JSON, checked by reading it back exactly as a worker will."""
         return self._encoded(self._arguments(args, kwargs))
 
     def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:

@@ -16,14 +16,10 @@ class MetricsCollector(Protocol):
 
 @runtime_checkable
 class MeasuringCollector(MetricsCollector, Protocol):
-    """A collector that also receives measurements. It has both of these methods, or neither is called."""
+    """A collector that also receives measurements."""
 
     def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
         """Add measurements of a queue, such as the seconds that each of some jobs took."""
-        ...
-
-    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
-        """Set what something amounts to now, for a queue or for the whole worker."""
         ...
 
 
@@ -39,9 +35,6 @@ class _CountingOnly:
     def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
         pass
 
-    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
-        pass
-
 
 class InMemoryMetrics:
     """Counters and measurements of this process."""
@@ -50,7 +43,6 @@ class InMemoryMetrics:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._observed: dict[tuple[str, str], tuple[int, float]] = {}
-        self._gauges: dict[tuple[str, str], float] = {}
 
     def count(self, name: str, value: int = 1, *, queue: str) -> None:
         with self._lock:
@@ -60,10 +52,6 @@ class InMemoryMetrics:
         with self._lock:
             number, total = self._observed.get((name, queue), (0, 0.0))
             self._observed[name, queue] = (number + len(values), total + sum(values))
-
-    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
-        with self._lock:
-            self._gauges[name, queue] = value
 
     def total(self, name: str, queue: str | None = None) -> int:
         """What a counter has reached, over all queues or for one."""
@@ -76,8 +64,3 @@ class InMemoryMetrics:
         """How many measurements there were, and their sum."""
         with self._lock:
             return self._observed.get((name, queue), (0, 0.0))
-
-    def level(self, name: str, queue: str = "") -> float | None:
-        """What a gauge was last set to, if ever."""
-        with self._lock:
-            return self._gauges.get((name, queue))

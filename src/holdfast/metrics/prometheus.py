@@ -50,7 +50,6 @@ class PrometheusMetrics(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._gauges: dict[tuple[str, str], float] = {}
         self._histograms: defaultdict[tuple[str, str], _Histogram] = defaultdict(_Histogram)
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -62,10 +61,6 @@ class PrometheusMetrics(Collector):
     def observe(self, name: str, values: Sequence[float], *, queue: str) -> None:
         with self._lock:
             self._histograms[_fit(name), queue].add(values)
-
-    def gauge(self, name: str, value: float, *, queue: str = "") -> None:
-        with self._lock:
-            self._gauges[_fit(name), queue] = value
 
     def follow(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
         """Show how a worker stands, too, whenever somebody reads; jobs that cannot be counted are left out."""
@@ -79,18 +74,12 @@ class PrometheusMetrics(Collector):
         """Everything, as the registry wants it."""
         with self._lock:
             counts = sorted(self._counts.items())
-            gauges = sorted(self._gauges.items())
             histograms = sorted((key, histogram.read()) for key, histogram in self._histograms.items())
         for name, counted in groupby(counts, _name):
             counter = CounterMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
             for (_, queue), count in counted:
                 counter.add_metric([queue], count)
             yield counter
-        for name, levels in groupby(gauges, _name):
-            gauge = GaugeMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
-            for (_, queue), value in levels:
-                gauge.add_metric([queue], value)
-            yield gauge
         for name, observed in groupby(histograms, _name):
             histogram = HistogramMetricFamily(PREFIX + name, _meaning(name), labels=["queue"])
             for (_, queue), (buckets, total) in observed:

@@ -1,7 +1,8 @@
 """One attempt of one handler, without a queue."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,8 @@ import msgspec
 import pytest
 
 from holdfast.codec import JobMessage, encode_payload
-from holdfast.execution import JobRuntime
+from holdfast.execution.output import Output
+from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import HandlerRegistry
 from holdfast.handlers.registry import Registrable
 from holdfast.values import ExecutionResult, JobLease
@@ -57,12 +59,21 @@ class Bench:
         payload: object = None,
         *,
         attempts: int = 0,
-        is_cancelled: Callable[[], bool] | None = None,
         **members: Any,
     ) -> ExecutionResult:
         self.registry.register("work", handler)
         message = self.message(payload, **members)
-        return self.runtime.run(message, self.lease(attempts=attempts), is_cancelled=is_cancelled)
+        return self.runtime.run(message, self.lease(attempts=attempts))
+
+
+@contextmanager
+def redirected(output: Output) -> Generator[None]:
+    """Capture what the block prints, as for a job."""
+    token = output.catch()
+    try:
+        yield
+    finally:
+        output.let_go(token)
 
 
 @pytest.fixture

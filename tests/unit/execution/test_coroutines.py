@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import UnknownHandler
-from holdfast.execution import JobCancelRequested, JobInterrupted, Timeout
 from holdfast.execution.coroutines import run_here
+from holdfast.execution.timeout import JobCancelRequested, JobInterrupted, Timeout
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
 from holdfast.values import ExecutionResult, Outcome
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.execution import JobRuntime
 from holdfast.execution.logs import logs_captured
 from holdfast.execution.output import Output
+from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import JobContext
 from holdfast.handlers.registry import Registrable
+
+from .conftest import redirected
 
 if TYPE_CHECKING:
     from tests.unit.execution.conftest import Bench
@@ -249,7 +251,7 @@ def test_a_receiver_that_fails_is_not_reported_to_itself(capsys: pytest.CaptureF
         raise BrokenPipeError
 
     output = Output(tee=broken)
-    with logs_captured(), output.redirected():
+    with logs_captured(), redirected(output):
         print("hello")
     assert output.text() == "hello\n"
     assert "live output stopped" in capsys.readouterr().err

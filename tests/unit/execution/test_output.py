@@ -16,6 +16,8 @@ from hypothesis import given, strategies as st
 from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_kept
 from holdfast.values import OUTPUT_LIMIT, LiveOutput
 
+from .conftest import redirected
+
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 mark = re.compile(r"\n… ([\d,]+) bytes cut …\n")
 
@@ -154,7 +156,7 @@ def test_a_limit_without_room_for_the_mark_is_refused() -> None:
 def test_prints_are_caught_and_the_streams_come_back(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout, sys.stderr
     output = Output()
-    with output.redirected():
+    with redirected(output):
         print("out")
         print("err", file=sys.stderr)
         sys.stdout.buffer.write(b"bytes \xff\n")
@@ -167,18 +169,18 @@ def test_prints_are_caught_and_the_streams_come_back(capsys: pytest.CaptureFixtu
 def test_the_streams_come_back_after_a_job_that_replaced_or_closed_them() -> None:
     before = sys.stdout
     first, second = Output(), Output()
-    with first.redirected():
+    with redirected(first):
         sys.stdout.close()
         sys.stdout = io.StringIO()
     assert sys.stdout is before
-    with second.redirected():
+    with redirected(second):
         print("still here")
     assert second.text() == "still here\n"
 
 
 def test_a_stream_kept_after_its_job_writes_to_the_real_one(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output()
-    with output.redirected():
+    with redirected(output):
         kept = sys.stdout
     print("late", file=kept)
     assert output.text() == ""
@@ -187,9 +189,9 @@ def test_a_stream_kept_after_its_job_writes_to_the_real_one(capsys: pytest.Captu
 
 def test_a_task_left_over_from_a_job_does_not_write_into_the_next(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = Output(), Output()
-    with first.redirected():
+    with redirected(first):
         context = contextvars.copy_context()
-    with second.redirected():
+    with redirected(second):
         context.run(print, "late")
     assert (first.text(), second.text()) == ("", "")
     assert capsys.readouterr().out == "late\n"
@@ -198,10 +200,10 @@ def test_a_task_left_over_from_a_job_does_not_write_into_the_next(capsys: pytest
 def test_a_stand_in_put_back_by_a_latecomer_does_not_write_to_itself(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Output().redirected():
+    with redirected(Output()):
         stand_in = sys.stdout
     monkeypatch.setattr(sys, "stdout", stand_in)
-    with Output().redirected():
+    with redirected(Output()):
         pass
     print("not lost")
     assert capsys.readouterr().out == "not lost\n"
@@ -209,7 +211,7 @@ def test_a_stand_in_put_back_by_a_latecomer_does_not_write_to_itself(
 
 def test_a_thread_the_job_starts_is_caught_too() -> None:
     output = Output()
-    with output.redirected():
+    with redirected(output):
         thread = threading.Thread(target=print, args=("from a thread",))
         thread.start()
         thread.join()
@@ -222,7 +224,7 @@ def test_jobs_on_two_threads_keep_their_outputs_apart() -> None:
     both = threading.Barrier(2, timeout=10)
 
     def job(number: int) -> None:
-        with outputs[number].redirected():
+        with redirected(outputs[number]):
             both.wait()
             print(f"job {number}")
             both.wait()
@@ -246,7 +248,7 @@ def test_the_tee_hears_everything_as_it_comes() -> None:
 
 def test_a_tee_that_prints_prints_to_the_real_stream(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(tee=lambda text: print(f"job: {text}"))
-    with output.redirected():
+    with redirected(output):
         sys.stdout.write("hello")
     assert output.text() == "hello"
     assert capsys.readouterr().out == "job: hello\n"
@@ -268,7 +270,7 @@ def test_a_tee_that_fails_is_not_asked_again_and_loses_nothing(caplog: pytest.Lo
 
 
 def test_a_subprocess_can_be_given_the_stream(capfd: pytest.CaptureFixture[str]) -> None:
-    with Output().redirected():
+    with redirected(Output()):
         subprocess.run(["echo", "from below"], stdout=sys.stdout, check=True)
     assert capfd.readouterr().out == "from below\n"
 
@@ -280,7 +282,7 @@ def test_kept_stand_ins_catch_for_jobs_only_and_leave_in_the_end(capsys: pytest.
         kept = sys.stdout
         for output in outputs:
             print("between")
-            with output.redirected():
+            with redirected(output):
                 assert sys.stdout is kept
                 print("inside")
     assert (sys.stdout, sys.stderr) == before
@@ -307,10 +309,10 @@ def test_kept_stand_ins_survive_a_job_that_spoils_them(
     before = sys.stdout, sys.stderr
     output = Output()
     with streams_kept():
-        with Output().redirected():
+        with redirected(Output()):
             spoil()
         print("between")
-        with output.redirected():
+        with redirected(output):
             print("außen", file=sys.stderr)
             print("inside")
     assert (sys.stdout, sys.stderr) == before
@@ -323,7 +325,7 @@ def test_a_program_that_redirects_between_jobs_gets_its_own_prints(capsys: pytes
     with streams_kept():
         with redirect_stdout(theirs), redirect_stderr(errors):
             print("theirs")
-            with output.redirected():
+            with redirected(output):
                 print("the job's")
             print("theirs again")
             print("an error", file=sys.stderr)
@@ -336,7 +338,7 @@ def test_a_program_that_redirects_between_jobs_gets_its_own_prints(capsys: pytes
 def test_stand_ins_that_several_keep_leave_with_the_last(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout
     output = Output()
-    with output.redirected():
+    with redirected(output):
         with streams_kept():
             with streams_kept():
                 pass
@@ -361,5 +363,5 @@ def test_a_kept_stand_in_is_a_terminal_where_the_real_stream_is_one(monkeypatch:
     monkeypatch.setattr(sys, "stdout", Terminal())
     with streams_kept():
         assert sys.stdout.isatty()
-        with Output().redirected():
+        with redirected(Output()):
             assert not sys.stdout.isatty()

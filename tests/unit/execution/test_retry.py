@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.definition.definition import MAX_SPAN_S
-from holdfast.execution import BackoffPolicy, RetryPolicy
+from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.values import Backoff, BackoffStrategy
 
 attempts = st.integers(-5, 10**6)

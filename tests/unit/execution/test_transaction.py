@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.errors import BackendUnavailable, LeaseLost, NotSupported
-from holdfast.execution import JobRuntime
+from holdfast.execution.runtime import JobRuntime
 from holdfast.handlers import Cancel, Handler, JobContext, Snooze
 from holdfast.queues.contract import EngineTransaction
 from holdfast.values import AttemptRecord, ExecutionResult, JobEnvelope, Outcome, Write

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Cancel, Depends, Handler, Holdfast, Job, JobContext, JobState, Snooze
 from holdfast.config import Settings
 from holdfast.errors import DefinitionError, JobFailed
-from holdfast.execution import JobTimeout
+from holdfast.execution.timeout import JobTimeout
 from holdfast.values import WorkerStatus
 
 # Long enough that the work has started before the limit is reached, even on a busy machine.

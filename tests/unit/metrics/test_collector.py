@@ -49,21 +49,11 @@ def test_measurements_add_up_by_name_and_queue() -> None:
     assert metrics.observed("job_duration_seconds", "slow") == (1, 8.0)
 
 
-def test_a_gauge_is_what_it_was_last_set_to() -> None:
-    metrics = InMemoryMetrics()
-    assert metrics.level("slots_busy") is None
-    metrics.gauge("slots_busy", 3)
-    metrics.gauge("slots_busy", 2)
-    metrics.gauge("slots_busy", 7, queue="mail")
-    assert (metrics.level("slots_busy"), metrics.level("slots_busy", "mail")) == (2, 7)
-
-
 def test_a_collector_that_only_counts_is_spared_the_measurements() -> None:
     tally = Tally()
     collector = measuring(tally)
     collector.count("jobs_fetched", 2, queue="mail")
     collector.observe("job_duration_seconds", [1.0], queue="mail")
-    collector.gauge("slots_busy", 3)
     assert tally.counted == [("jobs_fetched", 2, "mail")]
 
 

@@ -76,17 +76,6 @@ def test_the_buckets_reach_from_a_millisecond_to_an_hour() -> None:
     assert list(BUCKETS_S) == sorted(set(BUCKETS_S))
 
 
-def test_a_gauge_is_what_it_was_last_set_to() -> None:
-    metrics = PrometheusMetrics()
-    metrics.gauge("slots_busy", 3)
-    metrics.gauge("slots_busy", 2.5)
-    metrics.gauge("queue_jobs", 7, queue="mail")
-    assert scraped(metrics) == {
-        of("holdfast_slots_busy", queue=""): 2.5,
-        of("holdfast_queue_jobs", queue="mail"): 7,
-    }
-
-
 def test_names_that_prometheus_would_refuse_are_made_fit() -> None:
     metrics = PrometheusMetrics()
     metrics.count("mails.sent", queue="mail")

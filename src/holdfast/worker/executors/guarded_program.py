@@ -7,7 +7,6 @@ import ctypes
 import errno
 import math
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from holdfast.handlers.command import signal_name
 from holdfast.worker.executors import guardian
 
 PR_GET_CHILD_SUBREAPER: Final = 37
@@ -199,7 +199,7 @@ def describe(ended: ExitStatus) -> str:
     if ended.problem:
         how = ended.problem
     elif ended.signal is not None:
-        how = f"killed by {_signal_name(ended.signal)}"
+        how = f"killed by {signal_name(ended.signal)}"
     else:
         how = f"exit code {ended.exit_code}"
     return f"{how} ({ended.left} of its processes could not be killed yet)" if ended.left else how
@@ -274,10 +274,3 @@ def reap(*, waits: bool = False) -> None:
 
 def _reason(number: int) -> str:
     return os.strerror(number) if number in errno.errorcode else "the reason is not known"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
