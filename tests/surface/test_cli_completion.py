@@ -2,8 +2,11 @@
 
 import os
 import shutil
+import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,57 +15,42 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli import COMMANDS, failing
-from holdfast.cli.completing import BY_ENGINE
 from holdfast.cli.schemas import DOCUMENTS
 from holdfast.cli.topics import EXIT_CODES, STATES, TERMS, TOPICS
 from holdfast.cli.worker.command import start
-from holdfast.codec import encode_payload
-from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.engines.sqlite.glance import NAMES, glance
 from holdfast.search import parse
 from holdfast.search.parsing import ALIASES, FIELDS
 from holdfast.state.workers import WorkerRegistry
-from holdfast.values import DeadReason, JobState
+from holdfast.values import DeadReason, JobState, Outcome
 
-from .registry import report
+from .registry import attempt, claim, report
 from .terminal import Terminal
 
 BIN = Path(sys.executable).parent
-QUEUES = ("a-first", "cancelled", "completed", "dead", "m-second", "processing", "z-last")
 
 
-def offered(terminal: Terminal, *words: str, **environment: str) -> list[str]:
-    """What bash is offered for the last of these words; it takes `=` and `:` for words of their own."""
+def offered(terminal: Terminal, *words: str, shell: str = "bash", **environment: str) -> list[str]:
+    """What the shell is offered for the last of these words; bash takes `=` for a word of its own."""
     asked = {
-        "_HOLDFAST_COMPLETE": "bash_complete",
+        "_HOLDFAST_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": " ".join(("holdfast", *words)),
-        "COMP_CWORD": str(len(words)),
-        "HOLDFAST_COMPLETION_WAIT": "30",
+        "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
     }
     answer = terminal.program(stdin="", program=(), **{**asked, **environment})
     assert (answer.code, answer.err) == (0, "")
-    return [line.partition(",")[2] for line in answer.out.splitlines()]
-
-
-def offered_as_one_word(terminal: Terminal, *words: str) -> list[str]:
-    """What zsh is offered for the last of these words, and fish as well; both keep an `=` within its word."""
-    line = " ".join(("holdfast", *words))
-    patience = {"HOLDFAST_COMPLETION_WAIT": "30"}
-    zsh = {"_HOLDFAST_COMPLETE": "zsh_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
-    fish = {"_HOLDFAST_COMPLETE": "fish_complete", "COMP_WORDS": line, "COMP_CWORD": words[-1]}
-    first, second = (terminal.program(stdin="", program=(), **asked, **patience) for asked in (zsh, fish))
-    assert (first.code, first.err, second.code, second.err) == (0, "", 0, "")
-    said = first.out.splitlines()[1::3]
-    assert [line.partition(",")[2].partition("\t")[0] for line in second.out.splitlines()] == said
-    return said
+    lines = [line for line in answer.out.splitlines() if line]  # Click prints an empty line for nothing
+    return lines[1::3] if shell == "zsh" else [line.partition(",")[2] for line in lines]
 
 
 @pytest.fixture
 def shop(terminal: Terminal) -> Terminal:
     terminal("enqueue", '[{"id": "job1", "job": "add"}, {"id": "job2", "job": "send", "queue": "mail"}]')
     with Holdfast(directory=terminal.project) as hf:
-        WorkerRegistry(hf.backend().state).beat(report("a" * 32))
+        engine = hf.backend()
+        hf.define("add").id("dead1").queue("slow").dispatch()
+        assert engine.abandon(claim(engine, "slow"), DeadReason.FAILED, attempt(Outcome.FAILED, error="no"))
+        engine.pause("paused")
+        WorkerRegistry(engine.state).beat(report("a" * 32, queues=("served:3",), handlers=("send", "add")))
     return terminal
 
 
@@ -74,69 +62,36 @@ def test_commands_and_options_are_offered(terminal: Terminal) -> None:
     assert offered(terminal, "completion", "show", "z") == ["zsh"]
 
 
-def test_names_out_of_the_store_are_offered(shop: Terminal) -> None:
-    assert offered(shop, "list", "--queue", "") == ["default", "mail"]
+def test_names_in_the_database_are_offered(shop: Terminal) -> None:
+    assert offered(shop, "list", "--queue", "") == ["default", "mail", "paused", "served", "slow"]
     assert offered(shop, "worker", "start", "--queue", "mail,d") == ["mail,default"]
-    assert offered(shop, "list", "--job", "s") == ["send"]
-    assert sorted(offered(shop, "show", "job")) == ["job1", "job2"]
+    assert offered(shop, "queue", "pause", "m") == ["mail"]
+    assert offered(shop, "list", "--job", "") == ["add", "send"]
+    assert sorted(offered(shop, "show", "")) == ["dead1", "job1", "job2"]
+    assert sorted(offered(shop, "cancel", "job")) == ["job1", "job2"]
+    assert offered(shop, "dlq", "show", "") == ["dead1"]
+    assert offered(shop, "dlq", "retry", "") == ["dead1"]
     assert offered(shop, "worker", "show", "") == ["a" * 32]
-    assert offered(shop, "dlq", "show", "") == []
+    for shell in ("zsh", "fish"):
+        assert offered(shop, "list", "--queue", "m", shell=shell) == ["mail"]
 
 
 def test_states_are_offered_where_states_are_wanted(terminal: Terminal) -> None:
     assert offered(terminal, "list", "--state", "") == list(JobState)
     assert offered(terminal, "list", "--state", "dead,c") == ["dead,completed", "dead,cancelled"]
     assert offered(terminal, "queue", "purge", "--state", "") == ["completed", "dead", "cancelled"]
-    assert offered(terminal, "list", "--where", "state:de") == ["state:dead"]
-    assert offered(terminal, "cancel", "--where", "'tag:a -state:dead,pe") == ["tag:a -state:dead,pending"]
-    # As bash says it, to whom a colon is a word.
-    assert offered(terminal, "list", "--where", "state", ":") == list(JobState)
-    assert offered(terminal, "list", "--where", "state", ":", "de") == ["dead"]
 
 
-def test_a_value_that_is_glued_to_its_option_is_completed(shop: Terminal) -> None:
-    assert offered(shop, "list", "--state", "=") == list(JobState)
-    assert offered(shop, "list", "--state", "=", "dead,c") == ["dead,completed", "dead,cancelled"]
-    assert offered(shop, "list", "--where", "=", "state", ":", "de") == ["dead"]
-    assert offered(shop, "list", "--queue", "=", "m") == ["mail"]
-    assert offered(shop, "list", "--color", "=", "al") == ["always"]
-    assert offered(shop, "list", "--state", "=", "dead", "--queue", "=", "m") == ["mail"]
-    assert offered_as_one_word(shop, "list", "--state=") == [f"--state={state}" for state in JobState]
-    assert offered_as_one_word(shop, "list", "--status=dead,c") == [
-        "--status=dead,completed",
-        "--status=dead,cancelled",
-    ]
-    assert offered_as_one_word(shop, "list", "--where=state:de") == ["--where=state:dead"]
-    assert offered_as_one_word(shop, "worker", "start", "--queue=mail,d") == ["--queue=mail,default"]
-    assert offered_as_one_word(shop, "list", "--color=al") == ["--color=always"]
-    # Of an argument it is a part.
-    assert offered(shop, "enqueue", "--job", "add", "to", "=", "") == []
+def test_the_application_of_the_settings_is_offered(terminal: Terminal) -> None:
+    terminal.config.write_text('app = "shop:hf"\n')
+    assert offered(terminal, "worker", "start", "s") == ["shop:hf"]
+    assert offered(terminal, "doctor", "--app", "") == ["shop:hf"]
+    assert offered(terminal, "generate", "systemd", "--app", "x") == []
 
 
 def test_behind_a_flag_no_value_is_offered(shop: Terminal) -> None:
-    assert offered(shop, "enqueue", "-q", "m") == ["mail"]
     assert offered(shop, "list", "-q", "m") == []
     assert offered(shop, "queue", "list", "-q", "m") == []
-
-
-def test_every_queue_is_offered_whatever_its_jobs_have_come_to(tmp_path: Path) -> None:
-    with Holdfast(f"sqlite:///{tmp_path}/jobs.db", directory=tmp_path) as hf:
-        engine = hf.backend()
-        ids = {
-            name: hf.enqueue(JobDefinition(handler="a", payload=encode_payload(None), queue=name)) for name in QUEUES
-        }
-        for name in ("completed", "dead", "processing"):
-            [lease] = engine.claim(name, 1, owner_token=new_owner_token(new_session()))
-            if name == "completed":
-                engine.ack(lease)
-            elif name == "dead":
-                engine.abandon(lease, DeadReason.FAILED)
-        engine.cancel(ids["cancelled"])
-        engine.pause("paused")
-        assert glance(tmp_path / "jobs.db", "holdfast_", "queues") == sorted([*QUEUES, "paused"])
-        assert glance(tmp_path / "jobs.db", "holdfast_", "dead") == [ids["dead"]]
-        for kind in NAMES.keys() - {"queues"}:
-            assert sorted(glance(tmp_path / "jobs.db", "holdfast_", kind)) == sorted(BY_ENGINE[kind](engine))
 
 
 def test_what_goes_wrong_is_silent_and_makes_nothing(terminal: Terminal) -> None:
@@ -148,19 +103,26 @@ def test_what_goes_wrong_is_silent_and_makes_nothing(terminal: Terminal) -> None
     assert offered(terminal, "run", "--", "ec") == []
 
 
-def test_a_store_that_takes_too_long_is_not_waited_for(terminal: Terminal) -> None:
-    silent = terminal.project / "silent.db"
-    os.mkfifo(silent)  # who opens it waits for somebody who writes into it
-    assert offered(terminal, "show", "", HOLDFAST_URL=f"sqlite:///{silent}", HOLDFAST_COMPLETION_WAIT="0.1") == []
+def test_a_database_of_another_version_is_left_alone(shop: Terminal) -> None:
+    with closing(sqlite3.connect(shop.database)) as connection, connection:
+        connection.execute("DELETE FROM holdfast_schema WHERE version > 1")
+    before = shop.database.read_bytes()
+    assert offered(shop, "show", "") == []
+    assert shop.database.read_bytes() == before
 
 
-def test_an_unknown_instruction_is_refused(terminal: Terminal) -> None:
-    assert terminal.program(_HOLDFAST_COMPLETE="tcsh_complete").code == 1
+def test_a_locked_database_is_not_waited_for(shop: Terminal) -> None:
+    with closing(sqlite3.connect(shop.database)) as connection:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        asked = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast show j", "COMP_CWORD": "2"}
+        answer = shop.program(program=(), **asked)
+    assert (answer.code, answer.out, answer.err) == (-signal.SIGALRM, "", "")
 
 
 def test_a_real_bash_completes(shop: Terminal) -> None:
     script = """
-    source <(holdfast completion show bash)
+    eval "$(holdfast completion show bash)"
     COMP_WORDS=(holdfast show jo) COMP_CWORD=2
     _holdfast_completion holdfast
     echo "${COMPREPLY[@]}"
@@ -173,7 +135,7 @@ def test_a_real_bash_completes(shop: Terminal) -> None:
     done = subprocess.run(
         [bash, "-c", script],
         cwd=shop.project,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "HOLDFAST_COMPLETION_WAIT": "30"},
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
     )
@@ -193,66 +155,21 @@ def test_a_program_that_is_not_there_is_no_noise_at_the_prompt(terminal: Termina
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_script_silences_the_program_it_asks(terminal: Terminal, shell: str) -> None:
-    asking = f"_HOLDFAST_COMPLETE={shell}_complete"
-    lines = [line for line in terminal("completion", "show", shell).out.splitlines() if asking in line]
+    first, *script = terminal("completion", "show", shell).out.splitlines()
+    assert first.startswith("# Add this line to ~/")
+    assert f"holdfast completion show {shell}" in first
+    lines = [line for line in script if f"_HOLDFAST_COMPLETE={shell}_complete" in line]
     assert len(lines) == 2
     assert all(" 2>/dev/null)" in line for line in lines)
-    [line] = [
-        line for line in terminal.program(_HOLDFAST_COMPLETE=f"{shell}_source").out.splitlines() if asking in line
-    ]
-    assert " 2>/dev/null)" in line
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_installing_twice_is_installing_once(terminal: Terminal, shell: str) -> None:
-    files = [Path(name) for name in terminal("completion", "install", shell, "--json").json["files"]]
-    assert all(file.is_relative_to(terminal.home) for file in files)
-    texts = [file.read_text() for file in files]
-    assert "_HOLDFAST_COMPLETE" in texts[0]
-    assert terminal("completion", "install", shell).code == 0
-    assert [file.read_text() for file in files] == texts
-
-
-def test_zsh_is_told_behind_what_is_there(terminal: Terminal) -> None:
-    startup = terminal.home / ".zshrc"
-    startup.write_text("alias ll='ls -l'")
-    terminal("completion", "install", "zsh")
-    with startup.open("a") as file:
-        file.write("export A=1\n")
-    terminal("completion", "install", "zsh")
-    text = startup.read_text()
-    assert text.startswith("alias ll='ls -l'\n# >>> holdfast")
-    assert text.endswith("# <<< holdfast completion <<<\nexport A=1\n")
-    assert text.count("holdfast completion >>>") == 1
-
-
-def test_a_block_without_its_end_is_refused(terminal: Terminal) -> None:
-    startup = terminal.home / ".zshrc"
-    text = "alias a=b\n# >>> holdfast completion >>>\nexport A=1\n"
-    startup.write_text(text)
-    answer = terminal("completion", "install", "zsh")
-    assert (answer.code, startup.read_text()) == (2, text)
-    assert "remove what is left of them, then run this again" in answer.err
-
-
-def test_a_linked_startup_file_stays_a_link(terminal: Terminal) -> None:
-    kept = terminal.home / "dotfiles.zshrc"
-    kept.write_text("alias a=b\n")
-    kept.chmod(0o640)
-    (terminal.home / ".zshrc").symlink_to(kept)
-    assert terminal("completion", "install", "zsh").code == 0
-    assert (terminal.home / ".zshrc").is_symlink()
-    assert kept.read_text().startswith("alias a=b\n# >>> holdfast")
-    assert kept.stat().st_mode & 0o777 == 0o640
-
-
-def test_the_shell_is_the_users_own_unless_said(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_is_the_users_own_by_default(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
-    assert terminal("completion", "show", "--json").json["shell"] == "fish"
+    assert "fish_complete" in terminal("completion", "show").out
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     answer = terminal("completion", "show")
     assert answer.code == 2
-    assert "'tcsh'; name one of bash, zsh, fish" in answer.err
+    assert "$SHELL is 'tcsh'; name one of bash, zsh, fish" in answer.err
 
 
 # schema

@@ -66,11 +66,11 @@ LEAVES = [
     "generate docker",
     "generate compose",
     "completion show",
-    "completion install",
     "schema",
     "help",
     "version",
 ]
+TEXT_ONLY = ["generate systemd", "generate docker", "generate compose", "completion show"]
 
 
 # Starting
@@ -129,7 +129,14 @@ def test_every_command_is_where_the_table_says_and_explains_itself(terminal: Ter
         answer = terminal(*leaf.split(), "--help")
         assert answer.code == 0
         assert answer.out.startswith(f"Usage: holdfast {leaf} ")
-        assert "--json" in answer.out
+        assert ("--json" in answer.out) == (leaf not in TEXT_ONLY)
+
+
+@pytest.mark.parametrize("leaf", TEXT_ONLY)
+def test_a_command_without_documents_refuses_json(terminal: Terminal, leaf: str) -> None:
+    answer = terminal(*leaf.split(), "--json")
+    assert answer.code == 2
+    assert "No such option" in answer.error["message"]
 
 
 def test_without_a_command_it_shows_its_help(terminal: Terminal) -> None:
@@ -465,11 +472,6 @@ def test_as_json_every_error_is_one_document_on_stderr(terminal: Terminal, words
         ["migrate", "--sql"],
         ["health"],
         ["doctor"],
-        ["generate", "systemd"],
-        ["generate", "docker"],
-        ["generate", "compose"],
-        ["completion", "show", "bash"],
-        ["completion", "install", "fish"],
         ["schema"],
         ["schema", "health"],
         ["help", "states"],

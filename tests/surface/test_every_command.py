@@ -105,10 +105,7 @@ CASES = {
     "generate systemd": Case("generate systemd --user jobs", NO_JSON, "[Service]", "then: "),
     "generate docker": Case("generate docker", NO_JSON, "FROM ", "then: "),
     "generate compose": Case("generate compose", NO_JSON, "services:", "then: "),
-    "completion show": Case("completion show bash", "holdfast.completion/1", "_HOLDFAST_COMPLETE"),
-    "completion install": Case(
-        "completion install fish", "holdfast.completion.install/1", "holdfast.fish", "start a new fish"
-    ),
+    "completion show": Case("completion show bash", NO_JSON, "_HOLDFAST_COMPLETE"),
     "schema": Case("schema", LIST + "holdfast.schema/1", "PRINTED BY", is_table=True, is_coloured=True),
     "help": Case("help states", "holdfast.help/1", "is due and waits for a worker", is_table=True),
     "version": Case("version", "holdfast.version/1", "holdfast "),
@@ -140,7 +137,6 @@ CHANGES = [
     "config set lease 30",
     "config unset timeout",
     "migrate",
-    "completion install fish",
 ]
 # What would destroy more than was named: the question, with the exact number.
 SEVERE = {

@@ -149,6 +149,8 @@ def with_globals(command: click.Command) -> click.Command:
     # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
     vars(copied)["_help_option"] = None
     taken = {word for param in command.params for word in param.opts}
+    # A command that has no --json of its own prints no document: it is refused there, not ignored.
+    taken.add("--json")
     flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
     copied.params = [*command.params, *flags, _color_option(hidden=True)]
     return copied
@@ -190,10 +192,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # a sign the terminal lacks shall not end the command
-    if COMPLETING in os.environ:
-        from holdfast.cli.completing import answer_shell
-
-        sys.exit(answer_shell(cli, os.environ[COMPLETING]))
     # At its end Python looks through everything once more for what nobody needs. That takes a fifth of `--help`.
     atexit.register(gc.freeze)
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -202,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        answer: Any = cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+        answer: Any = cli.main(args=arguments, prog_name="holdfast", complete_var=COMPLETING, standalone_mode=False)
     except Exception as problem:
         from holdfast.cli.failing import report
 

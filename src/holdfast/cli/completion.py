@@ -1,142 +1,148 @@
-"""`holdfast completion`: let the shell complete commands, options and names."""
+"""Shell completion: `completion show`, and the names that arguments and options offer through `shell_complete=`.
+
+Pressing Tab imports nothing of the project and opens only an embedded database. What is read from it may have been
+written by an attacker, so only well-formed names are offered: the shells insert them without quoting.
+"""
 
 import os
+import re
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from holdfast.cli.completing import PROGRAMS, SHELLS, script_for
-from holdfast.cli.documents import Document
-from holdfast.cli.options import json_option
-from holdfast.cli.output import glyph, print_json, say
-from holdfast.cli.selecting import dry_run_option
-from holdfast.errors import ConfigError
+from holdfast.cli import COMPLETING
 
-_BLOCK_BEGINS: Final = "# >>> holdfast completion >>>"
-_BLOCK_ENDS: Final = "# <<< holdfast completion <<<"
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+# The line that enables completion, and the file it goes into.
+SHELLS: Final = {
+    "bash": ('eval "$(holdfast completion show bash)"', "~/.bashrc"),
+    "zsh": ('eval "$(holdfast completion show zsh)"', "~/.zshrc, after compinit"),
+    "fish": ("holdfast completion show fish | source", "~/.config/fish/config.fish"),
+}
+PROGRAMS: Final = ("holdfast", "queuectl")
+NEWEST: Final = 100
+GIVE_UP_AFTER_S: Final = 2.0
+_well_formed: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}")
 
 
 def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    """The shell that was named, else the user's own."""
     shell = value or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
-        said = f"the shell here is {shell!r}" if shell else "$SHELL does not say which shell you use"
-        raise click.BadParameter(f"{said}; name one of {', '.join(SHELLS)}", ctx, param)
+        problem = f"$SHELL is {shell!r}" if shell else "$SHELL is not set"
+        raise click.BadParameter(f"{problem}; name one of {', '.join(SHELLS)}", ctx, param)
     return shell
-
-
-class ScriptDocument(Document, frozen=True, kw_only=True, tag="holdfast.completion/1"):
-    """What `completion show --json` prints."""
-
-    shell: str
-    script: str
-
-
-class InstalledDocument(Document, frozen=True, kw_only=True, tag="holdfast.completion.install/1"):
-    """What `completion install --json` prints: the files that were written, or with `--dry-run` would be."""
-
-    shell: str
-    files: tuple[str, ...]
-    written: bool
-
-
-_argument = click.argument("shell", required=False, type=click.Choice(SHELLS), callback=_shell)
 
 
 @click.group()
 def completion() -> None:
-    """Let the shell complete commands, options and names."""
+    """Complete commands, options and names in your shell."""
 
 
 @completion.command()
-@_argument
+@click.argument("shell", required=False, type=click.Choice(list(SHELLS)), callback=_shell)
 @click.pass_context
-@json_option
-def show(ctx: click.Context, shell: str, as_json: bool) -> None:
-    """Print the script for SHELL (bash, zsh or fish; your own if not said).
+def show(ctx: click.Context, shell: str) -> None:
+    """Print the completion script for SHELL (bash, zsh or fish; default: your own).
 
     \b
     Examples:
-      source <(holdfast completion show bash)
+      eval "$(holdfast completion show bash)"
     """
-    script = _script(ctx, shell)
-    if as_json:
-        print_json(ScriptDocument(shell=shell, script=script))
-    else:
-        click.echo(script)
+    from click.shell_completion import get_completion_class
+
+    line, file = SHELLS[shell]
+    click.echo(f"# Add this line to {file}:  {line}")
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - one of SHELLS
+    for program in PROGRAMS:
+        script = kind(ctx.find_root().command, {}, program, COMPLETING).source().strip()
+        asked = "$1" if shell == "bash" else program
+        # A program that is missing, or fails, must not print at the prompt.
+        click.echo(script.replace(f" {asked})", f" {asked} 2>/dev/null)"))
 
 
-@completion.command()
-@_argument
-@click.pass_context
-@dry_run_option
-@json_option
-def install(ctx: click.Context, shell: str, dry_run: bool, as_json: bool) -> None:
-    """Install it for SHELL (bash, zsh or fish; your own if not said), for shells started from now on.
-
-    The script goes where the shell looks for completions, into your home; zsh, which looks nowhere there, is told in
-    ~/.zshrc. Installing it again changes nothing but what is out of date.
-
-    \b
-    Examples:
-      holdfast completion install
-    """
-    from holdfast.config.writing import replace_file
-
-    texts = _texts(ctx, shell)
-    for path, text in texts.items() if not dry_run else ():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text, private=False)
-    if as_json:
-        print_json(InstalledDocument(shell=shell, files=tuple(map(str, texts)), written=not dry_run))
-        return
-    for path in texts:
-        click.echo(f"would write {path}" if dry_run else f"{glyph('✓', '*')} {path}")
-    if dry_run:
-        say("nothing was written: --dry-run")
-        return
-    say(f"start a new {shell}, and press Tab")
+def matching(names: Iterable[str], incomplete: str) -> list[str]:
+    """The well-formed names that complete the last part of a list such as `mail,de`."""
+    head, comma, last = incomplete.rpartition(",")
+    fitting = [name for name in dict.fromkeys(names) if name.startswith(last) and _well_formed.fullmatch(name)]
+    return [f"{head}{comma}{name}" for name in fitting]
 
 
-def _script(ctx: click.Context, shell: str) -> str:
-    """For both names of the program: each is asked under its own, with the variable they share."""
-    root = ctx.find_root().command
-    return "\n".join(script_for(shell, root, program) for program in PROGRAMS)
+def _read(names: "Callable[[Engine, click.Context], Iterable[str]]") -> Complete:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        # A prompt does not wait for a locked database; SQLite's wait can be ended in no other way.
+        signal.setitimer(signal.ITIMER_REAL, GIVE_UP_AFTER_S)
+        with suppress(Exception):
+            engine = _embedded()
+            if engine is not None:
+                return matching(names(engine, ctx), incomplete)
+        return []
+
+    return complete
 
 
-def _texts(ctx: click.Context, shell: str) -> dict[Path, str]:
-    """What has to be in which files."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    root = ctx.find_root().command
-    scripts = {name: f"{script_for(shell, root, name)}\n" for name in PROGRAMS}
-    match shell:
-        case "bash":
-            # bash-completion loads the file that has the command's name.
-            home = data / "bash-completion" / "completions"
-            return {home / name: script for name, script in scripts.items()}
-        case "fish":
-            home = settings / "fish" / "completions"
-            return {home / f"{name}.fish": script for name, script in scripts.items()}
-        case _:
-            script = data / "holdfast" / "completion.zsh"
-            startup = Path(os.environ.get("ZDOTDIR") or Path.home()) / ".zshrc"
-            line = f'[ -r "{script}" ] && source "{script}"'
-            return {script: f"{_script(ctx, shell)}\n", startup: _with_block(startup, line)}
+def _embedded() -> "Engine | None":
+    """The project's embedded engine, opened to read; None if there is none with tables of this version."""
+    from holdfast.deployment import Deployment
+    from holdfast.queues.addresses import embedded_file
+    from holdfast.queues.opening import Mode
+
+    deployment = Deployment.configured()
+    file = embedded_file(deployment.url())
+    if file is None or not file.is_file():
+        return None
+    engine = deployment.open(mode=Mode.READ).engine
+    info = engine.describe()
+    return engine if info.schema == info.known_schema else None
 
 
-def _with_block(path: Path, line: str) -> str:
-    """What is in the file, with our lines in it once."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    before, begins, rest = text.partition(_BLOCK_BEGINS)
-    _, ends, after = rest.partition(_BLOCK_ENDS)
-    if begins and not ends:
-        raise ConfigError(
-            f"{path} has the line '{_BLOCK_BEGINS}' without '{_BLOCK_ENDS}' behind it, so that nobody knows where the "
-            "lines of Holdfast end: remove what is left of them, then run this again"
-        )
-    if not begins and before and not before.endswith("\n"):
-        before += "\n"
-    # Completions of zsh work only behind compinit.
-    return f"{before}{_BLOCK_BEGINS}\nautoload -Uz compinit && compinit\n{line}\n{_BLOCK_ENDS}{after or chr(10)}"
+def _job_ids(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    from holdfast.values import JobFilter, JobState
+
+    states = (JobState.DEAD,) if ctx.parent is not None and ctx.parent.info_name == "dlq" else ()
+    return [job.id for job in engine.find(JobFilter(states=states), limit=NEWEST).jobs]
+
+
+def _worker_ids(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    from holdfast.state.workers import WorkerRegistry
+
+    return [view.report.id for view in WorkerRegistry(engine.state).all()]
+
+
+def _handlers(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    from holdfast.state.workers import WorkerRegistry
+
+    return sorted({name for view in WorkerRegistry(engine.state).all() for name in view.report.handlers})
+
+
+def _queues(engine: "Engine", ctx: click.Context) -> Iterable[str]:
+    """The queues of the newest jobs and of the workers, and paused ones. Counting all jobs could take seconds."""
+    from holdfast.state.workers import WorkerRegistry
+    from holdfast.values import JobFilter
+
+    served = {name.partition(":")[0] for view in WorkerRegistry(engine.state).all() for name in view.report.queues}
+    recent = {job.queue for job in engine.find(JobFilter(), limit=NEWEST).jobs}
+    return sorted(served | recent | {pause.queue for pause in engine.pauses()})
+
+
+def complete_app(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The application in the settings."""
+    from holdfast.cli.options import configured_app
+
+    with suppress(Exception):
+        return matching([configured_app() or ""], incomplete)
+    return []
+
+
+complete_job_ids: Final = _read(_job_ids)
+complete_worker_ids: Final = _read(_worker_ids)
+complete_handlers: Final = _read(_handlers)
+complete_queues: Final = _read(_queues)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from holdfast.cli.completion import complete_job_ids, complete_queues
 from holdfast.cli.delete import code_of, discard_all, states_of_the_rest
 from holdfast.cli.documents import DiscardDocument
 from holdfast.cli.jobs import ListShape, print_job, print_list, shape_options, taken
@@ -44,7 +45,7 @@ def _choice_options(command: F) -> F:
     options: tuple[Callable[[Any], Any], ...] = (
         choice_options,
         click.option("--all", "everything", is_flag=True, help="Every dead letter."),
-        click.option("--queue", metavar="NAME", help="With --all: only of this queue."),
+        click.option("--queue", metavar="NAME", shell_complete=complete_queues, help="With --all: only of this queue."),
     )
     return with_options(options, command)
 
@@ -63,7 +64,7 @@ def list_dead(url: str | None, **said: Any) -> int:
 
 
 @dlq.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_job_ids)
 @utc_option
 @url_option
 @json_option

@@ -12,6 +12,7 @@ import click
 import msgspec
 from msgspec import Struct
 
+from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.job_options import trait_facts
@@ -349,7 +350,7 @@ def _shortened(text: str | None) -> str:
 
 
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_job_ids)
 @utc_option
 @url_option
 @json_option

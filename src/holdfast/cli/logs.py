@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.failing import FAILED, NOT_FOUND
 from holdfast.cli.job_output import JobOutput, ended_document, live_document
 from holdfast.cli.options import existing, json_option, jsonl_option, url_option
@@ -27,7 +28,7 @@ class NoSuchAttempt(click.ClickException):
 
 
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=complete_job_ids)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
 @click.option(
     "--attempt",

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from holdfast.cli import GLOBALS
+from holdfast.cli.completion import complete_app, matching
 from holdfast.errors import ConfigError, DefinitionError
 from holdfast.values import DEFAULT_QUEUE, JobState
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from holdfast.config import Reading
     from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine
@@ -45,7 +48,9 @@ def url_option(command: F) -> F:
 
 def app_option(help: str) -> Callable[[F], F]:
     """`--app`; by default the application of the settings."""
-    return click.option("--app", metavar="MODULE:NAME", callback=given_or_configured, help=help)
+    return click.option(
+        "--app", metavar="MODULE:NAME", callback=given_or_configured, shell_complete=complete_app, help=help
+    )
 
 
 def given_or_configured(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -192,6 +197,13 @@ class States(click.ParamType[tuple[JobState, ...]]):
     """Job states, separated by commas."""
 
     name = "states"
+    known: frozenset[JobState] = frozenset(JobState)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+        from click.shell_completion import CompletionItem
+
+        names = [state.value for state in JobState if state in self.known]
+        return [CompletionItem(name) for name in matching(names, incomplete)]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[JobState, ...]:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from holdfast.cli.advice import starting
+from holdfast.cli.completion import complete_queues
 from holdfast.cli.documents import (
     PausedDocument,
     PauseDocument,
@@ -78,6 +79,8 @@ class NoSuchQueue(click.ClickException):
 
 class FinalStates(States):
     """Final states, separated by commas; `all` are all of them."""
+
+    known = FINAL_STATES
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[JobState, ...]:
         if str(value).strip().lower() == EVERYTHING:
@@ -182,7 +185,7 @@ def _queues(view: WorkerView) -> Iterable[str]:
 
 
 @queue.command()
-@click.argument("name", metavar="QUEUE")
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queues)
 @utc_option
 @url_option
 @json_option
@@ -216,7 +219,7 @@ def show(name: str, url: str | None, as_json: bool) -> None:
 
 
 @queue.command()
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
 @click.option("--reason", default="", metavar="TEXT", help="Shown to whoever wonders.")
 @dry_run_option
 @url_option
@@ -245,7 +248,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
 
 
 @queue.command()
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
 @dry_run_option
 @url_option
 @json_option
@@ -270,7 +273,14 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 
 
 @queue.command()
-@click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=WeightedQueues(), callback=merged_queues)
+@click.argument(
+    "queues",
+    metavar="[QUEUE]...",
+    nargs=-1,
+    type=WeightedQueues(),
+    callback=merged_queues,
+    shell_complete=complete_queues,
+)
 @app_option("Application to run; default: the setting app. Without one, only command jobs run.")
 @click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Work one job, if one is due, and stop.")
 @work_options
@@ -291,7 +301,7 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
 
 
 @queue.command()
-@click.argument("name", metavar="[QUEUE]", required=False)
+@click.argument("name", metavar="[QUEUE]", required=False, shell_complete=complete_queues)
 @dry_run_option
 @url_option
 @json_option
@@ -322,8 +332,8 @@ def _expired(engine: Engine, name: str | None) -> int:
 
 
 @queue.command()
-@click.argument("name", metavar="[QUEUE]", required=False)
-@click.option("--queue", "named", metavar="NAME", help="The same as QUEUE.")
+@click.argument("name", metavar="[QUEUE]", required=False, shell_complete=complete_queues)
+@click.option("--queue", "named", metavar="NAME", shell_complete=complete_queues, help="The same as QUEUE.")
 @click.option("--all", "everything", is_flag=True, help="Of every queue.")
 @click.option("--confirm", "said", metavar="all", help="With --all, instead of typing it when asked.")
 @click.option(

@@ -19,8 +19,6 @@ from holdfast.cli.style import print_table
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
 DOCUMENTS: Final = {
     "holdfast.backend/1": ("holdfast.cli.backend_info:EngineDocument", "backend info"),
-    "holdfast.completion/1": ("holdfast.cli.completion:ScriptDocument", "completion show"),
-    "holdfast.completion.install/1": ("holdfast.cli.completion:InstalledDocument", "completion install"),
     "holdfast.config.check/1": ("holdfast.cli.config:CheckDocument", "config check"),
     "holdfast.config.path/1": ("holdfast.cli.config:PathDocument", "config path"),
     "holdfast.config.set/1": ("holdfast.cli.config:SetDocument", "config set"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from msgspec import Struct
 
+from holdfast.cli.completion import complete_handlers, complete_job_ids, complete_queues
 from holdfast.cli.documents import RehearsalDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import States, did_you_mean, with_options
@@ -60,7 +61,8 @@ def where_option(command: F) -> F:
 
 def choice_options(command: F) -> F:
     """The ids and the search of commands that change jobs."""
-    return with_options((click.argument("job_ids", metavar="[ID]...", nargs=-1), where_option), command)
+    ids = click.argument("job_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_job_ids)
+    return with_options((ids, where_option), command)
 
 
 def filter_options(command: F) -> F:
@@ -70,8 +72,15 @@ def filter_options(command: F) -> F:
 
 # In the order of the help.
 _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option("--queue", metavar="NAME", help="Only this queue; * stands for anything."),
-    click.option("--job", metavar="KEY", help="Only jobs of this handler; * stands for anything."),
+    click.option(
+        "--queue", metavar="NAME", shell_complete=complete_queues, help="Only this queue; * stands for anything."
+    ),
+    click.option(
+        "--job",
+        metavar="KEY",
+        shell_complete=complete_handlers,
+        help="Only jobs of this handler; * stands for anything.",
+    ),
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag; repeatable."),
     where_option,
     click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
+from holdfast.cli.completion import complete_queues
 from holdfast.cli.documents import Document
 from holdfast.cli.options import Site, existing, json_option, url_option
 from holdfast.cli.output import glyph, nothing, plain, print_json, say
@@ -55,7 +56,7 @@ class Status(Document, frozen=True, kw_only=True, tag="holdfast.status/1"):
 
 
 @click.command()
-@click.option("--queue", "-q", metavar="NAME", help="Only this queue.")
+@click.option("--queue", "-q", metavar="NAME", shell_complete=complete_queues, help="Only this queue.")
 @watch_option
 @url_option
 @json_option

@@ -196,7 +196,6 @@ def _environment() -> str:
     rows = {key.variable: key.meaning for key in keys if key.variable}
     rows |= {key.file_variable: f"a file with {key.variable} in it" for key in keys if key.file_variable}
     rows |= {
-        "HOLDFAST_COMPLETION_WAIT": "seconds that completion may ask the store; 0.1 if not set",
         "HOLDFAST_LOG_FORMAT": "how a worker logs: text, or json",
         "NO_COLOR": "no colour, if it is not empty",
         "FORCE_COLOR": "colour also where no terminal is",

@@ -2,6 +2,7 @@
 
 import click
 
+from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import say_where
 from holdfast.cli.selecting import STDIN, ids_from_stdin
@@ -9,7 +10,7 @@ from holdfast.errors import UnknownJob
 
 
 @click.command()
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_job_ids)
 @click.option("--timeout", "limit_s", type=Span(), default=0.0, metavar="SPAN", help="Give up after that; 0 = never.")
 @click.option("--any", "is_any", is_flag=True, help="Until the first of them has ended.")
 @url_option

@@ -247,8 +247,7 @@ BACKEND_PREFIX: Final = f"{ENVIRONMENT_PREFIX}BACKEND_"
 
 # Our environment variables that are not settings: for jobs, for the log format, for shells and `./holdfast`.
 OTHER_VARIABLES: Final = frozenset(
-    f"{ENVIRONMENT_PREFIX}{name}"
-    for name in ("ATTEMPT", "COMPLETION_WAIT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PYTHON", "QUEUE")
+    f"{ENVIRONMENT_PREFIX}{name}" for name in ("ATTEMPT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PYTHON", "QUEUE")
 )
 
 

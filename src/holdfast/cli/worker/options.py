@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from msgspec import Struct
 
+from holdfast.cli.completion import complete_app, complete_queues
 from holdfast.cli.options import (
     Size,
     Span,
@@ -90,9 +91,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
 
 def start_options(command: F) -> F:
     """Give a command all options; they become the fields of `StartChoices`."""
-    return with_options(
-        (click.argument("app", required=False, callback=given_or_configured), queue_option, *_OPTIONS), command
-    )
+    return with_options((_app_argument, queue_option, *_OPTIONS), command)
 
 
 def work_options(command: F) -> F:
@@ -100,11 +99,13 @@ def work_options(command: F) -> F:
     return with_options(_OPTIONS, command)
 
 
+_app_argument: Final = click.argument("app", required=False, callback=given_or_configured, shell_complete=complete_app)
 queue_option: Final = click.option(
     "--queue",
     "-q",
     "queues",
     type=WeightedQueues(),
+    shell_complete=complete_queues,
     multiple=True,
     callback=merged_queues,
     metavar="A,B",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from msgspec import Struct
 
+from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
@@ -33,7 +34,7 @@ class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.sto
 
 
 @click.command(cls=WithWait)
-@click.argument("worker_ids", metavar="[ID]...", nargs=-1)
+@click.argument("worker_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker_ids)
 @click.option("--all", "everybody", is_flag=True, help="Every worker.")
 @click.option("--now", is_flag=True, help="Hand running jobs back at once.")
 @wait_option(alone="60", help="Wait that long until they have stopped, 60 s if not said.")

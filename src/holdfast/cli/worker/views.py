@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
 from holdfast.cli.output import (
     age,
@@ -98,7 +99,7 @@ def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) ->
 
 
 @click.command("show")
-@click.argument("worker_id", metavar="ID")
+@click.argument("worker_id", metavar="ID", shell_complete=complete_worker_ids)
 @utc_option
 @url_option
 @json_option
