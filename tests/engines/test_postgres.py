@@ -29,6 +29,7 @@ from holdfast.values import (
     Ack,
     AttemptRecord,
     CancelAnswer,
+    DeadReason,
     Drop,
     JobEnvelope,
     JobState,
@@ -493,9 +494,28 @@ def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize(("user", "database"), [("nobody", "postgres"), ("postgres", "nowhere")])
+def test_an_unknown_user_or_database_is_a_mistake_in_the_url(server: PostgresServer, user: str, database: str) -> None:
+    engine = PostgresEngine(f"postgresql://{user}@127.0.0.1:{server.port}/{database}", EnvelopeFactory(KEYS))
+    with pytest.raises(BackendError, match=r"refused the connection: .* does not exist; check the user") as raised:
+        engine.counts()
+    assert not isinstance(raised.value, BackendUnavailable)
+    assert str(raised.value).count("connection") == 1
+
+
+def test_a_dead_letter_without_its_message_is_counted_and_listed(engine: PostgresEngine) -> None:
+    engine.accept(envelopes(engine, 2))
+    for lease in engine.claim("default", 2, owner_token=new_owner_token(new_session())):
+        engine.abandon(lease, DeadReason.FAILED)
+    deleted = engine.connections.sql("DELETE FROM holdfast.jobs WHERE seq = (SELECT max(seq) FROM holdfast.jobs)")
+    engine.connections.run(lambda one: one.execute(deleted))
+    assert engine.counts() == {"default": {JobState.DEAD: 2}}
+    assert [job.damaged for job in engine.dead_letters().jobs] == [True, False]
+
+
 @pytest.mark.parametrize("prefix", ["", "a b", "a;b", "A", "a" * 50])
 def test_a_prefix_that_cannot_be_one_is_refused(prefix: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be a prefix"):
+    with pytest.raises(ConfigError, match="is not a valid prefix"):
         PostgresEngine("postgresql://127.0.0.1/x", EnvelopeFactory(KEYS), prefix=prefix)
 
 

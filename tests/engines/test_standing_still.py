@@ -32,7 +32,7 @@ IN_TIME = {
 }
 LONGER_S = 2.0
 REFUSED_WITHIN_S = 10.0
-SAID = {"postgres": "has not answered for 1 s", "mysql": "timed out", "redis": "Timeout reading"}
+SAID = {"postgres": "has not responded for 1 s", "mysql": "timed out", "redis": "Timeout reading"}
 
 on_every_server = pytest.mark.parametrize("backend", SERVERS, indirect=True)
 

@@ -111,7 +111,9 @@ def test_a_prefix_that_is_no_name_in_the_engine_is_told(folder: Path) -> None:
         folder, 'table-prefix = "Shop-"\nurl = "postgresql://db/shop"\n', HOLDFAST_SIGNING_KEY=KEY
     )
     assert (warning, key) == (False, "table-prefix")
-    assert message.startswith("table-prefix in /holdfast.toml:1: 'Shop-' cannot be a prefix: use small letters")
+    assert message.startswith(
+        "table-prefix in /holdfast.toml:1: 'Shop-' is not a valid prefix; use up to 40 lower-case"
+    )
     [(_, key, _)] = said(folder, 'table-prefix = "Shop-"\nurl = "redis://db/0"\n', HOLDFAST_SIGNING_KEY=KEY)
     assert key == "table-prefix"
 

@@ -40,13 +40,13 @@ class Announcements:
         self.announce_now(connection, self.news(queues))
 
     def announce_now(self, connection: PostgresStatements, queues: Iterable[str]) -> None:
-        """The same, even if they were just woken."""
+        """The same, even if the workers were just woken."""
         named = list(queues)
         if named:
             connection.execute(self._connections.sql(NOTIFY), {"channel": self.channel, "queues": named})
 
     def news(self, queues: Iterable[str]) -> list[str]:
-        """The queues that were not announced a moment ago. They count as announced from now on."""
+        """The queues that were not announced a moment ago; they count as announced from now on."""
         now = time.monotonic()
         news = [queue for queue in queues if now - self._announced_at.get(queue, -1.0) >= ANNOUNCE_EVERY_S]
         self._announced_at.update(dict.fromkeys(news, now))

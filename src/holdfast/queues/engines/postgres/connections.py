@@ -1,9 +1,9 @@
-"""Connections to PostgreSQL: opened when needed, kept for the next who needs one, never held while a handler runs.
+"""Connections to PostgreSQL: opened when needed, pooled for reuse, never held while a handler runs.
 
-Nothing here needs a session: every call is one transaction, so a pooler that gives each transaction another session
-(PgBouncer in transaction mode) is fine. What has to be repeated, because a connection was stale or two transactions met
-in a deadlock, is repeated here: every verb of an engine may be. A server that stands still is given up: the driver by
-itself waits for an answer as long as the network holds.
+Nothing here needs a session: every call is one transaction, so a pooler that assigns each transaction another session
+(PgBouncer in transaction mode) works. Work that failed because a connection was stale or because of a deadlock is
+retried here: every verb of an engine may be repeated. A server that stops responding is given up: by itself, the driver
+waits for a reply as long as the network holds.
 """
 
 import logging
@@ -33,36 +33,41 @@ T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 10
 ANSWER_TIMEOUT_S: Final = 10.0
-# How often a wait looks up: for its own end, and for an interrupt.
+# How often a wait checks whether it has timed out or was interrupted.
 LOOK_EVERY_S: Final = 0.1
-# A server that is gone without a word is noticed within half a minute, whatever is being waited for.
+# A server that vanished without closing its connections is detected within half a minute, during any wait.
 KEEPALIVE: Final = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-# Only statements of which we say so are prepared, however often others are executed.
+# Only statements executed with `prepare=True` are prepared, no matter how often the others are executed.
 WHEN_TOLD: Final = 2**31
 MOST_IDLE: Final = 8
 RETRIES: Final = 8
 MIN_VERSION: Final = 120_000
 DURABILITY: Final = {
-    "fsync on, synchronous_commit on": "the end of any process, and of the machine: each commit is synced",
+    "fsync on, synchronous_commit on": "process crash and power loss (every commit is fsynced)",
     "fsync on, synchronous_commit off": (
-        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second"
+        "a crash of Holdfast's processes; if the server or the machine crashes, jobs of the last second are lost"
     ),
-    "fsync off": "the end of any process; a loss of power can damage the whole database",
+    "fsync off": "process crash; power loss can corrupt the whole database",
 }
-"""What an accepted job survives, by how the server is set up."""
+"""What an accepted job survives, by the server's settings."""
 
 _ports = re.compile(r"[0-9,]*")
 _unknown_option = re.compile(r'invalid URI query parameter: "(\w+)"')
 _parameter = re.compile(r"(?<!:):([a-z_]+)")
+# There is no error code before the connection is open. The last two are PgBouncer's.
+_refused = re.compile(
+    r"does not exist|authentication failed|no pg_hba.conf entry|not permitted to log in|no password supplied"
+    r"|no such user|no such database"
+)
 
-# Two transactions were in each other's way; nothing of this one has happened.
+# This transaction conflicted with another one and was rolled back.
 _IN_THE_WAY: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
-# The server answers, and cannot serve: it starts, stops, is full, only reads, or somebody ended our session.
+# The server responds but cannot serve: it is starting, stopping, full or read-only, or our session was terminated.
 _NOT_NOW: Final = (
     errors.AdminShutdown,
     errors.CrashShutdown,
@@ -77,38 +82,38 @@ _NOT_NOW: Final = (
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server was silent for too long. What it was asked may have happened, or may yet."""
+    """The server did not reply in time. The statement may have been executed, or may still be."""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that gives up a server which stands still."""
+    """A connection that gives up a server that stops responding."""
 
     patience_s: float | None = None
-    """How long the server may be silent while it is waited for; None is without end."""
+    """How long to wait for a reply without receiving anything; None: no limit."""
 
     def wait(self, gen: PQGen[T], interval: float = LOOK_EVERY_S, timeout: float | None = None) -> T:
         try:
             return self._wait(gen, interval, timeout)
         except BaseException:
-            # Left alone, the end of a pipeline would fail when nobody can catch it, and be written to stderr.
+            # Otherwise the end of a pipeline would fail where it cannot be caught, and be written to stderr.
             with suppress(Exception):
                 gen.close()
             raise
 
     def _wait(self, gen: PQGen[T], interval: float, timeout: float | None) -> T:
-        if timeout is not None:  # by a driver since 3.3.6, for notifications: they may never come
+        if timeout is not None:  # by psycopg since 3.3.6, for notifications, which may never arrive
             return super().wait(gen, interval, timeout)
         if self.patience_s is None:
             return super().wait(gen, interval)
         try:
             wanted = next(gen)
-        except StopIteration as end:  # as most of what is sent in a pipeline does
+        except StopIteration as end:  # most statements in a pipeline need no wait
             answer: T = end.value
             return answer
         return super().wait(self._listening(gen, wanted, self.patience_s), interval)
 
     def _listening(self, gen: PQGen[T], wanted: Any, patience_s: float) -> PQGen[T]:
-        """Go on, until the server has been silent for too long; then the connection is of no more use."""
+        """Continue until the server has been silent for too long; the connection is then closed."""
         silent_since: float | None = None
         try:
             while True:
@@ -118,9 +123,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
                 elif silent_since is None:
                     silent_since = time.monotonic()
                 elif time.monotonic() - silent_since >= patience_s:
-                    # An answer that comes yet would be taken for that of the next question.
+                    # A reply that still arrives would be taken for the reply to the next statement.
                     self.pgconn.finish()
-                    raise NoAnswer(f"no answer for {patience_s:g} s")
+                    raise NoAnswer(f"no reply for {patience_s:g} s")
                 wanted = gen.send(ready)
         except StopIteration as end:
             answer: T = end.value
@@ -128,7 +133,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class PostgresConnections:
-    """The connections of this process to one server, and the schema they find there."""
+    """The connections of this process to one server, and the schema there."""
 
     def __init__(self, conninfo: str, *, prefix: str) -> None:
         self.namespace = namespace_of(prefix)
@@ -138,7 +143,7 @@ class PostgresConnections:
             given = conninfo_to_dict(address)
         except psycopg.ProgrammingError as problem:
             raise _unreadable(problem) from None
-        # What libpq takes for a host may be the rest of a password that was not escaped.
+        # What libpq parses as a host may be the rest of a password that was not escaped.
         if not _ports.fullmatch(str(given.get("port") or "")) or "@" in str(given.get("host") or ""):
             raise _unreadable()
         _check_certificates(given)
@@ -158,14 +163,14 @@ class PostgresConnections:
             return named.replace("holdfast.", f'"{self.namespace}".').encode()
 
         self.sql: Callable[[str], bytes] = in_namespace
-        """A statement as the server is to have it: in our namespace, its parameters named in the driver's way."""
+        """A statement in our namespace, with its parameters in the driver's syntax."""
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work(connection)` outside of any transaction: what it executes is committed at once, each by itself."""
+        """Run `work(connection)` without a transaction: each statement commits by itself."""
         return self._patiently(work)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run `work(connection)` in one transaction, from the beginning again if others were in its way."""
+        """Run `work(connection)` in one transaction; it is restarted after a conflict with another one."""
 
         def whole(connection: Connection) -> T:
             with connection.transaction():
@@ -174,8 +179,8 @@ class PostgresConnections:
         return self._patiently(whole)
 
     def converse(self, work: Callable[[Connection], T]) -> T:
-        """Run `work(connection)` in a `conversation`, for work that must not be done twice: if the reply to the commit
-        is lost, this raises instead of retrying, because the commit may have succeeded.
+        """Run `work(connection)` in a `conversation`, for work that must not be repeated: if the reply to the commit is
+        lost, this raises instead of retrying, because the commit may have succeeded.
         """
 
         def whole(connection: Connection) -> T:
@@ -193,41 +198,42 @@ class PostgresConnections:
         return self._patiently(whole)
 
     def open(self, first: bytes | None = None) -> Connection:
-        """One more connection, for the caller alone, on which this statement was executed."""
+        """A new connection for the caller alone, after executing this statement on it."""
         try:
             connection = Connection.connect(self.conninfo, autocommit=True, prepare_threshold=None)
             connection.patience_s = self.answer_timeout_s
             if first is not None:
                 connection.execute(first)
             else:
-                # Behind a pooler, the session may be one that somebody listens on; the driver would keep all it hears.
+                # Behind a pooler, the session may be one that another client listens on. Without a handler, the driver
+                # would store every notification it receives.
                 connection.add_notify_handler(_ignore)
-                # A pooler answers with a number of its own making, since it has to tell one client from another.
+                # A pooler reports its own process id for each client; no statement can be prepared then.
                 [session] = connection.execute("SELECT pg_backend_pid()").fetchone() or [None]
                 connection.prepare_threshold = WHEN_TOLD if session == connection.info.backend_pid else None
         except psycopg.Error as problem:
-            raise BackendUnavailable(f"{self.place} cannot be reached: {_said(problem)}{_advice(problem)}") from None
+            raise self._not_connected(problem) from None
         return connection
 
     def lend(self) -> Connection:
-        """A connection for the caller alone, until `take_back`."""
+        """A connection for the caller alone, until it is returned with `take_back`."""
         if not self._has_schema:
             self.create_schema()
         while True:
             connection, is_fresh = self._take(self._lent)
             try:
                 if not is_fresh:
-                    connection.execute("")  # it may have died since it was used
+                    connection.execute("")  # it may have been closed since it was last used
             except NoAnswer as problem:
                 raise self._translated(problem, connection) from problem
             except psycopg.Error:
                 connection.close()
             else:
-                connection.prepare_threshold = None  # what others set in the session would change plans of ours
+                connection.prepare_threshold = None  # settings of the handler would change the plans of our statements
                 return connection
 
     def take_back(self, connection: Connection) -> None:
-        """Keep it for the next, without what others may have set in its session."""
+        """Return a lent connection to the pool, without the settings of its session."""
         connection.patience_s = self.answer_timeout_s
         with suppress(psycopg.Error):
             connection.row_factory = tuple_row
@@ -241,7 +247,7 @@ class PostgresConnections:
 
     @contextmanager
     def translating(self, connection: Connection) -> Generator[None]:
-        """What the driver raises inside, in our words; a silent server is given up again."""
+        """Translate the driver's exceptions; a server that stops responding is given up again."""
         connection.patience_s = self.answer_timeout_s
         try:
             yield
@@ -249,11 +255,11 @@ class PostgresConnections:
             raise self._translated(problem, connection) from problem
 
     def check_schema(self) -> None:
-        """Raise if the tables are older or newer than this program, or the server does not answer."""
+        """Raise if the tables are older or newer than this program, or if the server is unavailable."""
         check_current(self._patiently(self._known_version, prepares=False), self._steps, self.place)
 
     def describe(self) -> EngineInfo:
-        """What the server is, and what of ours is there; nothing is made by asking."""
+        """The server, its settings and the version of our schema there; nothing is created."""
         return self._patiently(self._describe, prepares=False)
 
     def _describe(self, connection: Connection) -> EngineInfo:
@@ -262,7 +268,7 @@ class PostgresConnections:
             "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
         )
         fsync, commit, clock_us = connection.execute(asked).fetchone() or ("", "", None)
-        # All others than `off` wait for this server's disk, and some for that of another one, too.
+        # Every other value than `off` waits for this server's disk, and some also for another server's.
         waits = "off" if commit == "off" else "on"
         return EngineInfo(
             server=f"PostgreSQL {connection.info.parameter_status('server_version')}",
@@ -275,7 +281,7 @@ class PostgresConnections:
         )
 
     def create_schema(self) -> None:
-        """Create the tables or bring them up to date; whoever comes first does it, the others find it done."""
+        """Create or update the tables. Of several processes, the first one does it."""
         self._patiently(self._migrate, prepares=False)
         self._has_schema = True
 
@@ -302,7 +308,7 @@ class PostgresConnections:
                     raise BackendUnavailable(f"{self.place} is too busy: {_said(problem)}") from problem
                 time.sleep(random.uniform(0.001, 0.02) * failures)
             except psycopg.Error as problem:
-                # A connection that was kept may have died meanwhile, with all others of its age.
+                # A pooled connection may have been closed while it was idle, and with it all others of its age.
                 if is_fresh or isinstance(problem, NoAnswer) or not _is_lost(problem, connection):
                     raise self._translated(problem, connection) from problem
                 connection.close()
@@ -315,7 +321,7 @@ class PostgresConnections:
     def _take(self, idle: list[Connection]) -> tuple[Connection, bool]:
         with self._lock:
             if self._pid != os.getpid():
-                # What was inherited through a fork belongs to the parent; psycopg leaves it alone.
+                # Connections inherited through a fork belong to the parent; psycopg does not close them.
                 self._idle.clear()
                 self._lent.clear()
                 self._pid = os.getpid()
@@ -337,67 +343,76 @@ class PostgresConnections:
 
     def _translated(self, problem: psycopg.Error, connection: Connection) -> BackendError:
         if isinstance(problem, NoAnswer):
-            self.close()  # the others are no better; a new one may lead to a server that took over
-            return BackendUnavailable(f"{self.place} has not answered for {self.answer_timeout_s:g} s")
+            self.close()  # the others lead to the same server; a new one may lead to its replacement
+            return BackendUnavailable(f"{self.place} has not responded for {self.answer_timeout_s:g} s")
         if _is_lost(problem, connection):
-            connection.close()  # nobody shall have it again
-            return BackendUnavailable(f"{self.place} is gone: {_said(problem)}")
+            connection.close()
+            return BackendUnavailable(f"{self.place} closed the connection: {_said(problem)}")
         if isinstance(problem, (psycopg.InterfaceError, *_NOT_NOW)):
-            return BackendUnavailable(f"{self.place} does not serve us: {_said(problem)}")
+            return BackendUnavailable(f"{self.place} is refusing requests: {_said(problem)}")
         if isinstance(problem, errors.UndefinedTable | errors.InvalidSchemaName):
             self._has_schema = False
-            return BackendError(f"{self.place} has no tables in '{self.namespace}' any more: run  holdfast migrate")
+            return BackendError(f"{self.place} no longer has tables in '{self.namespace}': run  holdfast migrate")
         if isinstance(problem, errors.InsufficientPrivilege):
             return BackendError(
-                f"{self.place}: this user may not do that ({_said(problem)}): grant USAGE on the schema "
+                f"{self.place}: this user lacks a privilege ({_said(problem)}): grant USAGE on the schema "
                 f"'{self.namespace}', and SELECT, INSERT, UPDATE and DELETE on its tables"
             )
         return BackendError(f"{self.place}: {_said(problem)}")
 
+    def _not_connected(self, problem: psycopg.Error) -> BackendError:
+        # libpq repeats where the server is, and asks whether it is running.
+        reason = _said(problem).rpartition(" failed: ")[2].partition(" Is the server running")[0]
+        if _refused.search(reason):
+            return BackendError(
+                f"{self.place} refused the connection: {reason}; check the user, the password and the database in the "
+                "URL"
+            )
+        return BackendUnavailable(f"{self.place} cannot be reached: {reason}{_advice(problem)}")
+
     def _migrate(self, connection: Connection) -> None:
         if self._known_version(connection) == self._steps[-1].number:
             return
-        # An index over all there is takes its time, and so may whoever came first.
+        # Creating an index on a large table takes long, and so may the process that holds the lock.
         connection.patience_s = None
         try:
             with connection.transaction():
-                # Held until the end of the transaction; it is the name of our tables, so it is nobody else's.
+                # Held until the transaction ends. The key contains the name of our schema, so no other program has it.
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"holdfast {self.namespace}"])
                 version = self._known_version(connection)
                 for step in self._steps:
                     if step.number > version:
                         connection.execute(step.sql.encode())
         except errors.DuplicateTable as problem:
-            raise self._of_others(problem) from problem
+            raise self._not_ours(problem) from problem
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
-                f"{self.place}: this user may not create tables ({_said(problem)}): let somebody who may run "
-                "holdfast migrate"
+                f"{self.place}: this user may not create tables ({_said(problem)}): run  holdfast migrate  as a user "
+                "that may"
             ) from problem
         finally:
             connection.patience_s = self.answer_timeout_s
 
     def _version(self, connection: Connection) -> int:
-        # Looked for among the rows, for a session remembers of a name that it was not there (to_regclass) as long as it
-        # locks no table; and this one may have waited meanwhile until another had made it.
+        # Queried from the catalog: to_regclass would return a cached "not found" as long as the session locks no table,
+        # although another process may have created the table while this one waited.
         asked = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'schema'"
         if connection.execute(asked, [self.namespace]).fetchone() is None:
             return 0
         try:
             row = connection.execute(self.sql("SELECT coalesce(max(version), 0) FROM holdfast.schema")).fetchone()
         except errors.UndefinedColumn as problem:
-            raise self._of_others(problem) from problem
+            raise self._not_ours(problem) from problem
         version: int = row[0] if row else 0
         return version
 
-    def _of_others(self, problem: psycopg.Error) -> BackendError:
+    def _not_ours(self, problem: psycopg.Error) -> BackendError:
         return BackendError(
-            f"{self.place} has tables of another program in '{self.namespace}' ({_said(problem)}): give Holdfast a "
-            "prefix of its own (?prefix=… in the URL, or the setting table-prefix)"
+            f"{self.place} has tables of another program in '{self.namespace}' ({_said(problem)}): choose another "
+            "prefix (?prefix=… in the URL, or the setting table-prefix)"
         )
 
     def _known_version(self, connection: Connection) -> int:
-        """The version, unless it is newer than what this program knows."""
         if connection.info.server_version < MIN_VERSION:
             raise BackendError(f"{self.place} is version {connection.info.server_version}; Holdfast needs 12 or newer")
         return known_version(self._version(connection), self._steps, self.place)
@@ -405,7 +420,7 @@ class PostgresConnections:
 
 @contextmanager
 def conversation(connection: Connection) -> Generator[None]:
-    """A transaction in a pipeline: a round trip is made only where an answer is read, and to commit."""
+    """A transaction in a pipeline: only reading a reply and the commit cost a round trip."""
     try:
         with connection.pipeline():
             connection.execute(b"BEGIN")
@@ -418,7 +433,7 @@ def conversation(connection: Connection) -> Generator[None]:
 
 
 def _ignore(_: psycopg.Notify) -> None:
-    """Who did not ask for an announcement has no use for it."""
+    """Drop a notification."""
 
 
 def _without_timeout(conninfo: str) -> tuple[str, float]:
@@ -428,49 +443,51 @@ def _without_timeout(conninfo: str) -> tuple[str, float]:
 
 
 def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
-    """What to say of an address; what the parser says could quote a piece of a password, unless it names an option."""
+    """The error for an invalid address. The parser's own message may quote part of a password, unless it names an
+    option.
+    """
     unknown = _unknown_option.search(str(problem))
-    why = f"; libpq knows no option {unknown.group(1)!r}, and Holdfast only prefix and timeout" if unknown else ""
+    why = f" (unknown option {unknown.group(1)!r}; prefix, timeout and those of libpq are known)" if unknown else ""
     return ConfigError(
-        f"the URL of the PostgreSQL server cannot be read{why}: write postgresql://user:password@host:5432/database, "
-        "and escape special characters of the password"
+        f"the URL of the PostgreSQL server is invalid{why}: write postgresql://user:password@host:5432/database, and "
+        "escape special characters in the password"
     )
 
 
 def _check_certificates(given: Mapping[str, Any]) -> None:
-    """Refuse files that are not there: to the driver, that is a server that cannot be reached."""
+    """Refuse missing files: the driver would report that the server cannot be reached."""
     for option in ("sslrootcert", "sslcert", "sslkey"):
         path = given.get(option)
         if path and path != "system" and not os.access(path, os.R_OK):
-            raise ConfigError(f"{option}={path} is no file that can be read here: name one in PEM format")
+            raise ConfigError(f"{option}={path} is not a readable file; name a file in PEM format")
 
 
 def _advice(problem: psycopg.Error) -> str:
-    """What to do about a handshake that failed."""
+    """What to do about a failed TLS handshake."""
     said = str(problem)
     if "certificate verify failed" in said or "does not match host name" in said:
         return "; name the authority that signed its certificate (sslrootcert), and the host as the certificate does"
     if "does not support SSL" in said:
-        return "; set it up with a certificate (ssl = on), or leave sslmode out of the URL"
+        return "; enable TLS on the server (ssl = on), or leave sslmode out of the URL"
     return ""
 
 
 def _is_lost(problem: psycopg.Error, connection: Connection) -> bool:
-    """Whether the server is gone. In the middle of a pipeline, the driver may say only that it could not be ended."""
+    """Whether the connection was lost. Inside a pipeline, the driver may only report that it could not be closed."""
     return connection.broken or (isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None)
 
 
 def _said(problem: psycopg.Error) -> str:
-    """What the server said, in one line; libpq never repeats a password."""
+    """The server's message in one line; libpq never repeats a password."""
     return " ".join(str(problem).split()) or type(problem).__name__
 
 
 class _Repetition(logging.Filter):
-    """What the driver logs about the end of a block on a connection of ours that is gone: its callers know already."""
+    """Suppresses what the driver logs when a block ends on a lost connection: the caller gets an exception."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         block = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        connection = getattr(block, "_conn", None)  # of a pipeline or a transaction
+        connection = getattr(block, "_conn", None)  # the block is a pipeline or a transaction
         return not (isinstance(connection, Connection) and connection.closed)
 
 

@@ -11,7 +11,7 @@ from holdfast.queues.envelope import EnvelopeFactory
 
 
 class PostgresEngine(Engine):
-    """Jobs, records and shared state in a PostgreSQL database, in a namespace of their own."""
+    """Jobs, records and shared state in their own schema of a PostgreSQL database."""
 
     capabilities = Capabilities(durable=True, shared=True, transactional_enqueue=True, wakes_up=True)
 

@@ -1,8 +1,8 @@
 """Moving jobs in a PostgreSQL database, shared by any number of machines.
 
-Every verb is one transaction and, whatever its batch, one round trip or two (three where a settlement enqueues jobs);
-none is open while a handler runs. The clock is the server's. A claim locks what it takes and skips what others have
-locked, so workers never wait for each other. `connections.py` opens connections and repeats transactions;
+Every verb is one transaction and, for a batch of any size, one or two round trips (three if a settlement enqueues
+jobs); none is open while a handler runs. The clock is the server's. A claim locks the rows it takes and skips rows that
+are locked, so workers never wait for each other. `connections.py` opens connections and retries transactions;
 `docs/schema.md` describes the tables.
 """
 
@@ -68,13 +68,13 @@ from holdfast.values import (
     Write,
 )
 
-# How soon a waiting worker looks by itself, ever more seldom: what it is told of is a hint, and may be lost.
+# How often a waiting worker polls, less and less often: notifications are hints and may be lost.
 FIRST_LOOK_S: Final = 0.005
 LOOK_EVERY_S: Final = 0.5
 INSERTS_AT_ONCE: Final = 5000
 
 _Sent: TypeAlias = tuple[list[Settlement], psycopg.Cursor[Row]]
-"""Settlements that one statement applies, and the cursor from which its answer is read."""
+"""Settlements that one statement applies, and the cursor with its result."""
 
 INSERT: Final = f"""
     WITH {NOW_IS}, given AS MATERIALIZED (
@@ -94,7 +94,7 @@ INSERT: Final = f"""
 
 INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
 
-# One statement, and no lock: what it reads of two tables is of one moment.
+# One statement without locks: it reads both tables in one snapshot.
 KNOWN: Final = f"""
     WITH {NOW_IS}
     SELECT j.seq, j.id, e.state, e.finished_at <= {NOW}, e.digest, j.wire
@@ -106,8 +106,8 @@ LEASE_COLUMNS: Final = f"""
     coalesce(o.claimed_at, {NOW}), o.deliveries, o.attempts, o.crashes, o.ignore_expiry,
     least(o.lease_until - {NOW}, o.lease_us), o.priority, o.due_at"""
 
-# One index range for each priority, best first, each in due order: what is not due yet costs nothing. The list is made
-# whole before anything is stamped, so no plan can take more than it. A suspect comes alone.
+# One index range for each priority, best first, each in due order: jobs that are not due yet cost nothing. The list is
+# complete before any row is stamped, so no plan can take more than the limit. A suspect comes alone.
 CLAIM: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
@@ -134,16 +134,16 @@ CLAIM: Final = f"""
     SELECT {LEASE_COLUMNS} FROM o
     UNION ALL SELECT {LEASE_COLUMNS} FROM holdfast.open_jobs AS o WHERE o.seq = ANY (ARRAY(SELECT seq FROM held))"""
 
-# The same claim, sent again while the first is under way, waits for it here, and then sees what it has stamped.
+# A claim that is repeated while its first copy is still running waits here, and then sees the rows it has stamped.
 GATE: Final = "SELECT pg_advisory_xact_lock(:gate)"
 
-# What is prepared shall be planned once, perhaps while there are few jobs, and be right when there are a million.
+# A prepared statement is planned once, perhaps while there are few jobs; the plan must also suit a million.
 PLAN_ONCE: Final = b"""
     SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
         set_config('enable_bitmapscan', 'off', true)"""
 
-# The cell may be locked by a process that stands still. While we wait for it, our leased rows are locked and cannot be
-# renewed: give up soon, and begin again.
+# The cell may be locked by a process that does not respond. While we wait for it, our leased rows are locked and cannot
+# be renewed: give up soon, and restart the transaction.
 WAIT_BRIEFLY: Final = b"SELECT set_config('lock_timeout', '1s', true)"
 
 NEXT_DUE: Final = f"""
@@ -237,12 +237,12 @@ SETTLED_AS: Final = """
     UNION ALL SELECT 1 FROM holdfast.ended_jobs
     WHERE seq = :seq AND deliveries = :delivery AND owner_token = :token AND :ack::text = :verdict"""
 
-# The numbers alone, first, so that nothing but the primary key is looked at.
+# First by number alone, so that only the primary key is used.
 _HELD: Final = f"""
     WHERE seq = ANY (:seqs::bigint[]) AND lease_until > {NOW}
         AND (seq, owner_token) IN (SELECT * FROM unnest(:seqs::bigint[], :tokens::bytea[]))"""
 
-# In one order everywhere, so that nobody waits for somebody who waits for him.
+# Every transaction locks in the same order, so that no two wait for each other.
 RENEW: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs {_HELD} ORDER BY seq FOR UPDATE
@@ -268,7 +268,7 @@ REPORT_OUTPUT: Final = f"""
     WHERE seq = :seq AND owner_token = :token AND lease_until > {NOW}
     ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
 
-# The server's clock was set back: such a lease would outlive its worker by as much.
+# If the server's clock was set back, such a lease would expire that much too late.
 CLAMP: Final = f"""
     WITH {NOW_IS}, ahead AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
@@ -340,7 +340,7 @@ class PostgresJobs(Jobs):
         return self._insert(connection, envelopes, announce) if envelopes else []
 
     def _insert_one(self, envelope: JobEnvelope) -> list[bool] | None:
-        """In one statement; None if its id is known already, and then nothing was written."""
+        """Insert it in one statement; None if its id is already known, and nothing was written."""
         statement = INSERT_AND_ANNOUNCE if self._announcements.news(_at_once([envelope])) else INSERT
         query = {**_inserts([envelope]), "channel": self._announcements.channel}
         is_new = self._connections.run(
@@ -358,16 +358,16 @@ class PostgresJobs(Jobs):
         missing: Sequence[JobEnvelope] = envelopes if len(new) < len(envelopes) else ()
         while missing:
             known = self._known(connection, envelopes)
-            # An id that became free, or whose job was forgotten meanwhile, is taken now; or by somebody else, just now.
+            # An id may have become free since, or its job was deleted: insert it now, unless another process just did.
             missing = [one for one in missing if one.id not in known]
             new |= self._insert_new(connection, missing) if missing else set()
         announce(connection, _at_once(one for one in envelopes if one.id in new))
         return [take_once(new, one.id) for one in envelopes]
 
     def _insert_new(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> set[str]:
-        """Insert those whose id is free: which ones that were."""
+        """Insert the jobs whose ids are free, and return those ids."""
         new: set[str] = set()
-        # In parts that do not let a server look as if it stood still.
+        # In parts, because a server busy with too many rows would seem to have stopped responding.
         for start in range(0, len(envelopes), INSERTS_AT_ONCE):
             query = _inserts(envelopes[start : start + INSERTS_AT_ONCE])
             query["number"] = len(envelopes) - start
@@ -375,7 +375,7 @@ class PostgresJobs(Jobs):
         return new
 
     def _known(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> set[str]:
-        """Which of these ids belong to a job; it has to be the same job. Ids whose time is over become free."""
+        """The ids that belong to a known job, which must be the same job. An expired tombstone frees its id."""
         ids = list({one.id for one in envelopes})
         digests: dict[str, bytes] = {}
         for seq, job_id, state, is_over, digest, wire in connection.execute(self._sql(KNOWN), {"ids": ids}).fetchall():
@@ -393,12 +393,12 @@ class PostgresJobs(Jobs):
         return PostgresTransaction(self._connections, self._settle_in, job_id, delivery)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
-        """In one round trip. A claim that finds nothing writes nothing that would have to be logged."""
+        """Claim in one round trip. A claim that finds nothing writes nothing to the server's log."""
         asked_at = self.clock.monotonic()
         query = self._claim_query(queue, limit, owner_token)
 
         def claim(connection: Connection) -> list[Row]:
-            # What a pipeline sends is one transaction, also without a word about it.
+            # The statements of a pipeline are one transaction even without BEGIN.
             with connection.pipeline():
                 connection.execute(PLAN_ONCE, prepare=True)
                 claimed = self._send_claim(connection, query)
@@ -464,8 +464,8 @@ class PostgresJobs(Jobs):
     def _exchange(
         self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
     ) -> tuple[list[bool], list[Row]]:
-        """Send everything before reading the first answer, unless a settlement carries writes or jobs: then it must
-        first be known whether the settlement was applied.
+        """Send everything before reading the first reply, unless a settlement carries writes or jobs: then it must be
+        known first whether the settlement was applied.
         """
         carries = bool(with_extras(settlements))
 
@@ -492,7 +492,7 @@ class PostgresJobs(Jobs):
         return self._connections.run(both)
 
     def _send(self, connection: Connection, settlements: Sequence[Settlement]) -> list[_Sent]:
-        """In order; plain acknowledgements of one claim, which are nearly all, go in one statement."""
+        """Send them in order; plain acknowledgements of one claim, which are nearly all, share one statement."""
         sent: list[_Sent] = []
         for token, run in groupby(settlements, key=_plain_token):
             batch = list(run)
@@ -534,7 +534,7 @@ class PostgresJobs(Jobs):
         return self._states(LEASE_STATES, leases)
 
     def _states(self, statement: str, leases: Sequence[JobLease]) -> list[LeaseState]:
-        """How the leases stand that the statement finds held."""
+        """The state of each lease, given those that the statement finds held."""
         tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
         query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
         rows = self._connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
@@ -622,17 +622,17 @@ def _inserts(envelopes: Sequence[JobEnvelope]) -> dict[str, Any]:
 
 
 def _at_once(envelopes: Iterable[JobEnvelope]) -> set[str]:
-    """The queues of those that nothing keeps from being started now."""
+    """The queues of the jobs that are due immediately."""
     return {one.queue for one in envelopes if one.delay <= 0 and one.run_at is None}
 
 
 def _storable(name: str, value: str) -> str | bytes:
-    """What the server can hold: no NUL in a text; output is stored as bytes, and so to the letter."""
+    """A text the server can store: NUL is replaced. Output is stored as bytes, unchanged."""
     return value.encode("utf-8", "replace") if name == "output" else value.replace("\0", "\ufffd")
 
 
 def _plain_token(settlement: Settlement) -> str | None:
-    """The claim of an acknowledgement with nothing to tell but its times."""
+    """The claim of an acknowledgement that records only its times."""
     record = settlement.record
     is_plain = type(settlement) is Ack and record is not None and record.is_plain_success
     return settlement.lease.owner_token if is_plain else None
@@ -663,7 +663,7 @@ def _applied(sent: Sequence[_Sent]) -> list[bool]:
 
 
 def _ended(batch: Sequence[Settlement], rows: Sequence[Row]) -> list[bool]:
-    """Which of these settlements the rows (numbers of jobs) answer; each of them only once."""
+    """Whether each settlement was applied, given the numbers of the jobs that were changed; each counts once."""
     if len(rows) == len(batch):
         return [True] * len(batch)
     settled = {seq for (seq,) in rows}

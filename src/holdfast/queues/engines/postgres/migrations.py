@@ -1,4 +1,4 @@
-"""The schema of the PostgreSQL engine as SQL, in the names of one installation. No driver is needed to print it."""
+"""The schema of the PostgreSQL engine as SQL, for one prefix. No driver is needed to print it."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _prefix_pattern = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 
 @cache
 def migrations(prefix: str) -> Sequence[Migration]:
-    """The steps of the schema, in the namespace of this prefix; each is to be one transaction."""
+    """The steps of the schema, in the namespace of this prefix; each must run in one transaction."""
     namespace = f'"{namespace_of(prefix)}"'
 
     def in_namespace(script: str) -> str:
@@ -24,7 +24,7 @@ def migrations(prefix: str) -> Sequence[Migration]:
 
 
 def namespace_of(prefix: str) -> str:
-    """What other engines begin the names of their tables with is a schema here."""
+    """The PostgreSQL schema of the tables: what is a prefix of table names on other engines is a schema here."""
     if not _prefix_pattern.fullmatch(prefix):
-        raise ConfigError(f"{prefix!r} cannot be a prefix: use small letters, digits and '_', at most 40")
+        raise ConfigError(f"{prefix!r} is not a valid prefix; use up to 40 lower-case letters, digits and '_'")
     return prefix.rstrip("_") or prefix

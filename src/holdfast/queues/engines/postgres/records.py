@@ -1,4 +1,4 @@
-"""Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
+"""Reading and operating the records that `jobs.py` writes in PostgreSQL."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -88,11 +88,12 @@ OPEN: Final = f"""
         NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at, {NOW}
     FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
 
+# A job whose row in `jobs` was deleted by hand is still counted, and therefore listed, as damaged.
 ENDED: Final = f"""
-    SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
-        s.finished_at, NULL::bigint, s.dead_reason, s.cancel_reason, NULL, s.last_error,
-        p.done, p.total, p.message, p.at, {NOW}
-    FROM holdfast.ended_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
+    SELECT s.seq, coalesce(j.id, 'damaged-' || s.seq), s.queue, s.state, j.job, j.wire, s.attempts, s.crashes,
+        s.deliveries, j.accepted_at, s.due_at, s.finished_at, NULL::bigint, s.dead_reason, s.cancel_reason, NULL,
+        s.last_error, p.done, p.total, p.message, p.at, {NOW}
+    FROM holdfast.ended_jobs AS s LEFT JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -114,7 +115,7 @@ LOCK_ENDED: Final = f"""
     WITH {NOW_IS} SELECT seq, {NOW} FROM holdfast.ended_jobs
     WHERE {_OF_ID} AND state = ANY (:states::bigint[]) FOR UPDATE"""
 
-# Somebody may be giving the job back: only then is it waiting, or running, or over.
+# A worker may be releasing the job right now. Under this lock its state cannot change.
 HOLD_STILL: Final = f"SELECT 1 FROM holdfast.open_jobs WHERE {_OF_ID} FOR UPDATE"
 
 CANCEL_WAITING: Final = f"""
@@ -125,7 +126,7 @@ CANCEL_WAITING: Final = f"""
         state, finished_at, cancel_reason)
     SELECT seq, due_at, attempts, crashes, deliveries, ignore_expiry, queue, last_error, {CANCELLED}, {NOW}, :reason
     FROM waiting ON CONFLICT (seq) DO NOTHING"""
-# Asking again without a reason does not take the first one back.
+# A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast.open_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
     WHERE {_OF_ID} AND state = {PROCESSING}"""
@@ -184,7 +185,7 @@ class PostgresRecords(Records):
         parts = [f"({part} {rest})" for part in _parts(where)]
         if not parts:
             return Page(jobs=(), next=None)
-        # Each part is as long as the whole may be, so the newest of both are among them.
+        # Each part is as long as a whole page, so the newest of both are among them.
         whole = parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} ORDER BY 1 DESC LIMIT :limit"
         query["limit"] = limit + 1
         text = f"WITH {NOW_IS} {whole}"
@@ -275,7 +276,7 @@ class PostgresRecords(Records):
         return self._connections.transact(drop)
 
     def _leave_tombstones(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
+        """Replace these (number, expiry) by tombstones. Messages are read one by one: they may be large."""
         for seq, until in stones:
             message = connection.execute(self._sql(MESSAGE), {"seq": seq}).fetchone()
             digest = content_digest(message[0] if message else b"")
@@ -301,10 +302,10 @@ def _decoded(row: Row) -> Row:
 
 
 def _parts(where: JobFilter) -> list[str]:
-    """Where to look: among those that are open, those that have ended, or both."""
+    """The queries that can find such jobs: among the open ones, the finished ones, or both."""
     is_ended = [state.is_final for state in where.states]
-    tells_of_end = (where.dead_reason, where.finished_from, where.finished_before) != (None, None, None)
-    has_open = not tells_of_end and not (is_ended and all(is_ended))
+    asks_for_end = (where.dead_reason, where.finished_from, where.finished_before) != (None, None, None)
+    has_open = not asks_for_end and not (is_ended and all(is_ended))
     return [OPEN] * has_open + [ENDED] * (not is_ended or any(is_ended))
 
 

@@ -26,7 +26,7 @@ READ_THESE: Final = READ.replace("key > :after", "key = ANY (:keys::text[])")
 
 # Without conditions there is nothing to decide: one statement locks and writes. A `Drop` expires at once, and has
 # version 0 if there was nothing to drop. The clock is read for each row, since the statement may have waited for the
-# row before, and this cell may have been dropped and swept meanwhile.
+# row before, and in the meantime this cell may have been dropped and swept.
 PUT: Final = f"""
     INSERT INTO holdfast.cells AS c (kind, key, value, version, expires_at)
     SELECT kind, key, value, CASE WHEN ttl = 0 THEN 0 ELSE {CLOCK} END, {CLOCK} + ttl
@@ -170,7 +170,7 @@ def _versions(writes: Sequence[Write], put: Rows) -> Iterator[int]:
 
 
 def _are_independent(writes: Sequence[Write]) -> bool:
-    """Whether none has a condition, and no two are of the same cell."""
+    """Whether no write has a condition and each is to another cell."""
     return all(one.if_version is None for one in writes) and len({(one.kind, one.key) for one in writes}) == len(writes)
 
 

@@ -1,13 +1,13 @@
-"""What the statements of all parts have in common: the server's clock, arrays of numbers, and what executes them."""
+"""What the statements of all parts need: the server's clock, arrays of numbers, and the type that executes them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from holdfast.queues.engines.tables.rows import Row
 
-# The server's clock, each time that it is asked.
+# The server's clock, read each time the expression is evaluated.
 CLOCK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-# The same, read once in a statement, when it begins to work.
+# The same, read once per statement.
 NOW_IS: Final = f"clock AS MATERIALIZED (SELECT {CLOCK} AS now)"
 NOW: Final = "(SELECT now FROM clock)"
 
@@ -25,5 +25,5 @@ class PostgresStatements(Protocol):
 
 
 def numbers(values: Iterable[object]) -> str:
-    """An array of integers, or of "NULL", as the server reads it. Asking the driver to write each one costs more."""
+    """An array of integers, or of "NULL", in the server's syntax. Letting the driver format each one costs more."""
     return f"{{{','.join(map(str, values))}}}"

@@ -1,4 +1,4 @@
-"""A caller's transaction on PostgreSQL, and a handler's."""
+"""Transactions on PostgreSQL that are not the engine's: a caller's, and a handler's."""
 
 import sys
 import weakref
@@ -19,7 +19,7 @@ from holdfast.values import Ack, Settlement
 
 _IDLE: Final = 0
 _WANTED: Final = "a psycopg (or psycopg2) connection"
-# Where our tables have been seen: a connection stays with its database.
+# Connections whose database has our tables: a connection never changes its database.
 _seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 
@@ -30,7 +30,7 @@ HELD_BY_RUN: Final = f"""
 
 
 class PostgresCaller:
-    """A caller's connection, in a transaction. How it likes its rows is none of our business."""
+    """A caller's connection, in a transaction. Its row factory is ignored."""
 
     def __init__(self, tx: object, connections: PostgresConnections) -> None:
         connection = self._connection = driver_connection(tx)
@@ -41,7 +41,7 @@ class PostgresCaller:
         else:
             raise refused(tx, _WANTED)
         if connection.autocommit and connection.info.transaction_status == _IDLE:
-            raise not_begun("set autocommit to False, or enqueue inside of  with connection.transaction()")
+            raise not_begun("set autocommit to False, or enqueue inside  with connection.transaction()")
         self._refuse_another_database(connections)
 
     def execute(self, query: bytes, params: dict[str, Any], /, *, binary: bool = False) -> Rows:
@@ -53,7 +53,7 @@ class PostgresCaller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """All or nothing, also if the caller goes on after an error."""
+        """All or nothing, even if the caller continues after an error."""
         if self._connection.closed:
             return
         if kind is not None:
@@ -78,7 +78,7 @@ class PostgresCaller:
 
 
 class PostgresTransaction(HandlersTransaction):
-    """The transaction of a handler, on a connection that is the handler's alone until it ends."""
+    """The transaction of a handler, on a connection that only the handler uses until it ends."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class PostgresTransaction(HandlersTransaction):
         self.connection: Connection = connections.lend()
         self._open.callback(connections.take_back, self.connection)
         super().__init__(job_id, delivery)
-        # How long the handler's own statements take is its own affair.
+        # The handler's own statements may take as long as they need.
         self.connection.patience_s = None
 
     def _claim(self, job_id: str, delivery: int) -> Row | None:
         connection = self.connection
         with self._connections.translating(connection):
-            # The driver refuses a commit or rollback of the handler's inside of this.
+            # Inside this block, the driver refuses a commit or rollback by the handler.
             self._open.enter_context(connection.transaction())
             query = {"id": job_id, "delivery": delivery}
             return connection.execute(self._connections.sql(HELD_BY_RUN), query).fetchone()
@@ -117,6 +117,6 @@ class PostgresTransaction(HandlersTransaction):
 
     def roll_back(self) -> None:
         self.connection.patience_s = self._connections.answer_timeout_s
-        # As if the block of the transaction had raised this; a connection that is gone has rolled back already.
+        # As if the block of the transaction had raised this; on a lost connection the server rolls back by itself.
         with suppress(psycopg.Error):
             self._open.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
