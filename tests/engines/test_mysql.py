@@ -626,6 +626,9 @@ def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: Ma
         with pytest.raises(BackendError, match="'nobody'") as refusal:
             backend.check()
         assert not isinstance(refusal.value, BackendUnavailable)
+        assert refusal.value.__context__ is refusal.value.__cause__, "the traceback shows the driver's error alone"
+        assert isinstance(refusal.value.__cause__, pymysql.Error)
+        assert refusal.value.__cause__.__context__ is None
         assert "s3cret" not in str(refusal.value)
     with opened(server.url.replace("/holdfast", "/nowhere"), prefix) as backend, pytest.raises(BackendError):
         backend.check()

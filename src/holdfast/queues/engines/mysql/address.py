@@ -1,4 +1,4 @@
-"""Where a MySQL or MariaDB server is, as its URL says it."""
+"""The address of a MySQL or MariaDB server, read from its URL."""
 
 import ssl
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ OPTIONS: Final = ("connect_timeout", "timeout", "socket", "skip_locked", "tls", 
 
 
 class MysqlAddress(Struct, frozen=True, kw_only=True):
-    """Where the server is and who asks; its text leaves the password out."""
+    """The server, the user and the options; its text omits the password."""
 
     host: str
     port: int
@@ -46,18 +46,18 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
             parts = urlsplit(url)
             port = parts.port or DEFAULT_PORT
         except ValueError:
-            # What the parser says could quote a piece of a password.
+            # The parser's own message may quote part of a password.
             raise ConfigError(
-                "the URL of the MySQL server cannot be read: write mysql://user:password@host:3306/database, and "
-                "escape special characters of the password"
+                "the URL of the MySQL server is invalid: write mysql://user:password@host:3306/database, and escape "
+                "special characters in the password"
             ) from None
         database = unquote(parts.path.removeprefix("/"))
         if not database or "/" in database:
-            raise ConfigError("a mysql URL names one database: mysql://user:password@host/database")
+            raise ConfigError("a mysql URL must name one database: mysql://user:password@host/database")
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         for name in given:
             if name not in OPTIONS:
-                raise ConfigError(f"{name!r} is no option of mysql URLs; known: prefix, {', '.join(OPTIONS)}")
+                raise ConfigError(f"{name!r} is not an option of mysql URLs; known: prefix, {', '.join(OPTIONS)}")
         tls = given.get("tls", "verify" if "tls_ca" in given else "off")
         return cls(
             host=parts.hostname or "localhost",
@@ -76,7 +76,7 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
         )
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """How to encrypt: `verify` believes the certificate only of the host it is for, `encrypt` believes any."""
+        """How to encrypt: `verify` checks the certificate and its host name, `encrypt` accepts any certificate."""
         if self.tls == "off":
             return None
         try:
@@ -85,8 +85,8 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except OSError as problem:
             raise ConfigError(
-                f"the certificates for {self} cannot be used ({problem}): tls_ca, tls_cert and tls_key name readable "
-                "files in PEM format"
+                f"the certificates for {self} cannot be used ({problem}): tls_ca, tls_cert and tls_key must be "
+                "readable files in PEM format"
             ) from problem
         if self.tls == "encrypt":
             context.check_hostname = False
@@ -96,5 +96,5 @@ class MysqlAddress(Struct, frozen=True, kw_only=True):
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> str:
     if value not in known:
-        raise ConfigError(f"{name}={value!r} is none of {', '.join(known)}")
+        raise ConfigError(f"{name}={value!r} is not one of {', '.join(known)}")
     return value

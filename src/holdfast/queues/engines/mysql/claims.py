@@ -1,4 +1,4 @@
-"""Whose turn it is, in the engine in MySQL: looking, locking and stamping, the two steps of a claim."""
+"""Claims in MySQL, in two steps: read which jobs are due, then lock and stamp them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,8 +14,8 @@ PAUSED, STAMPED, NOW = -1, -2, -3
 
 PASS_GATE: Final = f"SELECT {CLOCK} FROM holdfast_gates WHERE gate = %s FOR UPDATE"
 
-# Of each lane the first: its place in the index is jumped to, so that the cost does not grow with what is waiting.
-# What else there is to know comes with it, under numbers that are no lanes.
+# The first job of each lane. Each is one lookup in the index, so the cost does not grow with the waiting jobs.
+# Whatever else a claim needs comes in the same result, under negative numbers instead of lanes.
 LOOK: Final = f"""
     SELECT lane, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane <= {LAST_WAITING} AND mark = %(mark)s GROUP BY lane
@@ -24,24 +24,24 @@ LOOK: Final = f"""
     WHERE lane = {LEASED} AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK}
     UNION ALL SELECT {NOW}, {CLOCK}"""
 
-# The same of several queues, for one who waits; a pause is told by the queue's name, the time by none.
+# The same for several queues, for a waiting worker; a pause has the queue's name, the time an empty one.
 NEXT_DUE: Final = f"""
     SELECT mark, MIN(since) FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane <= {LAST_WAITING} AND mark IN %(marks)s GROUP BY lane, mark
     UNION ALL SELECT queue, NULL FROM holdfast_pauses WHERE queue IN %(queues)s
     UNION ALL SELECT '', {CLOCK}"""
 
-# From the first that was seen on. Before it may lie what was claimed of late: entries that are deleted but not yet
-# purged, which a query that locks walks through ten times slower than the look before it.
+# Starts at the first job that LOOK found. Before it may be index entries of claimed jobs, deleted but not yet
+# purged, which a locking query walks through ten times slower than LOOK does.
 _TURN: Final = """
     FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = %s AND mark = %s AND since >= %s AND since <= %s
     ORDER BY since, id LIMIT %s"""
-# As one value, each row costs this process half as much to read. The id has its length, and no end of its own.
+# Packed into one value, a row costs this process half as much to read. The length of the id says where it ends.
 _PACKED: Final = """
     CONCAT(seq, ' ', deliveries, ' ', attempts, ' ', crashes, ' ', ignore_expiry, ' ', LENGTH(id), ' ', id, wire)"""
 LOCK_DUE: Final = f"SELECT {_PACKED} {_TURN} FOR UPDATE SKIP LOCKED"
 
-# Without SKIP LOCKED: look who is next, wait for those whom others have locked, and see who is still there.
+# Without SKIP LOCKED: read which jobs are next, wait for the locks of others, and take those that are still due.
 DUE: Final = f"SELECT seq {_TURN}"
 LOCK_THESE: Final = f"""
     SELECT {_PACKED} FROM holdfast_jobs FORCE INDEX (PRIMARY)
@@ -69,11 +69,11 @@ class MysqlClaims:
         self._policy = policy
 
     def is_worthwhile(self, session: Session, queue: str, token: bytes) -> bool:
-        """Whether a claim would find something; a cheap read."""
+        """Whether a claim would find a job; a cheap read."""
         return self._look(session, queue, token).is_worthwhile
 
     def claim(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
-        """Stamp the jobs whose turn it is, in the open transaction."""
+        """Stamp the jobs that are due, best first, in the open transaction."""
         self.pass_gate(session, token)
         return self.stamp(session, queue, limit, token)
 
@@ -86,7 +86,7 @@ class MysqlClaims:
         return now
 
     def stamp(self, session: Session, queue: str, limit: int, token: bytes) -> list[Row]:
-        """Behind the gate: nobody else stamps with this token."""
+        """Stamp with the gate locked, so that no other transaction uses this token."""
         while True:
             seen = self._look(session, queue, token)
             if seen.is_stamped:
@@ -95,7 +95,7 @@ class MysqlClaims:
             if limit <= 0 or not seen.is_worthwhile:
                 return []
             candidates = self._lock(session, queue, limit, seen)
-            # Without SKIP LOCKED, others may have taken all of them while they were waited for.
+            # Without SKIP LOCKED, others may have taken all of them while this transaction waited.
             if candidates or self._connections.skips_locked:
                 break
         chosen = candidates[: len(alone_if_suspect([(row[0], row[3]) for row in candidates]))]
@@ -111,7 +111,7 @@ class MysqlClaims:
         return _Seen(session.rows(self._sql(LOOK), {"queue": queue, "mark": mark_of(queue), "token": token}))
 
     def _lock(self, session: Session, queue: str, limit: int, seen: "_Seen") -> list[Row]:
-        """Those whose turn it is, best first, locked."""
+        """The jobs that are due, best first, locked."""
         candidates: list[Row] = []
         for lane, first in seen.due_lanes:
             query = (lane, mark_of(queue), first, seen.now, limit - len(candidates))
@@ -130,7 +130,7 @@ class MysqlClaims:
         return [locked[seq] for seq in turns if seq in locked]
 
     def until_due(self, session: Session, queues: Sequence[str]) -> float:
-        """How many seconds until the next job of these queues falls due; negative if one is."""
+        """The seconds until the next job of these queues is due; negative if one is overdue."""
         if not queues:
             return float("inf")
         marks = {mark_of(queue): queue.encode() for queue in queues}
@@ -145,7 +145,7 @@ class MysqlClaims:
 
 
 class _Seen:
-    """What a look at a queue has found."""
+    """The result of LOOK for one queue."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         found: dict[int, int] = dict(rows)
@@ -163,7 +163,7 @@ def _unpacked(rows: Sequence[Row]) -> list[Row]:
     candidates: list[Row] = []
     for (packed,) in rows:
         if packed is None:
-            raise BackendError("a message is larger than the server's max_allowed_packet, which was lowered: raise it")
+            raise BackendError("a message exceeds the server's max_allowed_packet, which was lowered: raise it again")
         seq, deliveries, attempts, crashes, ignore_expiry, length, rest = packed.split(b" ", 6)
         numbers = (int(seq), int(deliveries), int(attempts), int(crashes), int(ignore_expiry))
         end = int(length)
@@ -172,5 +172,5 @@ def _unpacked(rows: Sequence[Row]) -> list[Row]:
 
 
 def gate_of(token: bytes) -> int:
-    """One of 256, from the claim's own half of the token: the other half is the same for all claims of a worker."""
+    """One of 256 gates, from the claim's half of the token: the other half is the same for all claims of a worker."""
     return token[-1]

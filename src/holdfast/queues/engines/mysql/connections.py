@@ -1,8 +1,8 @@
-"""Connections to MySQL or MariaDB: opened when needed, kept for the next who needs one, never held while a job runs.
+"""Connections to MySQL or MariaDB: opened when needed, pooled for reuse, never held while a job runs.
 
-Each reads what is committed (READ COMMITTED: the default's gap locks make claims and inserts wait for each other),
-keeps UTC, and is given up by the server if its client stands still. What has to be repeated, because a connection was
-stale or two transactions met in a deadlock, is repeated here: every verb of an engine may be.
+Each uses READ COMMITTED (the default's gap locks make claims and inserts wait for each other) and UTC, and is closed by
+the server if its client stops responding. Work that failed because a connection was stale or because of a deadlock is
+retried here: every verb of an engine may be repeated.
 """
 
 import os
@@ -32,17 +32,17 @@ _Values: TypeAlias = tuple[Any, ...] | dict[str, Any] | None
 
 MIGRATE_TIMEOUT_S: Final = 3600.0
 LOCK_TIMEOUT_S: Final = 3
-# A client that was stopped inside a transaction holds its locks no longer than this.
+# A client that was stopped inside a transaction holds its locks for at most this long.
 IDLE_TIMEOUT_S: Final = 60
 BUSY_LIMIT_S: Final = 15.0
 MOST_IDLE: Final = 8
-# Statements with many rows are cut into pieces of this size, or what the server takes, if that is less.
+# Statements with many rows are split at this size, or at the server's limit if that is less.
 STATEMENT_BYTES: Final = 1_000_000
-# MariaDB makes a join of a list of a thousand and more, which would lock in another order.
+# MariaDB turns a list of a thousand or more into a join, which would lock rows in another order.
 LIST_LENGTH: Final = 500
 
-# The time by the server when the row is looked at. UTC_TIMESTAMP is that of the statement's beginning, which may have
-# waited for a lock since; and MariaDB adds a microsecond to it whenever the clock stood still between two statements.
+# The server's time when the row is read. UTC_TIMESTAMP is the time at which the statement began, and it may have waited
+# for a lock since; MariaDB also adds a microsecond to it if the clock did not advance between two statements.
 CLOCK: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))"
 
 # The same in a session with any time zone: its offset from UTC is subtracted.
@@ -53,42 +53,39 @@ PREPARE: Final = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
     f"innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}, wait_timeout = {IDLE_TIMEOUT_S}",
 )
-# A handler may take its time, between its statements and with them.
+# A handler may take any time, between its statements and in them.
 HAND_OVER: Final = (
     "SET SESSION wait_timeout = @@GLOBAL.wait_timeout, innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout"
 )
 DURABILITY: Final = {
-    "innodb_flush_log_at_trx_commit 1": "the end of any process, and of the machine: each commit is synced",
+    "innodb_flush_log_at_trx_commit 1": "process crash and power loss (every commit is fsynced)",
     "innodb_flush_log_at_trx_commit 1, log_bin on, sync_binlog not 1": (
-        "the end of any process; of the machine, but for commits of which the binary log had not been synced yet"
+        "process crash; on power loss, commits whose binary log was not yet fsynced are lost"
     ),
-    "innodb_flush_log_at_trx_commit 2": (
-        "the end of any process; of the machine, but for what was accepted in its last second or two"
-    ),
+    "innodb_flush_log_at_trx_commit 2": "process crash; on power loss, jobs of the last second or two are lost",
     "innodb_flush_log_at_trx_commit 0": (
-        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second "
-        "or two"
+        "a crash of Holdfast's processes; if the server or the machine crashes, jobs of the last second or two are lost"
     ),
 }
-"""What an accepted job survives, by how the server is set up."""
+"""What an accepted job survives, by the server's settings."""
 
 _READ_ONLY_TRANSACTION: Final = 1792
 _READ_ONLY_MODE: Final = 1836
-# Two transactions were in each other's way (1020 is MariaDB's); nothing of this one has happened.
+# This transaction conflicted with another one and was rolled back (1020 is MariaDB's).
 _IN_THE_WAY: Final = frozenset({ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CHECKREAD})
-# The connection is gone: by the client's account, killed (1927), for having been idle (4031), or with the server.
+# The connection is lost: reported by the client, killed (1927), closed because it was idle (4031), server shut down.
 _LOST: Final = frozenset(
     {0, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, CR.CR_CONN_HOST_ERROR, CR.CR_CONNECTION_ERROR, 1927, 4031}
     | {ER.SERVER_SHUTDOWN, ER.NORMAL_SHUTDOWN, ER.ABORTING_CONNECTION, ER.NEW_ABORTING_CONNECTION}
 )
-# The server answers, and cannot serve: it is full, out of memory, only reads, or its cluster has lost its majority.
+# The server responds but cannot serve: full, out of memory, read-only, or its cluster lost the majority.
 _NOT_NOW: Final = frozenset(
     {ER.CON_COUNT_ERROR, ER.TOO_MANY_USER_CONNECTIONS, ER.USER_LIMIT_REACHED, ER.HOST_IS_BLOCKED, ER.OUT_OF_RESOURCES}
     | {ER.OUTOFMEMORY, ER.DISK_FULL, ER.RECORD_FILE_FULL, ER.ERROR_ON_WRITE, ER.GET_ERRNO, ER.UNKNOWN_COM_ERROR}
     | {ER.OPTION_PREVENTS_STATEMENT, _READ_ONLY_TRANSACTION, _READ_ONLY_MODE, ER.QUERY_INTERRUPTED}
     | {ER.QUERY_TIMEOUT, ER.STATEMENT_TIMEOUT}
 )
-_MAY_NOT_COME: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
+_DENIED: Final = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1698})
 OWN_TABLES: Final = (
     *("schema", "jobs", "attempts", "progress", "live_output", "gates", "pauses", "cells", "buckets"),
     *("facts", "workers"),  # created by the first script, and dropped by a later one
@@ -96,7 +93,7 @@ OWN_TABLES: Final = (
 
 
 class Session:
-    """One connection while somebody uses it."""
+    """One connection and its cursor."""
 
     def __init__(self, wire: _Wire, era: int) -> None:
         self.wire = wire
@@ -107,36 +104,36 @@ class Session:
         self._longest = min(STATEMENT_BYTES, self._packet // 4)
 
     def be_patient(self, seconds: float | None) -> None:
-        """How long the server may be silent from now on while it is waited for; None is without end."""
+        """Set how long to wait for a reply from now on; None: no limit."""
         wire: Any = self.wire
         wire._read_timeout = seconds
 
     def run(self, statement: str, values: _Values = None) -> int:
-        """Execute it; how many rows it found to change."""
+        """Execute a statement and return how many rows it matched."""
         return self._cursor.execute(statement, values)
 
     def rows(self, statement: str, values: _Values = None) -> Sequence[Row]:
-        """What a query finds."""
+        """All rows of a query."""
         self._cursor.execute(statement, values)
         return self._cursor.fetchall()
 
     def row(self, statement: str, values: _Values = None) -> Row | None:
-        """The first row a query finds."""
+        """The first row of a query; None if there is none."""
         self._cursor.execute(statement, values)
         return self._cursor.fetchone()
 
     def one(self, statement: str, values: _Values = None) -> Row:
-        """The row of a query that always finds one."""
+        """The row of a query that always has exactly one."""
         [row] = self.rows(statement, values)
         return row
 
     def insert(self, statement: str, rows: Sequence[Row]) -> None:
-        """Insert many rows at once, in as many statements as their size asks for."""
+        """Insert many rows, in as many statements as their size requires."""
         for part in self._parts(statement, rows):
             self._cursor.execute(part)
 
     def insert_all(self, statement: str, rows: Sequence[Row]) -> None:
-        """The same outside of a transaction: all of them, or none."""
+        """The same without an open transaction: all rows are inserted, or none."""
         first, *others = self._parts(statement, rows)
         if others:
             self.run("START TRANSACTION")
@@ -153,7 +150,7 @@ class Session:
         size = 0
         for row in rows:
             text = self._cursor.mogrify(template, row)
-            # The server would hang up in the middle of it, as if it were gone.
+            # The server would close the connection in the middle of the statement.
             if len(text) + len(statement) >= self._packet:
                 raise BackendError(
                     f"a record takes {len(text):,} bytes in a statement, the server's max_allowed_packet is "
@@ -179,7 +176,7 @@ class Session:
 
 
 class MysqlConnections:
-    """The connections of this process to one server, and the schema they find there."""
+    """The connections of this process to one server, and the schema there."""
 
     def __init__(self, address: MysqlAddress, *, prefix: str) -> None:
         self._steps = migrations(prefix)
@@ -193,7 +190,7 @@ class MysqlConnections:
         self._is_ready = False
         self.skips_locked = False
         """Whether the server can skip locked rows; known once the schema was checked."""
-        _sites.add(self)
+        _instances.add(self)
 
         @cache
         def with_prefix(statement: str) -> str:
@@ -202,14 +199,14 @@ class MysqlConnections:
         self.sql: Callable[[str], str] = with_prefix
 
     def run(self, work: Callable[[Session], T]) -> T:
-        """Run `work(session)` outside of any transaction: what it executes is committed at once, each by itself."""
+        """Run `work(session)` without a transaction: each statement commits by itself."""
         return self._patiently(work)
 
     def transact(self, work: Callable[[Session], T], *, repeats: bool = True) -> T:
-        """Run `work(session)` in one transaction, from the beginning again if others were in its way.
+        """Run `work(session)` in one transaction; it is restarted after a conflict with another one.
 
         Without `repeats`, a commit whose reply was lost is an error: it may have succeeded, and the work must not be
-        done twice.
+        repeated.
         """
 
         def whole(session: Session) -> T:
@@ -226,7 +223,7 @@ class MysqlConnections:
         return self._patiently(whole)
 
     def lend(self) -> Session:
-        """A session for the caller alone, until `take_back`."""
+        """A session for the caller alone, until it is returned with `take_back`."""
         if not self._is_ready:
             self.create_schema()
         while True:
@@ -234,38 +231,38 @@ class MysqlConnections:
             if is_fresh:
                 return session
             try:
-                session.wire.ping(reconnect=False)  # it may have died since it was used
+                session.wire.ping(reconnect=False)  # it may have been closed since it was last used
             except pymysql.Error:
-                _hang_up(session)
+                _close(session)
             else:
                 return session
 
     def take_back(self, session: Session) -> None:
-        """Roll back what is open and keep it for the next, without what others may have set in it."""
+        """Roll back, reset the session's settings and return it to the pool."""
         session.be_patient(self.address.timeout_s)
         try:
             session.run("ROLLBACK")
             for statement in ("SET autocommit = 1", *PREPARE):
                 session.run(statement)
         except (pymysql.Error, OSError):
-            _hang_up(session)
+            _close(session)
         else:
             self._give_back(session)
 
     @contextmanager
     def translating(self) -> Generator[None]:
-        """What the driver raises inside, in our words."""
+        """Translate the driver's exceptions."""
         try:
             yield
         except (pymysql.Error, OSError) as problem:
             raise self._translated(problem) from problem
 
     def check_schema(self) -> None:
-        """Raise if the tables are older or newer than this program, or the server does not answer."""
+        """Raise if the tables are older or newer than this program, or if the server is unavailable."""
         check_current(self._patiently(self._version, prepares=False), self._steps, self.address)
 
     def describe(self) -> EngineInfo:
-        """What the server is, and what of ours is there; nothing is made by asking."""
+        """The server, its settings and the version of our schema there; nothing is created."""
         return self._patiently(self._describe, prepares=False)
 
     def _describe(self, session: Session) -> EngineInfo:
@@ -279,7 +276,7 @@ class MysqlConnections:
             setup += ", log_bin on, sync_binlog not 1"
         settings = {"innodb_flush_log_at_trx_commit": flush, "log_bin": log_bin, "sync_binlog": sync}
         return EngineInfo(
-            server=f"{'MariaDB' if 'MariaDB' in version else 'MySQL'} {version}",
+            server=f"{'MariaDB' if 'MariaDB' in version else 'MySQL'} {version.partition('-')[0]}",
             names=f"{self.prefix}…",
             schema=self._version(session),
             known_schema=self._steps[-1].number,
@@ -289,7 +286,7 @@ class MysqlConnections:
         )
 
     def create_schema(self) -> None:
-        """Create the tables or bring them up to date; whoever comes first does it, the others find it done."""
+        """Create or update the tables. Of several processes, the first one does it."""
         if self._patiently(self._known_version, prepares=False) < self._steps[-1].number:
             session = self._open(answer_within_s=MIGRATE_TIMEOUT_S)
             try:
@@ -297,22 +294,22 @@ class MysqlConnections:
             except pymysql.Error as problem:
                 raise self._translated(problem) from problem
             finally:
-                _hang_up(session)
+                _close(session)
         self.skips_locked = self._patiently(self._can_skip_locked, prepares=False)
         self._is_ready = True
 
     def close(self) -> None:
-        """Let go of every connection that nobody uses; the others close when they are given back."""
+        """Close every idle connection; the others are closed when their work is done."""
         self._is_ready = False
         self._era += 1
         if self._pid == os.getpid():
-            self._forget_idle()
+            self._close_idle()
 
     def after_fork_in_child(self) -> None:
-        """Close this process's copies: the server must notice when the parent, whose connections they are, is gone.
+        """Close this process's copies, so that the server notices when the parent, which owns the connections, exits.
 
-        Only their descriptors: a word on them would be the parent's, and their buffers may be locked by a thread that
-        does not exist here.
+        Only their descriptors: anything sent on them would count as the parent's, and their buffers may be locked by a
+        thread that does not exist here.
         """
         self._idle, self._pid = [], os.getpid()
         for wire in list(self._wires):
@@ -339,9 +336,9 @@ class MysqlConnections:
                 if code in _IN_THE_WAY and time.monotonic() < give_up_at:
                     failures += 1
                     time.sleep(random.uniform(0.0005, 0.005) * min(failures, 8))
-                # A connection that was kept may have died meanwhile, with all others of its age.
+                # A pooled connection may have been closed while it was idle, and with it all others of its age.
                 elif code in _LOST and not is_fresh and not _is_timeout(problem):
-                    self._forget_idle()
+                    self._close_idle()
                 else:
                     raise self._translated(problem) from problem
             except HoldfastError:
@@ -350,14 +347,14 @@ class MysqlConnections:
             else:
                 return answer
             finally:
-                # An exception from elsewhere, such as a job's timeout, may have struck between question and answer.
+                # Any other exception, such as a job's timeout, may have been raised between statement and reply.
                 if may_go_on:
                     self._give_back(session)
                 else:
-                    _hang_up(session)
+                    _close(session)
 
     def _roll_back(self, session: Session) -> bool:
-        """Whether the session can be used again."""
+        """Roll back; returns whether the session can be used again."""
         if not session.wire.open:
             return False
         try:
@@ -373,18 +370,19 @@ class MysqlConnections:
         try:
             return self._idle.pop(), False
         except IndexError:
-            return self._open(), True
+            pass  # none is idle
+        return self._open(), True
 
     def _give_back(self, session: Session) -> None:
         if session.era == self._era and len(self._idle) < MOST_IDLE:
             self._idle.append(session)
         else:
-            _hang_up(session)
+            _close(session)
 
-    def _forget_idle(self) -> None:
+    def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
         for session in idle:
-            _hang_up(session)
+            _close(session)
 
     def _open(self, *, answer_within_s: float | None = None) -> Session:
         address = self.address
@@ -414,10 +412,10 @@ class MysqlConnections:
         except (pymysql.Error, OSError) as problem:
             raise self._translated(problem) from problem
         except RuntimeError as problem:
-            # The driver says no password in clear where it can be overheard, and encrypts one only with a package more.
+            # The driver never sends a password unencrypted, and needs another package to encrypt one without TLS.
             raise BackendError(
-                f"{address} wants the password of '{address.user}' encrypted (caching_sha2_password): write "
-                "?tls=verify or ?tls=encrypt in the URL, or  pip install cryptography"
+                f"{address} requires an encrypted password for '{address.user}' (caching_sha2_password): add "
+                "?tls=verify or ?tls=encrypt to the URL, or  pip install cryptography"
             ) from problem
         return session
 
@@ -433,7 +431,7 @@ class MysqlConnections:
         return True
 
     def _migrate(self, session: Session) -> None:
-        # The name of a lock is known to the whole server, and short.
+        # Lock names are global to the server and limited to 64 characters.
         lock = "holdfast-" + sha256(f"{self.address.database}/{self.prefix}".encode()).hexdigest()[:32]
         got = session.row("SELECT GET_LOCK(%s, %s)", (lock, int(MIGRATE_TIMEOUT_S / 2)))
         if got is None or got[0] != 1:
@@ -442,20 +440,20 @@ class MysqlConnections:
         if not version:
             self._refuse_tables_of_others(session)
         for step in self._steps:
-            # A definition commits by itself: a step that was cut off is taken again from its beginning.
+            # DDL commits by itself, so a step that was interrupted is repeated from its first statement.
             if step.number > version:
                 for statement in _statements(step.sql):
                     session.run(statement)
 
     def _refuse_tables_of_others(self, session: Session) -> None:
-        """The first table made is that of the schema's version: where it is missing, none can be ours."""
+        """The table with the schema's version is created first: if it is missing, no table is ours."""
         asked = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN %s"
         names = [f"{self.prefix}{name}" for name in OWN_TABLES]
         found = {name for (name,) in session.rows(asked, (names,))}
         if found and names[0] not in found:
             raise BackendError(
-                f"{self.address} has a table {min(found)} of another program: give Holdfast a prefix of its own "
-                "(?prefix=… in the URL, or the setting table-prefix)"
+                f"{self.address} has a table {min(found)} of another program: choose another prefix (?prefix=… in the "
+                "URL, or the setting table-prefix)"
             )
 
     def _version(self, session: Session) -> int:
@@ -475,51 +473,54 @@ class MysqlConnections:
         code, said = _code(problem), _said(problem)
         if "CERTIFICATE_VERIFY_FAILED" in said:
             return BackendUnavailable(
-                f"{self.address} shows a certificate that is not trusted here: {said}; name the authority that signed "
-                "it (tls_ca), and the host as the certificate does"
+                f"the certificate of {self.address} is not trusted: {said}; name the authority that signed it "
+                "(tls_ca), and the host as the certificate does"
             )
         if code == CR.CR_SSL_CONNECTION_ERROR:
             return BackendUnavailable(
-                f"{self.address} speaks no TLS: set it up with a certificate, or leave tls out of the URL ({said})"
+                f"{self.address} does not support TLS ({said}): enable it on the server, or leave tls out of the URL"
             )
         if isinstance(problem, OSError) or code in _LOST:
             return BackendUnavailable(f"{self.address} cannot be reached: {said}")
         if code in _IN_THE_WAY:
             return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {said}")
         if code in _NOT_NOW:
-            # After a failover the same name may lead to a server that can write.
-            self._forget_idle()
-            return BackendUnavailable(f"{self.address} does not serve us: {said}")
+            # After a failover the same name may lead to a server that accepts writes.
+            self._close_idle()
+            return BackendUnavailable(f"{self.address} is refusing requests: {said}")
         if code == ER.NO_SUCH_TABLE:
             self._is_ready = False
-            return BackendError(f"{self.address} has no tables '{self.prefix}…' any more: run  holdfast migrate")
+            return BackendError(f"{self.address} no longer has the tables '{self.prefix}…': run  holdfast migrate")
         if code == ER.NET_PACKET_TOO_LARGE:
-            return BackendError(f"{self.address} takes no packet that large: raise its max_allowed_packet ({said})")
+            return BackendError(f"{self.address}: packet too large ({said}): raise max_allowed_packet on the server")
         if code == ER.TABLEACCESS_DENIED_ERROR:
             return BackendError(
-                f"{self.address}: this user may not do that ({said}): grant SELECT, INSERT, UPDATE and DELETE on "
-                "Holdfast's tables, and let somebody who may create them run  holdfast migrate"
+                f"{self.address}: this user lacks a privilege ({said}): grant SELECT, INSERT, UPDATE and DELETE on "
+                "Holdfast's tables, and run  holdfast migrate  as a user that may create tables"
             )
-        if code in _MAY_NOT_COME:
-            return BackendError(f"{self.address} does not let '{self.address.user}' in: {said}")
+        if code in _DENIED:
+            return BackendError(
+                f"{self.address} refused the connection: {said}; check the user, the password and the database in the "
+                "URL"
+            )
         return BackendError(f"{self.address}: {said}")
 
 
-_sites: "weakref.WeakSet[MysqlConnections]" = weakref.WeakSet()
-# Inherited through a fork, and never let go of: whoever tears one down waits for a thread that is not here.
+_instances: "weakref.WeakSet[MysqlConnections]" = weakref.WeakSet()
+# Inherited through a fork and never released: the destructor would wait for a thread that does not exist here.
 _left_behind: list[_Wire] = []
 
 
 def _after_fork_in_child() -> None:
-    for site in list(_sites):
-        site.after_fork_in_child()
+    for connections in list(_instances):
+        connections.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _hang_up(session: Session) -> None:
+def _close(session: Session) -> None:
     with suppress(pymysql.Error, OSError):
         session.wire.close()
 
@@ -538,13 +539,13 @@ def _is_timeout(problem: BaseException) -> bool:
 
 
 def pieces(values: Sequence[T], length: int = LIST_LENGTH) -> Iterator[list[T]]:
-    """The values in lists that are not too long for a statement."""
+    """The values in lists short enough for one statement."""
     for start in range(0, len(values), length):
         yield list(values[start : start + length])
 
 
 def chunks(numbers: Iterable[int | str]) -> Iterator[list[int]]:
-    """The numbers, sorted, in lists that are not too long for a statement: everybody locks in the same order."""
+    """The numbers, sorted, in lists short enough for one statement; all transactions lock in this order."""
     return pieces(sorted({int(number) for number in numbers}))
 
 

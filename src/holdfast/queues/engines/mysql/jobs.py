@@ -68,20 +68,20 @@ from holdfast.values import (
 
 T = TypeVar("T")
 
-# How often to look for work: at first, at which part of the time since there was some, and at least.
+# How often to poll: at first, then after this part of the time since the last job, and at least this often.
 LOOK_FIRST_S: Final = 0.002
 LOOK_AGAIN_AFTER: Final = 1 / 8
 LOOK_LAST_S: Final = 0.05
 REAP_BATCH: Final = 500
 ACCEPT_TRIES: Final = 100
-# How many known jobs are looked at together: their messages may be large.
+# How many known jobs are read at once: their messages may be large.
 KNOWN_AT_ONCE: Final = 50
 
 INSERT_JOBS: Final = """
     INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
 
-# Locked, so that they stay what they are until the rest of the batch is written.
+# Locked, so that they cannot change before the rest of the batch is written.
 KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s FOR UPDATE"
 
 _IS_HELD: Final = f"owner_token = %(token)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
@@ -92,14 +92,14 @@ ACK: Final = f"""
         lane = {DONE}, mark = '', since = %(now)s
     WHERE seq IN %(seqs)s AND {_IS_HELD}"""
 
-# Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
+# Which jobs ACK changed, if not all: an earlier acknowledgement has an attempt by now, this one not yet.
 ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j FORCE INDEX (PRIMARY)
     WHERE seq IN %(seqs)s AND owner_token = %(token)s AND state = {COMPLETED} AND finished_at = %(now)s
         AND NOT EXISTS (SELECT 1 FROM holdfast_attempts AS a
                         WHERE a.seq = j.seq AND a.delivery = j.deliveries AND a.owner_token = %(token)s)"""
 
-# An assignment sees what those before it have assigned: what others read is changed last.
+# An assignment sees the values of those before it, so columns that others read are changed last.
 END: Final = f"""
     UPDATE holdfast_jobs
     SET state = %(state)s, attempts = LEAST(attempts, {MANY}) + %(attempt)s, finished_at = %(now)s,
@@ -137,8 +137,8 @@ INSERT_ATTEMPTS: Final = """
          error_type, error_message, traceback, output, result, note)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
 
-# Most attempts have nothing to tell but that they went well, and when: numbers, which need no escaping, and a claim,
-# which the statement before was given as bytes.
+# Most attempts record only that they succeeded, and when. These are numbers, which need no escaping, and the token,
+# which the statement before has validated as hexadecimal.
 INSERT_SUCCESSES: Final = """
     REPLACE INTO holdfast_attempts (seq, delivery, owner_token, verdict, outcome, started_at, ended_at) VALUES """
 SUCCESS: Final = f"(%d, %d, X'%s', '{EFFECT_OF_ACK.verdict}', '{Outcome.SUCCEEDED.value}', %d, %d)"
@@ -164,18 +164,18 @@ KEEP_PROGRESS: Final = """
 KEEP_OUTPUT: Final = """
     INSERT INTO holdfast_live_output (seq, delivery, start, text) VALUES (%s, %s, %s, %s)
     ON DUPLICATE KEY UPDATE start = VALUES(start), text = VALUES(text)"""
-# An attempt that tells its output itself needs no more what it has said of it while it ran.
+# An attempt that records its output makes the output reported while it ran redundant.
 DELETE_LIVE_OUTPUT: Final = """
     DELETE FROM holdfast_live_output WHERE seq IN %(seqs)s AND (seq, delivery) IN %(pairs)s"""
 
-# Those that run are few; the index has the queue, and each is looked at.
+# Few jobs run at a time: all of them are read through the index, which contains the queue.
 EXPIRED: Final = f"""
     SELECT seq, lease_until <= %(now)s FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = {LEASED} AND (%(queue)s IS NULL OR queue = %(queue)s)
         AND (lease_until <= %(now)s OR lease_until > %(now)s + 2e0 * lease_us)
     LIMIT %(limit)s"""
 
-# The wall clock was set back: such a lease would outlive its worker by as much.
+# If the clock was set back, such a lease would expire that much too late.
 CLAMP: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + GREATEST(lease_us, 0)
     WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until > %(now)s + 2e0 * lease_us"""
@@ -194,7 +194,7 @@ PAUSES: Final = "SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue
 
 
 class _IdIsKnown(BackendError):
-    """An id of the batch is taken: each has to be looked at."""
+    """An id of the batch is taken, so each has to be checked."""
 
 
 class MysqlJobs(Jobs):
@@ -220,10 +220,10 @@ class MysqlJobs(Jobs):
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
 
     def _are_inserted(self, envelopes: Sequence[JobEnvelope]) -> bool:
-        """Insert all of them, unless one of their ids is known."""
+        """Insert all of them, unless one of their ids is known; returns whether they were inserted."""
 
         def insert_all(session: Session) -> None:
-            with _told_of_known_ids():
+            with _known_ids_raised():
                 session.insert_all(self._sql(INSERT_JOBS), _rows(envelopes, session.now()))
 
         try:
@@ -268,7 +268,7 @@ class MysqlJobs(Jobs):
                 new.append(one)
             elif known[one.id] != content:
                 raise IdConflict(one.id)
-        with _told_of_known_ids():
+        with _known_ids_raised():
             session.insert(self._sql(INSERT_JOBS), _rows(new, now))
         return {one.id for one in new}
 
@@ -276,7 +276,7 @@ class MysqlJobs(Jobs):
         return MysqlTransaction(self._connections, self._settle, job_id, delivery)
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
-        """Look before locking: most looks of an idle worker find nothing."""
+        """Read before locking: most polls of an idle worker find nothing."""
         token = bytes.fromhex(owner_token)
         if limit <= 0 or not self._connections.run(lambda session: self._claims.is_worthwhile(session, queue, token)):
             return []
@@ -303,7 +303,7 @@ class MysqlJobs(Jobs):
         return self._connections.transact(lambda session: self._settle(session, settlements, session.now()))
 
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
-        """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
+        """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
         fresh: list[bool] = []
         applied: list[Settlement] = []
         for token, run in groupby(settlements, key=ack_token):
@@ -312,7 +312,7 @@ class MysqlJobs(Jobs):
                 new = self._ack_all(session, batch, token, now)
             else:
                 new = [self._settle_one(session, one, now) for one in batch]
-            # At once: a repetition further on is known by it.
+            # At once: a repetition later in the batch is recognised by it.
             ended = [one for one, is_new in zip(batch, new, strict=True) if is_new]
             self._insert_ends(session, ended)
             applied += ended
@@ -320,7 +320,7 @@ class MysqlJobs(Jobs):
         self._apply_extras(session, applied, now)
         if all(fresh):
             return fresh
-        # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
+        # A settlement that changed nothing may be a repetition, even of one in this batch: the attempts are stored.
         doubtful = [one for one, is_new in zip(settlements, fresh, strict=True) if not is_new]
         ends = self._ends(session, doubtful)
         return [is_new or end_key(one) in ends for one, is_new in zip(settlements, fresh, strict=True)]
@@ -332,7 +332,7 @@ class MysqlJobs(Jobs):
             put_cells(session, self._sql, writes)
         if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
             try:
-                with _told_of_known_ids():
+                with _known_ids_raised():
                     session.insert(self._sql(INSERT_JOBS), _rows(enqueues, now))
             except _IdIsKnown:
                 self._again_if_known(lambda: self._insert_unknown(session, enqueues, now))
@@ -374,7 +374,7 @@ class MysqlJobs(Jobs):
         return session.run(self._sql(statement), query) == 1
 
     def _ends(self, session: Session, settlements: Sequence[Settlement]) -> set[Row]:
-        """How deliveries of these jobs have ended: number, delivery, claim, verdict."""
+        """The `end_key` of every delivery of these jobs that was settled."""
         return {
             tuple(row)
             for seqs in chunks(one.lease.token for one in settlements)
@@ -432,7 +432,7 @@ class MysqlJobs(Jobs):
     def _report(
         self, reports: Sequence[tuple[JobLease, T]], statement: str, row: Callable[[int, int, T, int], Row]
     ) -> list[bool]:
-        """Keep a row of each report whose lease still holds: of its number, its delivery, what is told, the time."""
+        """Store a row for each report whose lease still holds, created from its number, delivery, report and time."""
 
         def keep(session: Session) -> list[bool]:
             now = session.now()
@@ -468,13 +468,13 @@ class MysqlJobs(Jobs):
         return session.rows(self._sql(EXPIRED), query)
 
     def _reap(self, session: Session, found: Sequence[Row]) -> int:
-        """Of those that were seen (number, whether it has ended), the ones of which it is still true."""
+        """Reap those of the found leases (number, whether it has expired) that are still expired."""
         now = session.now()
         query = {**reap_query(None, self.policy.crash_limit), "now": now, "due": now}
         ended = [seq for seq, has_ended in found if has_ended]
         for seqs in chunks(seq for seq, has_ended in found if not has_ended):
             session.run(self._sql(CLAMP), {"seqs": seqs, "now": now})
-        # Somebody who has one locked is about to settle it, or reaps it as well.
+        # A transaction that holds the lock of one is settling or reaping it.
         lock = self._sql(LOCK_EXPIRED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
         reaped = [row for seqs in chunks(ended) for row in session.rows(lock, (seqs, now))]
         for seqs in chunks(row[0] for row in reaped):
@@ -497,10 +497,11 @@ class MysqlJobs(Jobs):
 
 
 @contextmanager
-def _told_of_known_ids() -> Generator[None]:
+def _known_ids_raised() -> Generator[None]:
+    """Raise `_IdIsKnown` if an insert finds that an id is taken."""
     try:
         yield
-    except Exception as problem:  # of whichever driver
+    except Exception as problem:  # of any driver
         if ER.DUP_ENTRY in (getattr(problem, "errno", None), *problem.args[:1]):
             raise _IdIsKnown(str(problem)) from problem
         raise
@@ -517,7 +518,7 @@ def _rows(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
 
 
 def _holdings(leases: Sequence[JobLease]) -> Iterator[dict[str, Any]]:
-    """The leases as statements ask for them: by number, and by number and claim."""
+    """The parameters of statements about leases: their numbers, and pairs of number and token."""
     claims: dict[int, list[bytes]] = {}
     for lease in leases:
         claims.setdefault(int(lease.token), []).append(bytes.fromhex(lease.owner_token))

@@ -1,4 +1,4 @@
-"""Reading and operating: what people and pruning ask of the tables that `jobs.py` writes."""
+"""Reading and operating the records that `jobs.py` writes in MySQL or MariaDB."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -45,7 +45,7 @@ from holdfast.values import (
     ReplayAnswer,
 )
 
-# How many messages are in memory at a time, which may be large.
+# How many messages, which may be large, are in memory at a time.
 MESSAGES_AT_ONCE: Final = 50
 
 FORGET: Final = f"""
@@ -86,7 +86,7 @@ OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE s
 CANCEL_WAITING: Final = f"""
     UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
     WHERE id = %(id)s AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
-# Asking again without a reason does not take the first one back.
+# A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = COALESCE(NULLIF(%(reason)s, ''), cancel_request, '')
     WHERE id = %(id)s AND state = {PROCESSING}"""
@@ -157,7 +157,7 @@ class MysqlRecords(Records):
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(session: Session) -> CancelAnswer:
             query = {"id": job_id, "reason": reason, "now": session.now()}
-            # Locked first: a job that is claimed or given back between the two statements is not missed.
+            # Locked first, so that a job that is claimed or released between the two statements is not missed.
             state = self._locked_state(session, job_id)
             if session.run(self._sql(CANCEL_WAITING), query):
                 return CancelAnswer.CANCELLED
@@ -218,7 +218,7 @@ class MysqlRecords(Records):
         return self._connections.transact(drop)
 
     def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
-        """The oldest of a state (number, when it finished); what another has locked is being forgotten or replayed."""
+        """The oldest in a state (number, when it finished); one that is locked is being deleted or replayed."""
         lock = self._sql(LOCK_FINISHED) + (" SKIP LOCKED" if self._connections.skips_locked else "")
         lane = state + LANE_OF_STATE
         return session.rows(
@@ -226,7 +226,7 @@ class MysqlRecords(Records):
         )
 
     def _leave_tombstones(self, session: Session, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave nothing else of these (number, until when)."""
+        """Replace these (number, expiry) by tombstones."""
         until = dict(stones)
         for some in pieces(sorted(until), MESSAGES_AT_ONCE):
             for seq, wire in session.rows(self._sql(MESSAGES), (some,)):
@@ -254,6 +254,6 @@ def _state_condition(state: JobState) -> str:
         return f"(j.state = {WAITING} AND j.due_at > %(now)s)"
     if state is JobState.PENDING:
         return f"(j.state = {WAITING} AND j.due_at <= %(now)s)"
-    # By its lane, which the index begins with.
+    # By its lane, the first column of the index.
     code = CODES[state]
     return f"j.lane = {code + LANE_OF_STATE}" if code >= PROCESSING else f"j.state = {code}"

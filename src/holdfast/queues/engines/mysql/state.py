@@ -143,7 +143,7 @@ class MysqlState(SharedState):
         return now, session.rows(sql(EXPIRED_CELLS), query), session.rows(sql(FULL_BUCKETS), query)
 
     def _delete(self, lock: str, delete: str, query: dict[str, Any]) -> int:
-        """Delete those that are still idle. One that somebody has locked is about to be written."""
+        """Delete those that are still idle. One that is locked is being written."""
         sql, skip = self._connections.sql, " SKIP LOCKED" if self._connections.skips_locked else ""
 
         def work(session: Session) -> int:

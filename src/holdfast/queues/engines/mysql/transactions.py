@@ -1,4 +1,4 @@
-"""A caller's transaction on MySQL or MariaDB, and a handler's."""
+"""Transactions on MySQL or MariaDB that are not the engine's: a caller's, and a handler's."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from holdfast.values import Ack, Settlement
 
 _WANTED: Final = "a PyMySQL, mysqlclient or mysql.connector connection"
 _HAS_TABLE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = %s"
-# Where our tables have been seen.
+# Connections whose database has our tables.
 _seen: Final[weakref.WeakKeyDictionary[Any, str]] = weakref.WeakKeyDictionary()
 
 HELD_BY_RUN: Final = f"""
@@ -37,7 +37,7 @@ class MysqlStatements(Protocol):
 
 
 class MysqlCaller:
-    """A caller's connection, in a transaction. How it likes its rows is none of our business."""
+    """A caller's connection, in a transaction. Its cursor class is ignored."""
 
     def __init__(self, tx: object, connections: MysqlConnections) -> None:
         connection = self._connection = driver_connection(tx)
@@ -73,7 +73,7 @@ class MysqlCaller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """All or nothing, also if the caller goes on after an error: which may have ended the whole transaction."""
+        """All or nothing, even if the caller continues after an error, which may have ended the whole transaction."""
         if kind is None:
             self.run("RELEASE SAVEPOINT holdfast_accept")
         else:
@@ -81,12 +81,12 @@ class MysqlCaller:
                 self.run("ROLLBACK TO SAVEPOINT holdfast_accept")
 
     def _is_begun(self) -> bool:
-        """Whether what is executed belongs to a transaction; one that has yet to begin by itself counts."""
+        """Whether statements belong to a transaction, including one that the next statement begins implicitly."""
         connection = self._connection
         autocommit = connection.get_autocommit() if hasattr(connection, "get_autocommit") else connection.autocommit
         if not autocommit:
             return True
-        # mysqlclient does not tell; but outside of a transaction, no savepoint outlives the statement that makes it.
+        # mysqlclient does not report it; but without a transaction, no savepoint outlives its own statement.
         return self._keeps_savepoints() if _driver(connection) == "MySQLdb" else _is_in_transaction(connection)
 
     def _keeps_savepoints(self) -> bool:
@@ -111,7 +111,7 @@ class MysqlCaller:
 
 
 class MysqlTransaction(HandlersTransaction):
-    """The transaction of a handler, on a connection that is the handler's alone until it ends."""
+    """The transaction of a handler, on a connection that only the handler uses until it ends."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class MysqlTransaction(HandlersTransaction):
         return row
 
     def _is_open(self) -> bool:
-        return _is_in_transaction(self.connection)  # a statement that defines a table commits as well
+        return _is_in_transaction(self.connection)  # DDL also commits
 
     def _commit(self, ack: Ack) -> bool:
         self._session.be_patient(self._connections.address.timeout_s)
@@ -164,7 +164,7 @@ def _is_in_transaction(connection: Any) -> bool:
 
 
 def _spelled_out(statement: str, values: tuple[Any, ...]) -> tuple[str, tuple[Any, ...] | None]:
-    """A list among the values as single ones: not every driver knows lists."""
+    """A statement with each list among the values spread out: not every driver accepts lists."""
     if not values:
         return statement, None
     singles: list[Any] = []
