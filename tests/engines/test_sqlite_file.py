@@ -320,7 +320,7 @@ def test_a_lock_that_is_never_let_go_is_an_error_and_nothing_has_changed(
         backend.accept([job("before")])
         with stranger(path) as other:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(BackendUnavailable, match=f"{path} stayed locked"):
+            with pytest.raises(BackendUnavailable, match=f"{path} was locked"):
                 backend.accept([job("refused")])
         assert ids_in(path) == {"before"}
         backend.accept([job("after")])
@@ -333,7 +333,7 @@ def test_a_file_that_was_locked_when_first_opened_is_prepared_later(
     path.parent.mkdir()
     with opened(path) as backend, stranger(path) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BackendUnavailable, match="stayed locked"):
+        with pytest.raises(BackendUnavailable, match="was locked"):
             backend.accept([job("refused")])
         other.execute("ROLLBACK")
         backend.accept([job("after")])

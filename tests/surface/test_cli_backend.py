@@ -57,7 +57,7 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
         "names      holdfast_…",
         "schema     5, current",
         "settings   journal_mode wal",
-        "survives   the end of any process, and of the machine: each commit is synced",
+        "survives   process crash and power loss (every commit is fsynced)",
         "",
     ]
     assert everything_in(terminal.project) == before
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_database_is_refused(terminal: Terminal) -> None:
     path = terminal.write("notes.txt", "Dear diary, " * 200)
     answer = terminal("backend", "info", f"sqlite:///{path}")
     assert answer.code == 4
-    assert answer.err == f"holdfast: {path} is not an SQLite database: choose another file\n"
+    assert answer.err == f"holdfast: {path} is not an SQLite database; choose another file\n"
 
 
 @pytest.mark.parametrize("name", ["memory", "sync"])
@@ -105,7 +105,7 @@ def test_an_engine_of_one_process_has_no_schema_and_keeps_nothing(terminal: Term
     document = terminal("backend", "info", f"{name}://", "--json").json
     assert document["engine"] == name
     assert document["database_schema"] is None
-    assert document["survives"] == "nothing: a job ends with its process"
+    assert document["survives"] == "nothing: jobs are lost when the process exits"
     assert "schema" not in terminal("backend", "info", f"{name}://").out.partition("CAPABILITY")[0]
 
 

@@ -269,7 +269,7 @@ def test_no_database_is_made_below_a_directory_that_is_not_there(
         ["migrate"],
     ):
         sentence = refused(terminal(*option, *words), 2, place)
-        assert f"there is no directory {terminal.home}/typo, so {place} is not made below it" in sentence
+        assert f"the directory {terminal.home}/typo does not exist, so {place} was not created" in sentence
         assert f"mkdir -p {terminal.home}/typo" in sentence
     assert not (terminal.home / "typo").exists()
     (terminal.home / "typo").mkdir()
@@ -304,7 +304,7 @@ def refused(answer: Answer, code: int, place: Path) -> str:
 def test_a_file_that_is_no_database_is_left_alone(terminal: Terminal) -> None:
     path = terminal.write("notes.txt", "Dear diary, " * 200)
     sentence = refused(terminal("status", "--url", f"sqlite:///{path}"), 4, path)
-    assert "is not an SQLite database: choose another file" in sentence
+    assert "is not an SQLite database; choose another file" in sentence
     assert path.read_text() == "Dear diary, " * 200
 
 
@@ -368,12 +368,12 @@ def test_a_file_is_no_directory(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("jobs.db", "'jobs.db' names no engine"),
-        ("mongodb://ada:hunter2@host/db", "'mongodb://ada:…@host/db' names no engine"),
+        ("jobs.db", "'jobs.db' does not name an engine"),
+        ("mongodb://ada:hunter2@host/db", "'mongodb://ada:…@host/db' does not name an engine"),
         ("sqlite://jobs.db", "has two slashes"),
-        ("sqlite:///", "names no file"),
-        ("http://[half", "is not a URL"),
-        ("sqlite:///jobs.db?cache=shared", "'cache' is no option of sqlite URLs; known: prefix"),
+        ("sqlite:///", "does not name a file"),
+        ("http://[half", "is not a valid URL"),
+        ("sqlite:///jobs.db?cache=shared", "'cache' is not an option of sqlite URLs; known: prefix"),
     ],
 )
 def test_a_url_that_cannot_be_used_is_explained(terminal: Terminal, url: str, why: str) -> None:

@@ -131,7 +131,7 @@ def test_as_json_it_is_one_document_and_the_exit_code_stays(terminal: Terminal) 
 def test_an_error_of_a_command_that_has_an_option_json_is_still_a_sentence(terminal: Terminal) -> None:
     answer = terminal("run", "--url", "nothing://", "--", "tool", "--json")
     assert answer.code == 2
-    assert answer.err.startswith("holdfast: 'nothing://' names no engine")
+    assert answer.err.startswith("holdfast: 'nothing://' does not name an engine")
 
 
 def test_output_that_is_not_text_is_replaced_not_fatal(terminal: Terminal) -> None:

@@ -691,4 +691,4 @@ def test_a_spelling_of_the_reference_is_understood(desk: Desk, words: str, said:
 def test_a_spelling_of_the_reference_for_working_is_understood(desk: Desk, words: str) -> None:
     # Of another place, which is refused before a process is started: only that it is understood is of interest.
     answer = desk.piped(*words.split(), "--url", "nothing")
-    assert "names no engine" in answer.err
+    assert "does not name an engine" in answer.err

@@ -439,7 +439,7 @@ def test_a_file_that_is_not_there_is_made_with_its_directory(folder: Path) -> No
         ("max-retries", "1001", "out of range"),
         ("leese", "5", "did you mean 'lease'"),
         ("verify", "so", "true or false"),
-        ("url", "postgre://db/shop", "names no engine"),
+        ("url", "postgre://db/shop", "does not name an engine"),
         ("signing-key", "k" * 32, "signing-key does not belong into the configuration file: set HOLDFAST_SIGNING_KEY"),
         ("allowlist", "mail", r"allowlist is a table, .*: write it into .*holdfast.toml, below \[allowlist\], a line"),
     ],

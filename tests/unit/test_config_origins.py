@@ -140,7 +140,7 @@ def test_only_secrets_are_read_from_files(project: Project, tmp_path: Path) -> N
         (URL, 0o644, "and others can read it:  chmod 600 {path}"),
         (URL, 0o640, "and others can read it:  chmod 600 {path}"),
         (f"{URL}\n{URL}\n", 0o600, "$HOLDFAST_URL_FILE: {path} holds more than one line: leave only the url"),
-        ("mongo://ada:hunter2@db", 0o600, "url in the file that $HOLDFAST_URL_FILE names: 'mongo://ada:…@db' names no"),
+        ("mongo://ada:hunter2@db", 0o600, "url in the file that $HOLDFAST_URL_FILE names: 'mongo://ada:…@db' does not"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_explained_and_not_quoted(
@@ -162,7 +162,7 @@ def test_a_file_that_is_missing_or_not_named_is_explained(project: Project, tmp_
     with pytest.raises(ConfigError, match=r"\$HOLDFAST_URL_FILE is empty: name the file that holds the url, or unset"):
         load_settings(project, environment={"HOLDFAST_URL_FILE": ""})
     (tmp_path / "binary").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="it is no text in UTF-8"):
+    with pytest.raises(ConfigError, match="it is not UTF-8 text"):
         load_settings(project, environment={"HOLDFAST_URL_FILE": str(tmp_path / "binary")})
 
 

@@ -106,7 +106,7 @@ def test_names_that_lead_nowhere_are_errors_where_they_are_written(hf: Holdfast,
         hf.backend("report")
     with pytest.raises(ConfigError, match="the route of queue 'mail': there is no backend 'elsewhere'"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), routes={"mail": "elsewhere"})
-    with pytest.raises(ConfigError, match="backend 'other': 'ftp://host' names no engine"):
+    with pytest.raises(ConfigError, match="backend 'other': 'ftp://host' does not name an engine"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"other": "ftp://host"})
     with pytest.raises(ConfigError, match="is not a valid backend name"):
         Holdfast("memory://", directory=tmp_path, settings=Settings(), backends={"a b": "memory://"})
@@ -164,11 +164,11 @@ def test_the_settings_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ("text", "problem"),
     [
         ("[routes]\nnightly = 'reports'\n", "nightly = 'reports' names no backend; there are default"),
-        ("[backends]\nreports = 'ftp://x'\n", "reports: 'ftp://x' names no engine"),
+        ("[backends]\nreports = 'ftp://x'\n", "reports: 'ftp://x' does not name an engine"),
         ("[backends]\ndefault = 'memory://'\n", "the one named default is the url; set that instead"),
         ("backends = 'memory://'\n", "write a table of names and texts"),
-        ("[engines]\nsqlite = 'acme:Backend'\n", "is an engine of Holdfast's own"),
-        ("[engines]\n'no scheme' = 'acme:Backend'\n", "cannot begin a URL"),
+        ("[engines]\nsqlite = 'acme:Backend'\n", "is one of Holdfast's own engines"),
+        ("[engines]\n'no scheme' = 'acme:Backend'\n", "is not a valid URL scheme"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, problem: str) -> None:

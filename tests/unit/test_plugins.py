@@ -210,9 +210,9 @@ def test_an_engine_is_registered_in_code(project: Path) -> None:
     register_engine("broken", "theirs:nothing", project)
     factory = BackendFactory(Keyring([SigningKey.generate()]))
     assert factory.open("cart://x")[0].counts() == {}
-    with pytest.raises(ConfigError, match="makes no engines for broken: URLs"):
+    with pytest.raises(ConfigError, match="cannot create engines for broken: URLs"):
         factory.open("broken://x")
-    with pytest.raises(ConfigError, match="is an engine of Holdfast's own"):
+    with pytest.raises(ConfigError, match="is one of Holdfast's own engines"):
         register_engine("postgres", "theirs:carrier")
 
 

@@ -1,6 +1,6 @@
-"""URLs of engines: which engine one means, and what can be said of it before anything is opened.
+"""URLs of engines: which engine a URL names, and checks that need no connection.
 
-Apart from `opening.py`, which needs the engines' contract: the settings, `--help` and completion need only this.
+Separate from `opening.py`, which needs the engines' contract: settings, `--help` and completion need only this.
 """
 
 import re
@@ -24,33 +24,33 @@ def kind_of(url: str) -> EngineKind:
     try:
         scheme = urlsplit(url).scheme
     except ValueError:
-        # What the parser says could quote a password.
+        # The parser's own message may quote a password.
         raise ConfigError(
-            f"{redacted(url)!r} is not a URL: escape special characters of the password, and write [ and ] only around "
-            "an IPv6 address"
+            f"{redacted(url)!r} is not a valid URL: escape special characters in the password, and use [ and ] only "
+            "around an IPv6 address"
         ) from None
     name = ALIASES.get(scheme, scheme)
     if name in KINDS:
         return KINDS[name]
     if name not in _others and plugins.published(plugins.ENGINES, name) is None:
         raise ConfigError(
-            f"{redacted(url)!r} names no engine: a URL begins with one of "
+            f"{redacted(url)!r} does not name an engine: a URL starts with one of "
             f"{', '.join(f'{name}:' for name in (*KINDS, *ALIASES))} such as sqlite:///jobs.db"
         )
     return EngineKind(scheme=name, title=name, home=Home.SERVER)
 
 
 def add_scheme(scheme: str) -> None:
-    """Let URLs that begin with this mean a third-party engine."""
+    """Let URLs that start with this scheme name a third-party engine."""
     if scheme in KINDS or scheme in ALIASES:
-        raise ConfigError(f"{scheme}: is an engine of Holdfast's own: choose another scheme")
+        raise ConfigError(f"{scheme}: is one of Holdfast's own engines; choose another scheme")
     if not _scheme.fullmatch(scheme):
-        raise ConfigError(f"{scheme!r} cannot begin a URL: write lower-case letters and digits, then + . or -")
+        raise ConfigError(f"{scheme!r} is not a valid URL scheme; use lower-case letters, then digits, + . or -")
     _others.add(scheme)
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that cannot be one of an engine's. Nothing is opened, and no driver is asked."""
+    """Raise if a URL cannot name an engine. Nothing is opened, and no driver is imported."""
     if embedded_file(url) is not None:
         sqlite_prefix(url)
 
@@ -67,29 +67,29 @@ def sqlite_path(url: str) -> Path:
         raise ConfigError(f"{url!r} has two slashes; an sqlite URL has three (relative) or four (absolute)")
     path = unquote(parts.path.removeprefix("/"))
     if not path:
-        raise ConfigError(f"{url!r} names no file: write sqlite:///jobs.db, or sqlite:////var/lib/app/jobs.db")
+        raise ConfigError(f"{url!r} does not name a file: write sqlite:///jobs.db, or sqlite:////var/lib/app/jobs.db")
     if path == ":memory:":
-        raise ConfigError("a job in an in-memory database is not kept: use memory:// for tests, or name a file")
+        raise ConfigError("an in-memory database loses its jobs: use memory:// for tests, or name a file")
     return Path(path).expanduser().absolute()
 
 
 def check_room(file: Path) -> None:
-    """Refuse a place for a database below a directory that is not there."""
+    """Raise if a database would need more than one new directory."""
     if (missing := missing_above(file)) is not None:
         raise ConfigError(
-            f"there is no directory {missing}, so {file} is not made below it: name another url, or make it with  "
+            f"the directory {missing} does not exist, so {file} was not created: name another url, or create it with  "
             f"mkdir -p {shlex.quote(str(missing))}"
         )
 
 
 def missing_above(file: Path) -> Path | None:
-    """The directory that has to be there before a database is made: one is made for it, more were hardly meant."""
+    """The missing directory that must exist before a database is created: only the last one is created for it."""
     above = file.parent.parent
     return above if is_missing(above) else None
 
 
 def is_missing(file: Path) -> bool:
-    """Whether a file is surely not there; of one that cannot be looked for, whoever opens it is told why."""
+    """Whether a file certainly does not exist; if that is unknown, opening it reports the reason."""
     try:
         file.stat()
     except FileNotFoundError:
@@ -100,11 +100,11 @@ def is_missing(file: Path) -> bool:
 
 
 def sqlite_prefix(url: str) -> str | None:
-    """The table prefix an sqlite URL asks for, its only option."""
+    """The table prefix in an sqlite URL, its only option."""
     options = parse_qs(urlsplit(url).query, keep_blank_values=True)
     for option in options:
         if option != "prefix":
-            raise ConfigError(f"{option!r} is no option of sqlite URLs; known: prefix")
+            raise ConfigError(f"{option!r} is not an option of sqlite URLs; known: prefix")
     return options["prefix"][-1] if options else None
 
 
@@ -131,5 +131,5 @@ def seconds_of(name: str, value: str | float) -> float:
 
 def redacted(url: str) -> str:
     """The URL without its password, for messages."""
-    # Not by the rules of URLs: a password with a character that should have been escaped is one all the same.
+    # Not by the rules of URLs, so that a password with an unescaped character is removed as well.
     return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))

@@ -1,4 +1,4 @@
-"""What an engine can do, in words: `holdfast backend info` and the documentation say the same."""
+"""The capabilities of an engine in words, for `holdfast backend info` and the documentation."""
 
 from typing import Final
 
@@ -6,23 +6,23 @@ from holdfast.queues.contract import Capabilities
 
 MEANINGS: Final = {
     "durable": "an accepted job outlives the process that accepted it",
-    "shared": "several processes can work the same jobs",
+    "shared": "several processes can process the same jobs",
     "transactional_enqueue": "a job can be part of your own transaction (tx=)",
-    "wakes_up": "a waiting worker is told of new jobs, and need not look for them",
+    "wakes_up": "a waiting worker is notified of new jobs, without polling",
     "max_wire_bytes": "the largest message, signature included",
-    "delay_resolution_s": "how exactly a due time is kept",
+    "delay_resolution_s": "the precision of due times",
 }
 
 
 def answers(capabilities: Capabilities) -> dict[str, str]:
-    """Each capability with its answer."""
+    """The value of each capability as text."""
     return {
         "durable": _yes_or_no(capabilities.durable),
         "shared": _yes_or_no(capabilities.shared),
         "transactional_enqueue": _yes_or_no(capabilities.transactional_enqueue),
         "wakes_up": _yes_or_no(capabilities.wakes_up),
         "max_wire_bytes": _size(capabilities.max_wire_bytes),
-        "delay_resolution_s": _span(capabilities.delay_resolution_s),
+        "delay_resolution_s": _duration(capabilities.delay_resolution_s),
     }
 
 
@@ -37,7 +37,7 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, seconds_each in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= seconds_each:
             return f"{seconds / seconds_each:.3g} {unit}"

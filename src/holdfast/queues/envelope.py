@@ -1,4 +1,4 @@
-"""`EnvelopeFactory`: a definition becomes one job: it gets its id, its defaults and its signature, once."""
+"""`EnvelopeFactory`: turns a definition into one job with an id, defaults and a signature."""
 
 import os
 import secrets
@@ -26,7 +26,7 @@ _NO_TRAITS: Final = _traits(JobTraits())
 
 
 class JobIds:
-    """Makes ids: UUIDs of version 7 that keep the order in which they were made, also within a millisecond."""
+    """Generates ids: UUIDs of version 7 that sort in the order of their creation, even within a millisecond."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, prefix: str = "") -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class JobIds:
         return self._id(*self._take(1))
 
     def many(self, count: int) -> list[str]:
-        """That many ids, one behind the other."""
+        """This many consecutive ids."""
         millisecond, number = self._take(count)
         ids: list[str] = []
         while len(ids) < count:
@@ -56,11 +56,11 @@ class JobIds:
         return ids
 
     def _take(self, count: int) -> tuple[int, int]:
-        """The millisecond and the first of that many numbers, which nobody else is given."""
-        # A forked child would count on from its parent's number, and may have inherited a lock nobody will open.
+        """The millisecond, and the first of this many numbers that only this call gets."""
+        # A forked child would continue at its parent's number, and may have inherited a lock that is never released.
         if self._pid != os.getpid():
             self._start()
-        # A random start for each millisecond, then counting: as unique as drawing each, ordered, and much cheaper.
+        # A random start for each millisecond, then counting: as unique as random numbers, ordered, and much cheaper.
         # The start leaves the top bit of the 74 free, so that counting never carries into the time.
         millisecond = self._clock.now_us() // 1000
         with self._lock:
@@ -79,7 +79,7 @@ class JobIds:
 
 
 class EnvelopeFactory:
-    """Builds and signs. Retrying an enqueue repeats the same envelope, so one factory call is one job."""
+    """Builds and signs envelopes. Retrying an enqueue repeats the same envelope, so one call is one job."""
 
     def __init__(
         self,
@@ -99,12 +99,12 @@ class EnvelopeFactory:
         self._max_bytes = max_bytes
 
     def make(self, definition: JobDefinition, *, id: str | None = None) -> JobEnvelope:
-        """One job of this definition, under the caller's id or a new one."""
+        """One job of this definition, with the caller's id or a new one."""
         job_id = check_id(id) if id is not None else self._ids()
         return self._make(definition, job_id, from_us(self._clock.now_us()))
 
     def make_many(self, definitions: Sequence[JobDefinition]) -> list[JobEnvelope]:
-        """One job of each definition, all of one instant, their ids in the order given."""
+        """One job of each definition, all created at the same time, with ids in the given order."""
         created_at = from_us(self._clock.now_us())
         ids = self._ids.many(len(definitions))
         return [self._make(one, job_id, created_at) for one, job_id in zip(definitions, ids, strict=True)]

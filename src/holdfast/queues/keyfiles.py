@@ -1,4 +1,4 @@
-"""Where signing keys come from: an argument, the environment, a file; only the embedded engine makes its own."""
+"""Finds signing keys: in an argument, the environment or a file. Only the embedded engine generates its own."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ KEY_VARIABLE: Final = "HOLDFAST_SIGNING_KEY"
 KEY_FILE_VARIABLE: Final = "HOLDFAST_SIGNING_KEY_FILE"
 KEY_FILE_NAME: Final = "signing.key"
 KEY_FACTS: Final = "signing-key"
-"""Under this kind an engine remembers the fingerprints of the keys its jobs were signed with."""
+"""The kind of the facts with the fingerprints of the keys that signed an engine's jobs."""
 
 
 def find_keyring(
@@ -40,14 +40,14 @@ def read_keyring(path: Path, *, installation: str) -> Keyring:
 
 
 def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
-    """The text of a file that only we can read; an empty one holds no secret."""
+    """The text of a file that only its owner can read; an empty file is refused."""
     try:
         status = path.stat()
         text = path.read_text(encoding=encoding)
     except OSError as problem:
         raise ConfigError(f"cannot read {what} in {path}: {problem.strerror}") from problem
     except UnicodeDecodeError as problem:
-        raise ConfigError(f"cannot read {what} in {path}: it is no text in {encoding.upper()}") from problem
+        raise ConfigError(f"cannot read {what} in {path}: it is not {encoding.upper()} text") from problem
     if is_open(status):
         raise ConfigError(f"{path} holds {what} and others can read it:  chmod 600 {path}")
     if not text.strip():
@@ -56,33 +56,33 @@ def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
 
 
 def is_open(status: os.stat_result) -> bool:
-    """Whether others can read or write a file. One of somebody else's that our group may read was handed to us so, as
-    Kubernetes (with `fsGroup`) and systemd do.
+    """Whether other users can read or write a file. If another user owns it and our group may read it, it was provided
+    that way, as Kubernetes (with `fsGroup`) and systemd do.
     """
     handed = stat.S_IRGRP if os.name == "posix" and status.st_uid != os.geteuid() else 0
     return os.name == "posix" and bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed)
 
 
 def keyring_beside(database: Path, *, installation: str) -> Keyring:
-    """The key kept next to an embedded database, made when the first process needs it."""
+    """The key next to an embedded database, generated when the first process needs it."""
     path = key_path(database)
     try:
         if not path.exists():
-            _make(path)
+            _generate(path)
     except OSError as problem:
         raise BackendUnavailable(
-            f"cannot write in {path.parent} ({problem.strerror}): keep the jobs elsewhere with --url or HOLDFAST_URL"
+            f"cannot write in {path.parent} ({problem.strerror}): choose another place with --url or HOLDFAST_URL"
         ) from problem
     return read_keyring(path, installation=installation)
 
 
 def key_path(database: Path) -> Path:
-    """Where the key of an embedded database lies."""
+    """The file with the key of an embedded database."""
     return database.parent / KEY_FILE_NAME
 
 
-def _make(path: Path) -> None:
-    """Write a new key so that of two processes doing it at once one wins and none reads half a key."""
+def _generate(path: Path) -> None:
+    """Write a new key. If two processes do so at once, one wins, and neither reads half a key."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -93,6 +93,6 @@ def _make(path: Path) -> None:
             os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
-        pass  # the other process was first: its key is the one
+        pass  # another process was first, and its key is used
     finally:
         temporary.unlink()

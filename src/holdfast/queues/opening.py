@@ -56,7 +56,7 @@ class BackendFactory:
         self._installation = installation
 
     def open(self, url: str, mode: Mode = Mode.WRITE) -> tuple[Engine, Signer]:
-        """The engine of a URL, and the keys its messages are signed with."""
+        """The engine of a URL, and the keys that sign its messages."""
         kind = kind_of(url)
         match kind.home:
             case Home.FILE:
@@ -68,12 +68,12 @@ class BackendFactory:
                 return self._open_server(kind, url, mode)
 
     def migrations(self, url: str) -> "Sequence[Migration]":
-        """The steps that make the schema a URL's engine needs, as SQL. Nothing is opened; no key or driver needed."""
+        """The steps that create the schema of a URL's engine, as SQL. Needs no connection, key or driver."""
         kind = kind_of(url)
         if not kind.migrations:
             known = [f"{one.scheme}:" for one in KINDS.values() if one.migrations]
             raise ConfigError(
-                f"{kind.scheme} has no tables, so there is no SQL to print; name a URL that begins with "
+                f"{kind.scheme} has no tables, so there is no SQL to print; name a URL that starts with "
                 f"{', '.join(known[:-1])} or {known[-1]}"
             )
         if kind.home is Home.FILE:
@@ -113,7 +113,7 @@ class BackendFactory:
         make = _server_engine(kind)
         signer = self._signer or Unsigned()
         if self._signer is None and mode is Mode.WRITE:
-            raise ConfigError(missing_key(url))  # everyone who uses a server needs the same key: none is created here
+            raise ConfigError(missing_key(url))  # all users of a server need the same key, so none is generated here
         bare, asked = without_option(url, "prefix")
         prefix = self._prefix if asked is None else asked
         return make(bare, self._envelopes(signer), policy=self._policy, clock=self._clock, prefix=prefix), signer
@@ -132,9 +132,9 @@ class BackendFactory:
 
 
 class EngineMaker(Protocol):
-    """What makes an engine of a URL: the class of one that is on a server, or anything that is called likewise.
+    """Creates the engine of a URL: the class of an engine on a server, or any callable with its signature.
 
-    The engine connects when it is first asked something. Its tables, or keys, begin with the prefix.
+    The engine connects when it is first used. The names of its tables or keys start with the prefix.
     """
 
     def __call__(
@@ -146,26 +146,26 @@ _registered: dict[str, tuple[EngineMaker | str, Path | None]] = {}
 
 
 def register_engine(scheme: str, maker: EngineMaker | str, directory: Path | None = None) -> None:
-    """Let URLs that begin with this scheme mean an engine of somebody else's.
+    """Register a third-party engine for URLs that start with this scheme.
 
-    `maker` makes it, or says where what makes it is, as `MODULE:NAME`: looked up when such a URL is opened, in
-    `directory`, too. Packages publish theirs as an entry point of the group `holdfast.engines` instead.
+    `maker` creates the engine, or is its location as `MODULE:NAME`, which is imported when such a URL is opened;
+    `directory` is also searched. Packages publish their engines as entry points of the group `holdfast.engines`.
     """
     add_scheme(scheme)
     _registered[scheme] = maker, directory
 
 
-def _engine_of_others(scheme: str) -> EngineMaker:
+def _third_party_engine(scheme: str) -> EngineMaker:
     maker, directory = _registered.get(scheme, (scheme, None))
     found = plugins.load(plugins.ENGINES, maker, directory) if isinstance(maker, str) else maker
     if not callable(found):
-        raise ConfigError(f"{found!r} makes no engines for {scheme}: URLs; name a class, or a function")
+        raise ConfigError(f"{found!r} cannot create engines for {scheme}: URLs; name a class or a function")
     return cast("EngineMaker", found)
 
 
 def _server_engine(kind: EngineKind) -> EngineMaker:
     if not kind.is_ours:
-        return _engine_of_others(kind.scheme)
+        return _third_party_engine(kind.scheme)
     try:
         return cast("EngineMaker", kind.load(kind.engine))
     except ModuleNotFoundError as problem:
@@ -173,25 +173,25 @@ def _server_engine(kind: EngineKind) -> EngineMaker:
 
 
 def check_driver(url: str) -> None:
-    """Refuse a URL whose engine needs a driver that is not installed; nothing is opened."""
+    """Raise if the driver of a URL's engine is not installed; nothing is opened."""
     if (kind := kind_of(url)).package:
         _server_engine(kind)
 
 
 def missing_key(url: str) -> str:
-    """What to say of a server whose key is not known here."""
+    """The message for a server without a signing key here."""
     return (
-        f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: give it in "
-        f"{KEY_VARIABLE}, or name a file that holds it in {KEY_FILE_VARIABLE} or as signing-key-file in the "
-        "configuration; make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+        f"{redacted(url)!r} is shared with other machines, and all of them need the same signing key: set "
+        f"{KEY_VARIABLE}, or name a file that contains it in {KEY_FILE_VARIABLE} or as signing-key-file in the "
+        "configuration; generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
     )
 
 
 def _refuse_a_lost_key(engine: Engine, database: Path) -> None:
-    """A new key beside jobs signed with a lost one would make every one of them a forgery."""
+    """Raise if the jobs were signed with a key that is missing: with a new one, each of them would look forged."""
     if engine.state.read(KEY_FACTS, limit=1):
         raise ConfigError(
-            f"{key_path(database)} is missing, and the jobs in {database} were signed with it: restore it, or give the "
-            f"key in {KEY_VARIABLE} or {KEY_FILE_VARIABLE}; if it is lost for good, move the database away and start "
-            "with a new one"
+            f"{key_path(database)} is missing, and the jobs in {database} were signed with it: restore it, or set "
+            f"{KEY_VARIABLE} or {KEY_FILE_VARIABLE}; if the key is lost, move the database away and start with a new "
+            "one"
         )

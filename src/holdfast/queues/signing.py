@@ -30,7 +30,7 @@ class SigningKey:
         if len(secret) < MIN_KEY_BYTES:
             raise ConfigError(
                 f"a signing key needs at least {MIN_KEY_BYTES} bytes, this one has {len(secret)}: "
-                "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+                "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
             )
         if not _installation_pattern.fullmatch(installation):
             raise ConfigError(
@@ -39,7 +39,7 @@ class SigningKey:
             )
         # So neither another use of the secret nor another installation with the same secret can sign for this one.
         key = hmac.digest(secret, _LABEL + installation.encode(), "sha256")
-        # HMAC hashes the key into two states first (RFC 2104). They are stored: that halves the cost of a signature.
+        # HMAC hashes the key into two states first (RFC 2104). Storing them halves the cost of a signature.
         block = key.ljust(64, b"\0")
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
@@ -48,10 +48,10 @@ class SigningKey:
         # Named by the secret alone: a message for another installation is refused, and does not wait for a key.
         self.kid = kid if kid is not None else _hashed(secret)[:8]
         if not _kid_pattern.fullmatch(self.kid):
-            # What stands before the colon may be the start of a key that holds a colon: it is not repeated here.
+            # The text before the colon may be the start of a key that contains a colon: it is not repeated here.
             raise ConfigError(
                 "the name of a signing key, before the colon, must be 1 to 32 letters, digits, dots, dashes or "
-                "underscores; a key without a name must not hold a colon"
+                "underscores; a key without a name must not contain a colon"
             )
 
     @classmethod
@@ -127,7 +127,7 @@ class Keyring:
         return BadSignature("the message carries no signature")
 
     def _why_refused(self, signed: bytes) -> Exception:
-        """A key we lack may come with the next deploy; a wrong signature by a key we have is a forgery."""
+        """An unknown key may arrive with the next deployment; a wrong signature of a known key is a forgery."""
         try:
             kid = decode_untrusted_message(signed).kid
         except (NewerWire, UnknownMember):
@@ -143,7 +143,7 @@ class Keyring:
 
 
 class Unsigned:
-    """Stands in for a key ring where signatures are switched off, twice and on purpose."""
+    """Used instead of a key ring where signatures are deliberately switched off."""
 
     kid = ""
 

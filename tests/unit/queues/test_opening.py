@@ -48,9 +48,9 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("url", "why"),
     [
         ("sqlite://jobs.db", "has two slashes; an sqlite URL has three"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///", "names no file"),
-        ("sqlite:///:memory:", "is not kept: use memory://"),
+        ("sqlite://", "does not name a file"),
+        ("sqlite:///", "does not name a file"),
+        ("sqlite:///:memory:", "loses its jobs: use memory://"),
     ],
 )
 def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: str) -> None:
@@ -62,7 +62,7 @@ def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: s
 def test_a_url_of_no_engine_names_the_known_ones(url: str) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"names no engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:, "
+        match=r"does not name an engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:, "
         r"postgres:, mariadb:, rediss:, unix: such as sqlite:///jobs\.db",
     ):
         BackendFactory(RING).open(url)
@@ -85,7 +85,7 @@ def test_a_password_that_was_not_escaped_is_not_taken_for_a_host() -> None:
 
 
 def test_an_unknown_option_of_a_url_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'timeout' is no option of sqlite URLs; known: prefix"):
+    with pytest.raises(ConfigError, match="'timeout' is not an option of sqlite URLs; known: prefix"):
         BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?timeout=5")
 
 
@@ -254,7 +254,7 @@ def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> Non
     [
         ("sqlite:///jobs.db?colour=red", "known: prefix$"),
         ("mysql://127.0.0.1:1/shop?colour=red", "known: prefix, connect_timeout"),
-        ("postgresql://127.0.0.1:1/shop?colour=red", "no option 'colour', and Holdfast only prefix and timeout"),
+        ("postgresql://127.0.0.1:1/shop?colour=red", "unknown option 'colour'; prefix, timeout and those of libpq"),
         ("redis://127.0.0.1:1/0?colour=red", "prefix is ours"),
     ],
 )

@@ -1,7 +1,7 @@
-"""`Engine`: jobs, records and shared state, composed; the readable verbs and what concerns the engine as a whole.
+"""`Engine`: composed of jobs, records and shared state, with readable verbs for single jobs.
 
 An engine *has* its parts, so that one whose messages travel elsewhere can borrow the records and the state of another.
-The verbs of jobs and records are here as well: most callers need no more than the engine.
+It also has the verbs of its jobs and records: most callers need nothing but the engine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ from holdfast.values import (
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do. Asking for what it cannot is `NotSupported`, never a silent downgrade."""
+    """The features of an engine. Using one that it lacks raises `NotSupported`; nothing is silently downgraded."""
 
     durable: bool
     shared: bool
@@ -54,9 +54,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(Struct, frozen=True, kw_only=True):
-    """What an engine says of itself. A schema of 0 is not there yet; None means that there is none to be had.
+    """The description of an engine. A schema of 0 does not exist yet; None means that the engine has no schema.
 
-    `clock_us` is the clock of a server when it was asked; an engine in this process goes by this host's.
+    `clock_us` is the server's clock when it was read; an engine without a server uses the clock of this host.
     """
 
     server: str
@@ -69,24 +69,24 @@ class EngineInfo(Struct, frozen=True, kw_only=True):
 
 
 class Connections(Protocol):
-    """How an engine reaches what it stores: connections, and the schema they find."""
+    """The access of an engine to its database, and the schema there."""
 
     def check_schema(self) -> None:
         """Raise if the engine is unavailable, or if its schema is not the one this program knows."""
 
     def describe(self) -> EngineInfo:
-        """What the engine is, how it is set up, and what an accepted job survives there; nothing is created."""
+        """The software, its settings, and what an accepted job survives there; nothing is created."""
         ...
 
     def create_schema(self) -> None:
-        """Prepare the engine, or bring it up to date; safe from many processes at once."""
+        """Create or update the schema; many processes may call this at once."""
 
     def close(self) -> None:
-        """Close every connection. Leases stay as they are."""
+        """Close every connection. Leases do not change."""
 
 
 class Engine:
-    """A record engine: it moves jobs, stores the whole record of each, and holds what workers share."""
+    """Moves jobs, stores the whole record of each, and holds the state that workers share."""
 
     capabilities: Capabilities
 
@@ -142,11 +142,11 @@ class Engine:
         return leases[0] if leases else None
 
     def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:
-        """The job is done."""
+        """Acknowledge the job: it is completed."""
         return self.settle([Ack(lease=lease, record=record)])[0]
 
     def nack(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
-        """The run failed: one attempt more, and again after the delay."""
+        """Report that the run failed: one more attempt, and a retry after the delay."""
         return self.settle([Nack(lease=lease, delay=delay or 0.0, record=record)])[0]
 
     def release(self, lease: JobLease, delay: float | None = None, record: AttemptRecord | None = None) -> bool:
@@ -171,7 +171,7 @@ class Engine:
     ) -> list[Accepted]:
         if writes and tx is not None:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
-            # would wait, its leased rows locked as well, and lose every lease of the batch.
+            # would wait with its leased rows locked, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
         return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 

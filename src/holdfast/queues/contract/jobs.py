@@ -1,7 +1,7 @@
-"""What moves jobs: the verbs of a worker and of callers that enqueue, each over a batch, under leases.
+"""`Jobs`: the verbs of workers and of callers that enqueue, each over a batch, under leases.
 
-Every change to a leased job is one conditional write on its id, its claim and the end of its lease. What a settlement
-changes is the same on every engine: `effect_of`. `holdfast.testing.conformance` states the laws as tests.
+Every change to a leased job is one conditional write on its id, its claim and the expiry of its lease. The effect of a
+settlement is the same on every engine: `effect_of`. `holdfast.testing.conformance` states the laws as tests.
 """
 
 import math
@@ -49,7 +49,7 @@ LEASE_EXPIRED = ErrorInfo(type="LeaseExpired", message="the worker stopped, or l
 
 
 class LeasePolicy(Struct, frozen=True, kw_only=True):
-    """The engine's own settings: how long a lease lasts, how many crashes end a job, how long records are kept."""
+    """The engine's settings: the duration of a lease, the limit of crashes, and how long records are retained."""
 
     lease_s: float = DEFAULT_LEASE_S
     crash_limit: int = DEFAULT_CRASH_LIMIT
@@ -61,7 +61,7 @@ DEFAULT_POLICY = LeasePolicy()
 
 
 class Crashes(Enum):
-    """What a settlement does to the count of consecutive deliveries without a verdict."""
+    """The effect of a settlement on the count of consecutive deliveries without a verdict."""
 
     RESET = 0
     KEEP = 1
@@ -69,7 +69,7 @@ class Crashes(Enum):
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """What a settlement changes, the same on every engine. A release is `PENDING`; its delay makes it scheduled."""
+    """What a settlement changes in the record. A release is `PENDING`; its delay makes it scheduled."""
 
     state: JobState
     verdict: str
@@ -85,7 +85,7 @@ EFFECT_OF_ACK = Effect(state=JobState.COMPLETED, verdict="ack")
 
 
 def effect_of(settlement: Settlement) -> Effect:
-    """The change a settlement asks for: the table of ends, as a pure function."""
+    """The effect of a settlement, the same on every engine."""
     match settlement:
         case Ack():
             return EFFECT_OF_ACK
@@ -117,13 +117,13 @@ def effect_of(settlement: Settlement) -> Effect:
 
 
 def abandoned_run(claimed_us: int, now_us: int) -> AttemptRecord:
-    """The record the engine itself writes of a delivery that ended without a verdict."""
+    """The record that the engine itself writes for a delivery that ended without a verdict."""
     ended_us = max(claimed_us, now_us)
     return AttemptRecord(outcome=Outcome.CRASHED, started_us=claimed_us, ended_us=ended_us, error=LEASE_EXPIRED)
 
 
 def kept_progress(progress: Progress, now_us: int) -> Progress:
-    """What an engine keeps of a report, so that no handler's report can spoil those of others in the same write."""
+    """The report as an engine stores it, so that an invalid one cannot fail the others in the same write."""
     message = progress.message.encode("utf-8", "replace")[:MAX_PROGRESS_MESSAGE_BYTES].decode("utf-8", "ignore")
     done = float(progress.done) if math.isfinite(progress.done) else 0.0
     total = None if progress.total is None or not math.isfinite(progress.total) else float(progress.total)
@@ -131,14 +131,14 @@ def kept_progress(progress: Progress, now_us: int) -> Progress:
 
 
 def kept_output(output: LiveOutput) -> LiveOutput:
-    """What an engine keeps of a running attempt's output: its end, in characters that every engine can store."""
+    """The output of a running attempt as an engine stores it: its end, in characters that every engine can store."""
     data = output.text.replace("\0", "\ufffd").encode("utf-8", "replace")
     text = data[-LIVE_OUTPUT_BYTES:].decode("utf-8", "ignore")
     return LiveOutput(text=text, start=output.start + len(data) - len(text.encode()))
 
 
 def with_extras(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """The settlements that carry writes or enqueues, usually few. A verdict must not depend on a condition."""
+    """The settlements that carry writes or enqueues. Conditions are refused: no verdict may depend on one."""
     carriers = [one for one in settlements if one.writes or one.enqueues]
     for one in carriers:
         if any(write.if_version is not None for write in one.writes):
@@ -147,7 +147,7 @@ def with_extras(settlements: Sequence[Settlement]) -> list[Settlement]:
 
 
 def take_once(remaining: set[K], one: K) -> bool:
-    """Remove it and return True; or return False, because it was never there or was taken before."""
+    """Remove it and return True, or return False if it is not in the set."""
     if one in remaining:
         remaining.remove(one)
         return True
@@ -155,7 +155,7 @@ def take_once(remaining: set[K], one: K) -> bool:
 
 
 def new_session() -> bytes:
-    """64 random bits that all claims of one worker have in common."""
+    """64 random bits that all claims of one worker share."""
     return secrets.token_bytes(8)
 
 
@@ -165,9 +165,9 @@ def new_owner_token(session: bytes) -> str:
 
 
 class EngineTransaction(ABC):
-    """A transaction of the engine's own database that ends with its job: the handler's writes, then the verdict.
+    """A transaction in the engine's own database that commits with its job: the handler's writes, then the verdict.
 
-    It is open, and one of `complete` and `roll_back` has to be called, once.
+    It is open; call either `complete` or `roll_back`, once.
     """
 
     connection: Any
@@ -183,11 +183,11 @@ class EngineTransaction(ABC):
 
     @abstractmethod
     def roll_back(self) -> None:
-        """Keep nothing of it."""
+        """Roll the transaction back."""
 
 
 class Jobs(ABC):
-    """Moves jobs. An engine implements the primitives; `policy` and `clock` are the engine's."""
+    """The verbs that move jobs. No batch is empty; `policy` and `clock` are the engine's."""
 
     def __init__(self, policy: LeasePolicy, clock: Clock) -> None:
         self.policy = policy
@@ -206,7 +206,7 @@ class Jobs(ABC):
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         """Begin a transaction that ends with this delivery of the job; `LeaseLost` if it no longer holds the job."""
-        raise NotSupported("this engine has no transactions a handler could write in; use SQLite, PostgreSQL or MySQL")
+        raise NotSupported("this engine has no transactions for handlers; use SQLite, PostgreSQL or MySQL")
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         """Lease up to `limit` due jobs, best first, waiting up to `wait` seconds for the first one.
@@ -224,7 +224,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
-        """Lease what is due now, without waiting."""
+        """Lease jobs that are due now, without waiting."""
 
     @abstractmethod
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
@@ -255,7 +255,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        """Whether each lease still holds, without extending it; a cheap read."""
+        """The state of each lease, without extending it; a cheap read."""
 
     @abstractmethod
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
@@ -275,11 +275,11 @@ class Jobs(ABC):
 
     @abstractmethod
     def pause(self, queue: str, reason: str = "") -> None:
-        """Claim nothing more from the queue; what is running goes on."""
+        """Stop claims from the queue. Running jobs continue."""
 
     @abstractmethod
     def resume(self, queue: str) -> bool:
-        """Claim from the queue again; False if it was not paused."""
+        """Allow claims from the queue again; False if it was not paused."""
 
     @abstractmethod
     def pauses(self) -> Sequence[QueuePause]:

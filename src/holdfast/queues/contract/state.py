@@ -13,7 +13,7 @@ from holdfast.clock import MICROSECONDS, span_us
 from holdfast.values import Cell, Drop, Put, Spend, Spent, Write
 
 PAGE: Final = 1000
-# A damaged store may hold larger values; the next one still has to fit into 64 bits.
+# A damaged database may hold larger values; the next version must still fit into 64 bits.
 _LAST_VERSION: Final = 2**63 - 2
 _NEVER_FULL: Final = 2**62
 

@@ -17,8 +17,8 @@ class Home(Enum):
 class EngineKind(NamedTuple):
     """One engine: its URL scheme, its name for people, and where its code is.
 
-    `package` contains the driver, and `extra` is the extra of Holdfast that installs it. An engine on a server needs to
-    be given a signing key; all others create their own.
+    `package` contains the driver, and `extra` is the extra of Holdfast that installs it. An engine on a server must be
+    given a signing key; all others generate their own.
     """
 
     scheme: str
@@ -34,16 +34,16 @@ class EngineKind(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it comes with Holdfast."""
+        """Whether it is part of Holdfast."""
         return bool(self.engine)
 
     @property
     def needs_key(self) -> bool:
-        """Whether a signing key has to be given, because other machines need the same one."""
+        """Whether a signing key must be configured, because other machines need the same one."""
         return self.home is Home.SERVER
 
     def load(self, name: str) -> Any:
-        """An object of the engine's own package, by `module:name`; imported here, so that only its users pay for it."""
+        """An object of the engine's package, by `module:name`. Imported when it is first used."""
         module, _, attribute = name.partition(":")
         return getattr(import_module(f"{__package__}.{module}"), attribute)
 

@@ -1,5 +1,5 @@
-"""Where the memory engine stores everything: one lock makes every verb atomic. Several engines on one store act
-as several workers.
+"""The memory engine's data. One lock makes every verb atomic; several engines may share one `MemoryStore`, as several
+workers would share a database.
 """
 
 import heapq
@@ -26,13 +26,13 @@ from holdfast.values import (
     QueuePause,
 )
 
-DURABILITY: Final = {"always": "nothing: a job ends with its process"}
-"""What an accepted job survives, by how the engine is set up."""
+DURABILITY: Final = {"always": "nothing: jobs are lost when the process exits"}
+"""What an accepted job survives, by the engine's settings."""
 
 
 @dataclass(slots=True)
 class StoredJob:
-    """One job. `PENDING` stands for waiting: whether that shows as scheduled is a question of the time."""
+    """One job. `PENDING` means waiting; whether it is shown as scheduled depends on the time."""
 
     number: int
     envelope: JobEnvelope
@@ -54,12 +54,12 @@ class StoredJob:
     ignore_expiry: bool = False
     finished_us: int | None = None
     progress: tuple[int, Progress] | None = None
-    """The latest report, and which delivery made it."""
+    """The delivery of the latest report, and the report."""
     outputs: dict[int, LiveOutput] = field(default_factory=dict[int, LiveOutput])
-    """What deliveries that have told no output yet had printed while they ran."""
+    """The output reported by deliveries while they ran, unless their attempt has recorded it."""
     history: list[AttemptView] = field(default_factory=list[AttemptView])
     settled: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
-    """By which claim, and with which verdict, each delivery was settled: a repeated settlement is recognised."""
+    """The claim and the verdict with which each delivery was settled, to recognise a repeated settlement."""
 
     @property
     def is_claimable(self) -> bool:
@@ -104,14 +104,14 @@ class StoredJob:
 
 @dataclass(slots=True)
 class DeletedJob:
-    """What is left of a job: enough to know its id again."""
+    """The tombstone of a job: enough to recognise its id."""
 
     digest: bytes
     until_us: int
 
 
 class MemoryStore:
-    """Where the jobs are. One lock makes every verb atomic; heaps keep each queue's best job on top."""
+    """All data of the engine. One lock makes every verb atomic; heaps have each queue's best job on top."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -138,9 +138,9 @@ class MemoryStore:
         pass
 
     def clear(self) -> None:
-        """Forget everything. The parts of an engine share this store, so it is emptied and not replaced."""
+        """Delete everything. The parts of an engine share this object, so it is emptied, not replaced."""
         with self.lock:
-            for kept in (
+            for stored in (
                 self.records,
                 self.leased,
                 self.tombstones,
@@ -149,10 +149,10 @@ class MemoryStore:
                 self.buckets,
                 self._ready,
             ):
-                kept.clear()
+                stored.clear()
 
     def held(self, lease: JobLease, now: int) -> StoredJob | None:
-        """The record of a lease, if the lease still holds it."""
+        """The record of a lease; None if the lease no longer holds."""
         record = self.leased.get(lease.id)
         is_held = (
             record is not None
@@ -163,7 +163,7 @@ class MemoryStore:
         return record if is_held else None
 
     def offer(self, record: StoredJob) -> None:
-        """Put a claimable record where claims look for it."""
+        """Put a claimable record into the heap of its queue."""
         ready = self._ready[record.envelope.queue, record.envelope.priority]
         record.offer = next(self._offers)
         heapq.heappush(ready, (record.due_us, record.envelope.id, record.offer))
@@ -177,7 +177,7 @@ class MemoryStore:
                     yield record
 
     def next_due_us(self, queue: str) -> int | None:
-        """When the queue's next record falls due."""
+        """When the queue's next record is due; None if none is waiting."""
         heads: list[int] = []
         for priority in range(10):
             ready = self._ready[queue, priority]
@@ -187,7 +187,7 @@ class MemoryStore:
         return min(heads, default=None)
 
     def _offered(self, entry: tuple[int, str, int]) -> StoredJob | None:
-        """What an entry of a heap stands for; heaps keep the entries of jobs cancelled or offered again since."""
+        """The record of a heap's entry; None if the job was cancelled or offered again since."""
         _, job_id, offer = entry
         record = self.records.get(job_id)
         return record if record is not None and record.is_claimable and record.offer == offer else None

@@ -1,6 +1,6 @@
 """The engine in the memory of one process: for tests, and for jobs that may die with the process.
 
-It obeys every law for as long as the process lives, and is the readable reference of what the laws mean.
+It obeys every law while the process lives, and is the readable reference for what the laws mean.
 """
 
 from holdfast.clock import SYSTEM_CLOCK, Clock

@@ -1,4 +1,4 @@
-"""The contract in plain Python, and so the readable reference of what it means: moving jobs."""
+"""The contract in plain Python, as its readable reference: moving jobs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -240,7 +240,7 @@ class MemoryJobs(Jobs):
             now = self.clock.now_us()
             leased = [record for record in self._store.leased.values() if queue in (None, record.envelope.queue)]
             for record in leased:
-                # The wall clock was set back: such a lease would outlive its worker by as much.
+                # If the clock was set back, such a lease would expire that much too late.
                 if record.lease_until_us > now + 2 * record.lease_us:
                     record.lease_until_us = now + record.lease_us
             ended = [record for record in leased if record.lease_until_us <= now]

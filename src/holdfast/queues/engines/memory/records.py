@@ -61,7 +61,7 @@ class MemoryRecords(Records):
             if record is None:
                 return CancelAnswer.UNKNOWN
             if record.state is JobState.PROCESSING:
-                # Asking again without a reason does not take the first one back.
+                # A second request without a reason leaves the first reason as it is.
                 record.cancel_request = reason or record.cancel_request or ""
                 return CancelAnswer.REQUESTED
             if record.state.is_final:

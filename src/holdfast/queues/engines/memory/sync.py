@@ -1,7 +1,7 @@
 """`memory`, drained inline: enqueueing runs the job before it returns, retries and delays included.
 
-Time is virtual, so a retry in five minutes does not take five minutes. Ids begin with `sync-`. A job that ends dead
-or cancelled is reported to whoever enqueued it.
+Time is virtual, so a retry in five minutes does not take five minutes. Ids begin with `sync-`. If a job is dead or
+cancelled in the end, enqueueing it raises.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ MAX_TURNS: Final = 10_000
 
 
 class SyncEngine(MemoryEngine):
-    """Jobs that run where they are enqueued. `attach` says who runs them."""
+    """Jobs that run where they are enqueued, by the worker passed to `attach`."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class SyncEngine(MemoryEngine):
         self._is_draining = False
 
     def attach(self, process_once: Callable[[str], WorkerResult]) -> None:
-        """Name the worker's turn that runs one job of a queue."""
+        """Set the worker's `process_once`, which runs one job of a queue."""
         self._process_once = process_once
 
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
         accepted = super().accept(envelopes, tx, writes=writes)
-        # A handler that enqueues is already inside a drain: the loop outside will come to its jobs.
+        # A handler that enqueues is already inside a drain: the outer loop runs its jobs.
         if self._process_once is not None and not self._is_draining:
             self._is_draining = True
             try:
@@ -58,7 +58,7 @@ class SyncEngine(MemoryEngine):
         return accepted
 
     def _drain(self, process_once: Callable[[str], WorkerResult]) -> None:
-        """Run what is due, let time pass to the next due job, until nothing waits."""
+        """Run due jobs and advance the time to the next one, until none is waiting."""
         for _ in range(MAX_TURNS):
             waiting = [record for record in self.store.records.values() if record.is_claimable]
             waiting = [record for record in waiting if record.envelope.queue not in self.store.pauses]
@@ -70,10 +70,10 @@ class SyncEngine(MemoryEngine):
             if result.status is WorkerStatus.EMPTY:
                 return
             if result.status is WorkerStatus.RELEASED and result.error is not None:
-                # Elsewhere it would wait for a deploy; here nothing can change before the caller goes on.
+                # Elsewhere it would wait for a deployment; here nothing can change before the caller continues.
                 self.cancel(str(result.job_id), result.error.message)
                 raise JobFailed(f"job '{result.job_id}' cannot run here: {result.error.message}")
-        raise BackendError(f"the jobs are still not done after {MAX_TURNS:,} turns: does one enqueue itself for ever?")
+        raise BackendError(f"jobs are still waiting after {MAX_TURNS:,} turns: does a job enqueue itself forever?")
 
     def _report(self, job_id: str) -> None:
         found = self.get(job_id)

@@ -1,8 +1,8 @@
 """One SQLite file, opened so that a committed job stays committed: connections, transactions, checkpoints, schema.
 
 WAL with `synchronous=FULL`; every write is `BEGIN IMMEDIATE`; one connection per thread and process. SQLite before
-3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so nobody checkpoints unless the
-write lock is held: automatic checkpoints are off, and whoever commits past a limit runs one under the lock
+3.51.3 can corrupt a WAL that one connection resets while another checkpoints it, so checkpoints run only under the
+write lock: automatic checkpoints are off, and the connection whose commit exceeds a limit runs one
 (docs/decisions/0003-sqlite-checkpoints.md).
 """
 
@@ -39,8 +39,8 @@ WAL_KEPT_BYTES: Final = 1024 * 1024
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs"}
 )
-DURABILITY: Final = {"as it is opened": "the end of any process, and of the machine: each commit is synced"}
-"""What an accepted job survives, by how the engine is set up; here that is for Holdfast to say."""
+DURABILITY: Final = {"always": "process crash and power loss (every commit is fsynced)"}
+"""What an accepted job survives, by the engine's settings; here Holdfast chooses them."""
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -49,7 +49,7 @@ _inherited: list["_Handle"] = []
 
 
 class _Handle:
-    """A connection, the process it belongs to, and whether it is in use; it closes with its thread."""
+    """A connection, the process it belongs to, and whether it is in use; it is closed when its thread exits."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
@@ -68,7 +68,7 @@ class _Handle:
 class SqliteFile:
     """The file and its connections. `write` runs a function in one transaction and retries it while others write.
 
-    Who `only_looks` does not make it: as long as it is not there, reads and writes meet an empty one in memory.
+    With `only_looks`, a missing file is not created: reads and writes use an empty database in memory instead.
     """
 
     def __init__(self, path: Path, *, clock: Clock, prefix: str, only_looks: bool = False) -> None:
@@ -86,10 +86,10 @@ class SqliteFile:
             return statement.replace("holdfast_", prefix)
 
         self.sql: Callable[[str], str] = with_prefix
-        """A statement with the names of this file's tables."""
+        """A statement with the table names of this file."""
         self._clock = clock
         self._only_looks = only_looks
-        # SQLite keeps its log beside the file itself, not beside a link to it.
+        # SQLite creates its log next to the file itself, not next to a link to it.
         self._wal_path = Path(f"{os.path.realpath(self.path)}-wal")
         self._checkpoint_above = WAL_LIMIT_BYTES
         self._local = threading.local()
@@ -111,7 +111,7 @@ class SqliteFile:
             return handle
         if handle is not None and handle.pid != os.getpid():
             _inherited.append(handle)
-        # Opening holds the lock, also of a further connection: whoever forks takes it first, so that none is opened.
+        # Every connection is opened under the lock. A fork takes the lock first, so that none is opened during it.
         with self._open_lock:
             if not self._is_open:
                 handle = self._prepare()
@@ -120,14 +120,14 @@ class SqliteFile:
             return self._connect()
 
     def _used_handle(self) -> _Handle:
-        """This thread's connection, marked as in use; while a process forks, nobody gets one.
+        """This thread's connection, marked as in use; during a fork, this waits.
 
         No lock is taken: a job's timeout can be raised anywhere in here, and would leave it locked.
         """
         while True:
             handle = self._handle()
             handle.is_used = True
-            # A fork may have begun, or come and gone, since the handle was looked up.
+            # A fork may have started, or even finished, since the handle was looked up.
             is_current = getattr(self._local, "handle", None) is handle
             if is_current and not self._is_forking:
                 return handle
@@ -135,7 +135,7 @@ class SqliteFile:
             time.sleep(0.001)
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a short read; nothing is kept open behind it."""
+        """Run a short read; no transaction stays open after it."""
         try:
             if self._only_looks and is_missing(self.path):
                 with closing(self._nothing()) as connection:
@@ -168,13 +168,13 @@ class SqliteFile:
 
     def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
         try:
-            # Inside the try: a job's timeout can be raised the moment the lock is there.
+            # Inside the try: a job's timeout can be raised as soon as the lock is held.
             connection.execute("BEGIN IMMEDIATE")
             answer = work(connection, self._clock.now_us())
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
-                # A failing disk can refuse the rollback too; SQLite then rolls back when the file is next opened.
+                # A failing disk can also refuse the rollback; SQLite then rolls back when the file is next opened.
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
             raise
@@ -186,17 +186,17 @@ class SqliteFile:
         return version
 
     def watch(self) -> CommitWatch:
-        """This thread's watch on the commits of others; it closes with its thread or with the file."""
+        """This thread's watch on other connections' commits; it is closed with its thread or with the file."""
         watch: CommitWatch | None = getattr(self._local, "watch", None)
         if watch is None:
-            self.read(self.data_version)  # there is a directory to watch once the file was opened
+            self.read(self.data_version)  # opening the file creates the directory to watch
             watch = CommitWatch(self._wal_path, self._clock)
             self._watches.add(watch)
             self._local.watch = watch
         return watch
 
     def checkpoint(self) -> None:
-        """Write the WAL back into the file; without effect while others write or read."""
+        """Write the WAL back into the file; it has no effect while others write or read."""
         self.read(self._checkpoint)
 
     def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
@@ -205,16 +205,16 @@ class SqliteFile:
         except OSError:
             return
         if size > self._checkpoint_above:
-            # Others can hold the checkpoint up: then try again only after more has been written.
+            # Other connections can block the checkpoint: then retry only after more has been written.
             with suppress(sqlite3.Error):
                 is_complete = self._checkpoint(connection)
                 self._checkpoint_above = WAL_LIMIT_BYTES if is_complete else size + WAL_LIMIT_BYTES // 4
 
     def _checkpoint(self, connection: sqlite3.Connection) -> bool:
-        """Checkpoint under a write lock that a second connection holds; True if all of the WAL was written back.
+        """Checkpoint under a write lock that a second connection holds; True if the whole WAL was written back.
 
-        SQLite's own modes that take the lock go on without it if they do not get it, so none of them will do. The
-        next commit starts the WAL anew and cuts it to `journal_size_limit`.
+        SQLite's own modes that take the lock continue without it if they do not get it, so none of them is safe. The
+        next commit restarts the WAL and truncates it to `journal_size_limit`.
         """
         guard = sqlite3.connect(self.path, timeout=CHECKPOINT_PATIENCE_S, isolation_level=None)
         try:
@@ -237,10 +237,10 @@ class SqliteFile:
         check_current(self.read(self._version), migrations(self.prefix), self.path)
 
     def describe(self) -> EngineInfo:
-        """What is there. A file that is not is not made; one that is somebody else's is not changed."""
+        """The file, its settings and the version of our schema; nothing is created or changed."""
         version, settings = 0, dict[str, str]()
         try:
-            # Under the lock, like every connection: none may be open while a process forks.
+            # Under the lock, like every connection: none may be open during a fork.
             with self._open_lock:
                 if self.path.exists():
                     address = f"{self.path.as_uri()}?mode=rw"
@@ -255,20 +255,20 @@ class SqliteFile:
             schema=version,
             known_schema=migrations(self.prefix)[-1].number,
             settings=settings,
-            survives=DURABILITY["as it is opened"],
+            survives=DURABILITY["always"],
         )
 
     def create_schema(self) -> None:
-        """Create the tables or bring them up to date, also in a database that other programs use."""
+        """Create or update the tables, even in a database that other programs use."""
         with self._open_lock:
             self._prepare(may_share=True)
             self._is_open = True
 
     def before_fork(self) -> None:
-        """Close every connection as soon as nobody uses one, and let nobody open one.
+        """Wait until no connection is in use, close all of them, and let none be opened.
 
-        SQLite keeps its own table of the locks a process holds. A forked child would inherit that table but not the
-        locks, and believe itself safe: so no connection may be open while a process forks.
+        SQLite has its own table of the locks a process holds. A forked child would inherit that table but not the
+        locks, and believe that it holds them: so no connection may be open during a fork.
         """
         self._is_forking = True
         self._holds_open_lock = self._open_lock.acquire(timeout=FORK_PATIENCE_S)
@@ -278,10 +278,10 @@ class SqliteFile:
         self._close_unused()
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Go on. Threads that wait for the lock exist only in the parent."""
+        """Let connections be opened again. Threads that wait for the lock exist only in the parent."""
         if in_child:
             self._open_lock = threading.Lock()
-            # Those of threads that were waiting; what is closed here stays open in the parent.
+            # Of threads that were waiting; closing a watch here does not close the parent's.
             for watch in list(self._watches):
                 watch.close()
         elif self._holds_open_lock:
@@ -290,14 +290,14 @@ class SqliteFile:
 
     def close(self) -> None:
         """Close every connection of this process."""
-        with self._open_lock:  # one that is just being opened would be closed and used at once
+        with self._open_lock:  # a connection that is being opened would be closed before its first use
             self._close_unused()
 
     def _close_unused(self) -> None:
         self._is_open = False
-        # In this order: a thread that marks its connection as used after it was looked at here finds it outdated.
-        # One in use closes with the frame that uses it; closing it under a running statement would end the process.
-        # So does a watch that somebody waits on; every other watch has no other place than this one.
+        # In this order: a thread that marks its connection as used after the check below finds it outdated. One in use
+        # is closed by the frame that uses it: closing it during a statement would crash the process. The same is true
+        # of a watch that a thread waits on; all other watches are referenced only here.
         self._local = threading.local()
         for handle in list(self._handles):
             if not handle.is_used:
@@ -328,7 +328,7 @@ class SqliteFile:
         return handle
 
     def open(self) -> sqlite3.Connection:
-        """One more connection, for the caller alone; every statement is committed unless a transaction was begun."""
+        """A new connection for the caller alone; without a transaction, each statement commits by itself."""
         try:
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -342,13 +342,13 @@ class SqliteFile:
         return connection
 
     def _nothing(self) -> sqlite3.Connection:
-        """What a file is like in which nothing has been kept yet."""
+        """An empty database in memory with our tables."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         self._transact(connection, self._apply)
         return connection
 
     def begin(self) -> sqlite3.Connection:
-        """Such a connection in a transaction that may write: nobody else can before it ends."""
+        """A new connection with an open write transaction; no other connection can write before it ends."""
         connection = self.open()
         try:
             _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -367,10 +367,10 @@ class SqliteFile:
         is_current = self._known_version(connection) == migrations(self.prefix)[-1].number
         if not is_current and not may_share:
             self._refuse_a_foreign_database(connection)
-        # Also where it is current: whoever made the tables with a tool of their own has not switched to the log.
+        # Even if the schema is current: another tool may have created the tables without switching to WAL.
         mode: str = _patiently(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
         if mode != "wal":
-            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode stays '{mode}')")
+            raise BackendUnavailable(f"{self.path} cannot use a write-ahead log (its journal mode remains '{mode}')")
         if not is_current:
             _patiently(lambda: self._transact(connection, self._apply))
 
@@ -379,11 +379,11 @@ class SqliteFile:
         if tables and f"{self.prefix}schema" not in tables:
             raise ForeignDatabase(
                 f"{self.path} is a database of another program (it has the table '{min(tables)}'): choose another "
-                f"file, or let Holdfast keep its tables ({self.prefix}…) there with  holdfast migrate"
+                f"file, or create Holdfast's tables ({self.prefix}…) in it with  holdfast migrate"
             )
 
     def _apply(self, locked: sqlite3.Connection, _now: int) -> None:
-        """Whoever gets the write lock first migrates; the others find it done."""
+        """Update the schema under the write lock, unless another process has already done so."""
         version = self._known_version(locked)
         for migration in migrations(self.prefix):
             if migration.number > version:
@@ -405,18 +405,18 @@ class SqliteFile:
 
     def _translated(self, problem: sqlite3.Error) -> BackendError:
         if isinstance(problem, sqlite3.ProgrammingError) and "closed" in str(problem):
-            return BackendUnavailable(f"{self.path} was closed meanwhile")
+            return BackendUnavailable(f"{self.path} was closed while it was in use")
         match _code(problem):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return BackendUnavailable(f"{self.path} stayed locked by another process for {BUSY_LIMIT_S:g} s")
+                return BackendUnavailable(f"{self.path} was locked by another process for {BUSY_LIMIT_S:g} s")
             case sqlite3.SQLITE_FULL:
-                return BackendUnavailable(f"the disk of {self.path} is full; nothing was changed: free some space")
+                return BackendUnavailable(f"the disk of {self.path} is full; nothing was changed; free some space")
             case sqlite3.SQLITE_NOTADB:
-                return ForeignDatabase(f"{self.path} is not an SQLite database: choose another file")
+                return ForeignDatabase(f"{self.path} is not an SQLite database; choose another file")
             case sqlite3.SQLITE_CORRUPT:
-                return BackendError(f"{self.path} is damaged ({problem}): restore it from a backup")
+                return BackendError(f"{self.path} is corrupt ({problem}); restore it from a backup")
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-                return BackendUnavailable(f"cannot write {self.path} ({problem}): check its owner and mode")
+                return BackendUnavailable(f"cannot write {self.path} ({problem}); check its owner and mode")
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL | sqlite3.SQLITE_INTERRUPT | sqlite3.SQLITE_NOMEM:
                 return BackendUnavailable(f"{self.path}: {problem}")
             case _:
@@ -445,10 +445,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _create(path: Path) -> None:
-    """Make the file, readable for us alone, unless it is there.
+    """Create the file, readable only by its owner, unless it exists.
 
-    One that is there is not opened: its closing would cost every connection of this process its locks, and another
-    process that closes its own would believe itself the last and remove the log from under ours.
+    An existing file is not opened: closing it would release the locks of all connections of this process, and another
+    process that closes its connection would believe to be the last one, and delete the log that we use.
     """
     try:
         if hasattr(os, "mknod"):
@@ -463,9 +463,9 @@ def _create(path: Path) -> None:
 
 
 def _patiently(action: Callable[[], T]) -> T:
-    """Run an action again while another process holds the lock, for a bounded time, at random intervals.
+    """Run an action, and retry while another process holds the lock, for a bounded time, at random intervals.
 
-    SQLite's own busy timeout is in front of this; it does not cover every case (a snapshot that went stale).
+    SQLite's own busy timeout comes first; it does not cover every case (a snapshot that became stale).
     """
     give_up_at = time.monotonic() + BUSY_LIMIT_S
     while True:
@@ -514,13 +514,13 @@ def _refuse_network_file_system(path: Path) -> None:
     kind = file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise ConfigError(
-            f"{path} is on a network file system ({kind}), where SQLite's locks cannot be trusted: "
-            "keep the file on a local disk, or use a networked engine"
+            f"{path} is on a network file system ({kind}), where SQLite's locks are not reliable: move the file to a "
+            "local disk, or use a database server"
         )
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system a path is on; empty where the system does not say (only Linux does)."""
+    """The type of the file system a path is on; empty if it is unknown, as on every system but Linux."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -67,10 +67,10 @@ from holdfast.values import (
 
 log = logging.getLogger("holdfast.sqlite")
 
-# How long to trust, while waiting, that no due time has moved and no commit was missed.
+# How long a wait relies on the last poll: after this, it checks for due times that moved and commits it missed.
 LOOK_EVERY_S: Final = 1.0
 
-# A version of the data means something only to the connection that was told it.
+# A data version is meaningful only on the connection that read it.
 _Seen: TypeAlias = tuple[sqlite3.Connection, int]
 
 INSERT_JOB: Final = """
@@ -79,9 +79,9 @@ INSERT_JOB: Final = """
 
 INSERT_MESSAGE: Final = "INSERT INTO holdfast_messages (seq, wire) VALUES (?, ?)"
 
-# A row costs half as much in a statement that inserts many, and is told only once what all of them have in common.
+# A row costs half as much in a statement that inserts many; common values are then passed only once.
 ROWS_AT_ONCE: Final = 100
-# SQLite keeps what a statement was given last, which must not be a hundred large messages.
+# A statement holds its last parameters in memory, which must not be a hundred large messages.
 SMALL_WIRE_BYTES: Final = 16 * 1024
 
 INSERT_LIKE_JOBS: Final = f"""
@@ -102,7 +102,7 @@ KNOWN: Final = """
         coalesce((SELECT CAST(wire AS BLOB) FROM holdfast_messages AS m WHERE m.seq = j.seq), x'')
     FROM holdfast_jobs AS j WHERE id = ?"""
 
-# One index range per priority, best first, each in due order: the cost does not grow with what is not due yet.
+# One index range per priority, best first, each in due order: jobs that are not due yet cost nothing.
 CANDIDATES: Final = (
     " UNION ALL ".join(
         f"""SELECT * FROM (
@@ -135,14 +135,14 @@ CLAIM: Final = f"""
         claimed_at = :now, lease_us = :lease, lease_until = :now + :lease
     WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 
-# The same as one row: what a claim needs is the list of them, and whether a suspect is among them.
+# The same as one row: a claim needs only the list, and whether a suspect is in it.
 CHOSEN: Final = f"SELECT json_group_array(seq), coalesce(max(crashes), 0), count(*) FROM ({CANDIDATES})"
 
 _LEASED: Final = f"""
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
     WHERE j.state = {PROCESSING} AND j.owner_token = :token AND j.queue = :queue"""
 
-# What all jobs of a fresh claim have in common is not read from each of them.
+# Values that all jobs of a new claim share are not read from each row.
 LEASES: Final = f"""
     SELECT j.seq, coalesce(j.id, ''), coalesce(CAST(m.wire AS BLOB), x''), :lease, :now, j.deliveries,
            coalesce(j.attempts, 0), coalesce(j.crashes, 0), j.ignore_expiry, :lease
@@ -162,7 +162,7 @@ ACK: Final = f"""
     WHERE seq IN (SELECT value FROM json_each(:seqs))
         AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
 
-# Which of them that was, if not all: the end of an earlier acknowledgement is written, those of this one not yet.
+# Which jobs ACK changed, if not all: an earlier acknowledgement has an attempt by now, this one not yet.
 ACKED: Final = f"""
     SELECT seq FROM holdfast_jobs AS j
     WHERE seq IN (SELECT value FROM json_each(:seqs))
@@ -204,10 +204,10 @@ INSERT_ATTEMPT: Final = """
          error_type, error_message, traceback, output, result, note)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
-# An attempt that tells its output itself needs no more what it has said of it while it ran.
+# An attempt that records its output makes the output reported while it ran redundant.
 DELETE_LIVE_OUTPUT: Final = "DELETE FROM holdfast_live_output WHERE seq = ? AND delivery = ?"
 
-# Most attempts have nothing to tell but that they went well, and when: these are written many at once.
+# Most attempts record only that they succeeded, and when: these are written many at once.
 INSERT_SUCCESS: Final = """
     INSERT OR REPLACE INTO holdfast_attempts (owner_token, verdict, outcome, seq, delivery, started_at, ended_at)
     VALUES (?, ?, ?, ?, ?, ?, ?)"""
@@ -240,7 +240,7 @@ REPORT_OUTPUT: Final = f"""
     WHERE seq = :seq AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now
     ON CONFLICT (seq, delivery) DO UPDATE SET start = excluded.start, text = excluded.text"""
 
-# The wall clock was set back: such a lease would outlive its worker by as much.
+# If the clock was set back, such a lease would expire that much too late.
 CLAMP: Final = f"""
     UPDATE holdfast_jobs SET lease_until = :now + lease_us
     WHERE state = {PROCESSING} AND lease_until > :now + 2 * lease_us AND (:queue IS NULL OR queue = :queue)
@@ -299,7 +299,7 @@ class SqliteJobs(Jobs):
         return SqliteTransaction(self._file, self.clock, self._settle, job_id, delivery)
 
     def _insert(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
-        """Insert all at once; only if that meets a known id, look at them one by one."""
+        """Insert all at once; only if an id is already known, insert them one by one."""
         sql = self._sql
         start: int = connection.execute(sql(NEXT_SEQ)).fetchone()[0]
         times = dues(envelopes, now)
@@ -313,7 +313,7 @@ class SqliteJobs(Jobs):
             many_messages = sql(INSERT_MESSAGES) if max(map(len, wires)) <= SMALL_WIRE_BYTES else None
             _insert_rows(connection, sql(INSERT_MESSAGE), many_messages, list(enumerate(wires, start)))
             return [True] * new
-        # Cheaper than a savepoint, which would copy every page that is changed behind it.
+        # Cheaper than a savepoint, which would copy every page that is changed after it.
         connection.execute(sql(DELETE_FROM), (start, start + len(envelopes)))
         return [
             self._insert_one(connection, one, seq, due, now) for seq, due, one in zip(count(start), times, envelopes)
@@ -334,7 +334,7 @@ class SqliteJobs(Jobs):
         return True
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
-        """Look before locking: an idle worker must not take the write lock from those with work to do."""
+        """Read before locking: an idle worker must not block those that have jobs."""
         token = bytes.fromhex(owner_token)
         now = self.clock.now_us()
 
@@ -388,19 +388,19 @@ class SqliteJobs(Jobs):
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
-        # There is a watch before the first look: what is committed after that look is heard of.
+        # The watch starts before the first poll, so that a commit after that poll is noticed.
         watch = self._file.watch()
         while True:
             seen, due = self._file.read(lambda connection: self._next_due(connection, queues))
             left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
             if due is not None:
                 left = min(left, (due - self.clock.now_us()) / 1e6)
-            # Each look is a read of its own: between them the connection is free to be closed for a fork.
+            # Each poll is a separate read: between two of them the connection can be closed for a fork.
             if left <= 0 or watch.wait(left, partial(self._has_changed, seen), wake):
                 return
 
     def _next_due(self, connection: sqlite3.Connection, queues: Sequence[str]) -> tuple[_Seen, int | None]:
-        """When the next job of these queues falls due, and what had been committed by then."""
+        """The data version, and when the next job of these queues is due."""
         seen = connection, self._file.data_version(connection)
         dues = [
             due
@@ -417,7 +417,7 @@ class SqliteJobs(Jobs):
         return self._file.write(lambda connection, now: self._settle(connection, settlements, now))
 
     def _settle(self, connection: SqliteStatements, settlements: Sequence[Settlement], now: int) -> list[bool]:
-        """In order; acknowledgements of one claim, which are nearly all, go in one statement."""
+        """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
         fresh: list[bool] = []
         for token, run in groupby(settlements, key=ack_token):
             batch = list(run)
@@ -425,14 +425,14 @@ class SqliteJobs(Jobs):
                 new = self._ack_all(connection, batch, token, now)
             else:
                 new = [self._settle_one(connection, one, now) for one in batch]
-            # At once: a repetition further on is known by it.
+            # At once: a repetition later in the batch is recognised by it.
             ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
             self._insert_ends(connection, ended)
             self._apply_extras(connection, ended, now)
             fresh += new
         if all(fresh):
             return fresh
-        # What is not new may be a repetition, also of one a moment ago: the ends are written, so they know.
+        # A settlement that changed nothing may be a repetition, even of one in this batch: the attempts are stored.
         return [is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, fresh, strict=True)]
 
     def _apply_extras(self, connection: SqliteStatements, ended: Sequence[Settlement], now: int) -> None:
@@ -504,7 +504,7 @@ class SqliteJobs(Jobs):
     def _states(
         self, connection: sqlite3.Connection, statement: str, leases: Sequence[JobLease], now: int
     ) -> list[LeaseState]:
-        """How the leases stand that the statement finds held; those of one claim are asked for together."""
+        """The state of each lease, given those that the statement finds held; one statement per claim."""
         held: dict[tuple[str, Any], bool] = {}
         by_token = sorted(leases, key=lambda lease: lease.owner_token)
         for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
@@ -568,7 +568,7 @@ class SqliteJobs(Jobs):
 def _insert_rows(
     connection: SqliteStatements, one: str, many: str | None, rows: Sequence[Row], common: Row = ()
 ) -> int:
-    """Insert the rows, each behind what they have in common, many at once if they may; how many were not there yet."""
+    """Insert the rows, each after the common values, many at once if possible; returns how many were new."""
     done = new = 0
     if many is not None:
         for done in range(ROWS_AT_ONCE, len(rows) + 1, ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The schema of the SQLite engine as SQL, in the names of one installation."""
+"""The schema of the SQLite engine as SQL, for one prefix."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.queues.engines.tables.migrations import Migration, check_prefix, read_migrations
 
-# By the library's clock: the time is for people, and nothing depends on it.
+# By SQLite's clock: the time is only informative.
 RECORD: Final = (
     "INSERT INTO holdfast_schema (version, applied_at)\n"
     "VALUES (:number, CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER));"
@@ -15,6 +15,6 @@ RECORD: Final = (
 
 @cache
 def migrations(prefix: str) -> Sequence[Migration]:
-    """The steps of the schema, for tables whose names begin with the prefix; each is to be one transaction."""
+    """The steps of the schema, for tables with this prefix; each must run in one transaction."""
     check_prefix(prefix)
     return read_migrations("sqlite", record=RECORD, named=lambda script: script.replace("holdfast_", prefix))

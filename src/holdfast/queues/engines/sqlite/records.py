@@ -1,4 +1,4 @@
-"""Reading and operating: what people and pruning ask of the file that `jobs.py` writes."""
+"""Reading and operating the records that `jobs.py` writes in an SQLite file."""
 
 import json
 import sqlite3
@@ -105,7 +105,7 @@ COUNT_WAITING_IN: Final = f"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
-# From one queue to the next, and the number of each: entries of an index are counted faster than they are grouped.
+# One queue after the other: counting the entries of an index is faster than grouping them.
 COUNT_FINISHED: Final = f"""
     WITH RECURSIVE ended (queue) AS (
         SELECT min(queue) FROM holdfast_jobs WHERE state >= {COMPLETED} AND state = :state
@@ -138,7 +138,7 @@ OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE s
 CANCEL_WAITING: Final = f"""
     UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, finished_at = :now
     WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
-# Asking again without a reason does not take the first one back.
+# A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
     WHERE id = :id AND state = {PROCESSING}"""
@@ -204,7 +204,7 @@ class SqliteRecords(Records):
         query |= {"now": self._clock.now_us(), "ids": json.dumps(where.ids)}
         by_finish = is_by_finish(where)
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
-        # In the index, what has finished is in order within each state: together they would all be read and sorted.
+        # The index orders finished jobs within each state: a query over several states would read and sort all of them.
         apart = [(state,) for state in dict.fromkeys(where.states)] if by_finish else [where.states]
         parts = [
             f"SELECT {VIEW_COLUMNS} WHERE {' AND '.join([_states_condition(states), *chosen])} "
@@ -300,7 +300,7 @@ class SqliteRecords(Records):
         return self._file.write(delete)
 
     def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
-        """Leave nothing else of these (number, until when). Messages are read one by one: they may be large."""
+        """Replace these (number, expiry) by tombstones. Messages are read one by one: they may be large."""
         for seq, until in stones:
             message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
             digest = content_digest(message[0] if message else b"")
@@ -326,7 +326,7 @@ class SqliteRecords(Records):
             connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
             return len(old)
 
-        # Looked for first: whoever only reads keeps nobody from writing.
+        # Read first: a read does not block writers.
         now = self._clock.now_us()
         any_old = self._file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
         return self._file.write(drop) if any_old else 0
@@ -344,13 +344,13 @@ def _merged(parts: Sequence[str]) -> str:
 
 def _states_condition(states: Iterable[JobState]) -> str:
     any_of = " OR ".join(_state_condition(state) for state in dict.fromkeys(states))
-    return f"j.state < 7 AND ({any_of})" if any_of else "j.state < 7"
+    return f"j.state < {FORGOTTEN} AND ({any_of})" if any_of else f"j.state < {FORGOTTEN}"
 
 
 def _state_condition(state: JobState) -> str:
     if state is JobState.SCHEDULED:
-        return "(j.state = 0 AND j.due_at > :now)"
+        return f"(j.state = {WAITING} AND j.due_at > :now)"
     if state is JobState.PENDING:
-        return "(j.state = 0 AND j.due_at <= :now)"
-    # The partial index of finished jobs is used only where its own condition is spelled out.
-    return f"(j.state = {CODES[state]}{' AND j.state >= 4' if state.is_final else ''})"
+        return f"(j.state = {WAITING} AND j.due_at <= :now)"
+    # The partial index of finished jobs is used only if its condition is part of the query.
+    return f"(j.state = {CODES[state]}{f' AND j.state >= {COMPLETED}' if state.is_final else ''})"

@@ -81,7 +81,7 @@ class SqliteState(SharedState):
     def sweep(self, limit: int = PAGE) -> int:
         query = {"now": self._clock.now_us(), "limit": limit}
         [is_swept] = self._file.read(lambda connection: connection.execute(self._file.sql(IS_SWEPT), query).fetchone())
-        if not is_swept:  # most sweeps find nothing, and take no lock from writers
+        if not is_swept:  # most sweeps find nothing, and then need no write lock
             return 0
 
         def sweep(connection: sqlite3.Connection, now: int) -> int:

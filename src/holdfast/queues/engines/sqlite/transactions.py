@@ -1,4 +1,4 @@
-"""Transactions that are not the engine's: of a caller who enqueues, and of a handler that ends its job with them."""
+"""Transactions on SQLite that are not the engine's: a caller's, and a handler's."""
 
 import os
 import sqlite3
@@ -34,14 +34,14 @@ class SqliteCaller:
         connection = driver_connection(tx)
         if not isinstance(connection, sqlite3.Connection):
             raise refused(tx, "an sqlite3.Connection")
-        file.connection()  # the tables are there from now on
+        file.connection()  # creates the tables if they are missing
         self._connection = connection
         self._refuse_another_file(file)
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
                 raise not_begun('execute "BEGIN IMMEDIATE" first')
             self.execute("BEGIN IMMEDIATE")
-        # The numbers of new jobs follow the last one, which must not change any more.
+        # The numbers of new jobs follow the last one, which must not change from here on.
         self.execute(file.sql(BEGIN_A_WRITE))
 
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
@@ -55,7 +55,7 @@ class SqliteCaller:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """All or nothing, also if the caller goes on after an error."""
+        """All or nothing, even if the caller continues after an error."""
         if kind is not None and self._connection.in_transaction:
             self.execute("ROLLBACK TO holdfast_accept")
         if self._connection.in_transaction:
@@ -71,8 +71,8 @@ class SqliteCaller:
         path = os.fsdecode(path or "")
         if not path or not os.path.samefile(path, file.path):
             raise TransactionRefused(
-                f"tx is a connection to {path or 'a database in memory'}, the jobs are in {file.path}: keep both in "
-                "one file (holdfast migrate --url sqlite:///your.db), or enqueue after the commit"
+                f"tx is a connection to {path or 'a database in memory'}, the jobs are in {file.path}: use one "
+                "file for both (holdfast migrate --url sqlite:///your.db), or enqueue after the commit"
             )
 
 
@@ -87,7 +87,7 @@ class SqliteTransaction(HandlersTransaction):
         job_id: str,
         delivery: int,
     ) -> None:
-        file.connection()  # the tables are there from now on
+        file.connection()  # creates the tables if they are missing
         self._file = file
         self._clock = clock
         self._settle = settle
@@ -110,4 +110,4 @@ class SqliteTransaction(HandlersTransaction):
         return is_held
 
     def roll_back(self) -> None:
-        self.connection.close()  # what was not committed is gone
+        self.connection.close()  # SQLite rolls back

@@ -1,8 +1,8 @@
-"""Being told, instead of asking, that another connection may have committed to an SQLite file (Linux: inotify).
+"""Waiting for commits of other connections to an SQLite file without polling (Linux: inotify).
 
-The kernel says when the write-ahead log is written. What is written is not committed yet: the writer syncs the log
-first, and makes the commit visible in shared memory, of which the kernel tells nobody. So whoever has seen a write
-looks again and again, at growing intervals (docs/decisions/0013-waking-by-inotify.md).
+The kernel reports writes to the write-ahead log. A write is not yet a commit: the writer syncs the log first, and then
+makes the commit visible in shared memory, which the kernel does not report. So after a write, the waiting thread polls
+at growing intervals (docs/decisions/0013-waking-by-inotify.md).
 """
 
 import ctypes
@@ -16,12 +16,12 @@ from typing import Final
 
 from holdfast.clock import Clock
 
-# Without inotify, this is how often to look.
+# How often to poll without inotify.
 WAIT_STEP_S: Final = 0.01
-# After a write: how soon to look for its commit, and at which part of the time since then to look again.
+# After a write: how soon to check for its commit, and after which part of the time since then to check again.
 FIRST_LOOK_S: Final = 0.0002
 LOOK_AGAIN_AFTER: Final = 1 / 4
-# Others may commit all the time: this is how often they can wake somebody who waits for something else.
+# Others may commit all the time: they wake a thread at most this often.
 PAUSE_S: Final = 0.003
 
 IN_MODIFY: Final = 0x002
@@ -34,7 +34,7 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class Inotify:
-    """The writes to one log, by whoever; also to the next log of that name, should this one be deleted."""
+    """Reports writes to one log by any process, and to the next log of that name if this one is deleted."""
 
     def __init__(self, log: Path) -> None:
         self._name = os.fsencode(log.name)
@@ -52,12 +52,12 @@ class Inotify:
         return _checked("inotify_add_watch", self.descriptor, path, mask)
 
     def _watch_log(self) -> None:
-        """Watch the log if there is one; the directory tells when there is."""
+        """Watch the log if it exists; the watch on the directory reports when it is created."""
         with suppress(FileNotFoundError):
             self._watch(self._log, IN_MODIFY)
 
     def take(self) -> bool:
-        """Whether the log was written, or made anew, since this was last asked."""
+        """Whether the log was written or created since the last call."""
         is_written = False
         while self.descriptor >= 0:
             try:
@@ -78,7 +78,7 @@ class Inotify:
         return is_written
 
     def close(self) -> None:
-        """Let go of the descriptor; a forked child does so with the copy it got."""
+        """Close the descriptor; a forked child closes its own copy."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -88,7 +88,7 @@ class Inotify:
 
 
 class CommitWatch:
-    """How one thread waits for the commits of others. Two threads need two: each has to hear of every write."""
+    """Lets one thread wait for commits of other connections. Each thread needs its own, to receive every write."""
 
     def __init__(self, log: Path, clock: Clock) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class CommitWatch:
     def wait(self, seconds: float, has_changed: Callable[[], bool], wake: int | None) -> bool:
         """Wait that long, or until another connection has committed; True as soon as `wake` is readable.
 
-        A write that was seen stays one to look after, also in the next wait, until its commit has been seen.
+        After a write, this polls until its commit is visible, even across several waits.
         """
         give_up_at = self._clock.monotonic() + seconds
         is_new = self._note_writes()
@@ -108,7 +108,7 @@ class CommitWatch:
                 return True
             is_new = self._note_writes() or is_new
             if has_changed():
-                # Writers take turns: a change after a look that came after the last write is the commit of that write.
+                # Writers take turns: without a new write since the last check, the change is the last write's commit.
                 if not is_new:
                     self._written_at = None
                 return self._pause(wake)
@@ -116,7 +116,7 @@ class CommitWatch:
         return False
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         if self._inotify is not None:
             self._inotify.close()
 
@@ -134,15 +134,15 @@ class CommitWatch:
         return max(FIRST_LOOK_S, (self._clock.monotonic() - self._written_at) * LOOK_AGAIN_AFTER)
 
     def _rest(self, seconds: float, wake: int | None) -> bool:
-        """Wait that long, or until the log is written; whether `wake` is readable."""
+        """Wait that long, or until the log is written; returns whether `wake` is readable."""
         descriptors = [] if wake is None else [wake]
-        # When the next look is near anyway, further writes have nothing to tell.
+        # If the next check is near anyway, further writes need not be reported.
         if self._inotify is not None and self._inotify.descriptor >= 0 and seconds > PAUSE_S:
             descriptors.append(self._inotify.descriptor)
         return wake in self._clock.wait(seconds, descriptors)
 
     def _pause(self, wake: int | None) -> bool:
-        """Do not wake up too often; whether `wake` is readable."""
+        """Wait if the last change was only a moment ago; returns whether `wake` is readable."""
         left = self._changed_at + PAUSE_S - self._clock.monotonic()
         is_woken = left > 0 and self._rest(left, wake)
         self._changed_at = self._clock.monotonic()
@@ -150,7 +150,7 @@ class CommitWatch:
 
 
 def _inotify_of(log: Path) -> Inotify | None:
-    """None where there is no inotify, or no more of it to be had: a user may have 128 of them."""
+    """None if inotify is not available, or if the user's limit (usually 128) is reached."""
     try:
         return Inotify(log)
     except OSError:

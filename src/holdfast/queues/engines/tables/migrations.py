@@ -1,6 +1,6 @@
-"""The numbered scripts of a schema, such as `<engine>/schema/0001_jobs.sql`, with the table names of an installation.
+"""The numbered scripts of a schema, such as `<engine>/schema/0001_jobs.sql`, with the table names of a prefix.
 
-What `holdfast migrate` executes and what `holdfast migrate --sql` prints is the same text.
+`holdfast migrate` executes the text that `holdfast migrate --sql` prints.
 """
 
 import re
@@ -15,7 +15,7 @@ _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 
 
 class Migration(Struct, frozen=True, kw_only=True):
-    """One step of a schema. Its last statement records that it was taken, so it is taken once."""
+    """One step of a schema. Its last statement records that it was applied, so it is applied once."""
 
     number: int
     name: str
@@ -23,7 +23,7 @@ class Migration(Struct, frozen=True, kw_only=True):
 
 
 def read_migrations(engine: str, *, record: str, named: Callable[[str], str]) -> tuple[Migration, ...]:
-    """The steps of an engine's schema in their order. In `record`, which is added to each, `:number` is its own."""
+    """The steps of an engine's schema in order. `record` is appended to each, with `:number` replaced by its number."""
     steps: list[Migration] = []
     for entry in resources.files("holdfast.queues.engines").joinpath(f"{engine}/schema").iterdir():
         number, _, name = entry.name.removesuffix(".sql").partition("_")
@@ -40,11 +40,11 @@ def check_prefix(prefix: str) -> None:
 
 
 def known_version(version: int, steps: Sequence[Migration], place: object) -> int:
-    """The version of a schema, unless it is newer than what this program knows."""
+    """The version of a schema; raises if it is newer than this program."""
     if version > (newest := steps[-1].number):
         raise SchemaTooNew(
-            f"{place} has schema {version}, written by a newer Holdfast; this program knows up to {newest}: "
-            "upgrade Holdfast here"
+            f"{place} has schema {version}, written by a newer Holdfast; this program supports up to {newest}: upgrade "
+            "Holdfast here"
         )
     return version
 

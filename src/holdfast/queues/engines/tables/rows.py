@@ -1,4 +1,4 @@
-"""What engines that keep records in tables have in common: stored states, and rows made into values and back.
+"""What engines with tables share: the codes of stored states, and the conversion between rows and values.
 
 A row may hold anything: a failing disk, a partial restore or another program can have written it. `repaired` replaces
 values of the wrong type, so that one damaged record never hides the others.
@@ -47,10 +47,10 @@ Row: TypeAlias = tuple[Any, ...]
 NEVER: Final = 2**63 - 1
 # Counters stop one above this, where every engine can still store them.
 MANY: Final = 2**31 - 2
-# No lease is renewed for longer than this, some thirty years.
+# No lease is renewed for longer than this, about thirty years.
 LONG_US: Final = 10**15
 
-# Stored states. `WAITING` shows as scheduled or pending, as the time decides; `FORGOTTEN` rows are tombstones.
+# Stored states. `WAITING` is shown as scheduled or pending, depending on the time; `FORGOTTEN` rows are tombstones.
 WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
 STATES: Final = {
     WAITING: JobState.PENDING,
@@ -65,7 +65,7 @@ CODES: Final = {state: code for code, state in STATES.items()}
 
 
 def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
-    """Jobs accepted together are due in the order given, so each is due a microsecond after the one before."""
+    """The due times of jobs accepted together: each a microsecond after the one before, to preserve their order."""
     at_once = range(now - len(envelopes) + 1, now + 1)
     if all(one.delay <= 0 and one.run_at is None for one in envelopes):
         return at_once
@@ -94,8 +94,8 @@ def alone_if_suspect(candidates: Sequence[Row]) -> list[int]:
 
 
 def leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -> list[JobLease]:
-    """Leases of rows: number, id, message, length, instant of the claim, deliveries, attempts, crashes, whether
-    expiry is ignored, and what is left of the lease.
+    """Leases from rows: number, id, message, duration, time of the claim, deliveries, attempts, crashes, whether expiry
+    is ignored, and the remaining time of the lease.
     """
     leases: list[JobLease] = []
     stamped_us, claimed_at = 0, from_us(0)
@@ -122,7 +122,7 @@ def leased(rows: Sequence[Row], queue: str, owner_token: str, asked_at: float) -
 
 
 def lease_state(cancel: bool | None) -> LeaseState:
-    """What a renewal found: whether the job shall be cancelled, or None if the lease is gone."""
+    """The state of a lease, given whether a cancellation was requested; None means that the lease is lost."""
     if cancel is None:
         return LeaseState.LOST
     return LeaseState.CANCEL_REQUESTED if cancel else LeaseState.HELD
@@ -142,7 +142,7 @@ def end_row(settlement: Settlement) -> Row:
 
 
 def reaped_row(row: Row, now_us: int) -> Row:
-    """The same for a delivery that ended without a verdict, of a row: number, delivery, when it was claimed."""
+    """The same for a delivery that ended without a verdict, from a row: number, delivery, when it was claimed."""
     seq, delivery, claimed_us = row
     return (seq, delivery, None, None, *told(abandoned_run(claimed_us, now_us)))
 
@@ -202,7 +202,7 @@ def conditions(where: JobFilter, after: str | None, spelled: Mapping[str, str]) 
 
 
 def counted(rows: Iterable[Row]) -> dict[str, dict[JobState, int]]:
-    """Numbers of jobs, of rows: queue, stored state, whether they are due later, number."""
+    """Numbers of jobs from rows: queue, stored state, whether they are due later, number."""
     numbers: dict[str, dict[JobState, int]] = {}
     for queue, code, is_later, number in rows:
         if number:
@@ -218,13 +218,13 @@ def is_by_finish(where: JobFilter) -> bool:
 
 
 def progress_report(lease: JobLease, progress: Progress) -> dict[str, Any]:
-    """What a statement needs that keeps how far a job is."""
+    """The parameters of the statement that stores a job's progress."""
     kept = kept_progress(progress, 0)
     return {**_claim_of(lease), "done": kept.done, "total": kept.total, "message": kept.message}
 
 
 def output_report(lease: JobLease, output: LiveOutput) -> dict[str, Any]:
-    """What a statement needs that keeps what a job has printed lately."""
+    """The parameters of the statement that stores a job's latest output."""
     kept = kept_output(output)
     return {**_claim_of(lease), "start": kept.start, "text": kept.text}
 
@@ -234,7 +234,7 @@ def _claim_of(lease: JobLease) -> dict[str, Any]:
 
 
 def told(record: AttemptRecord) -> Row:
-    """What a record tells: outcome, start, end, error (type, message, traceback), output, result, note."""
+    """An attempt as columns: outcome, start, end, error (type, message, traceback), output, result, note."""
     error = record.error
     problem = (error.type, error.message, error.traceback) if error else (None, None, None)
     times = (record.outcome.value, record.started_us, record.ended_us)
@@ -281,9 +281,9 @@ def text(stored: Any) -> str:
 
 
 def view(row: Row, now: int) -> JobView:
-    """A job as people see it, of a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when it
-    was accepted, is due, was finished, its lease ends, dead reason, cancel reason, cancel request, last error, progress
-    (done, total, message, instant).
+    """A job as people see it, from a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when
+    it was accepted, is due, finished, its lease expires, dead reason, cancel reason, cancellation request, last error,
+    progress (done, total, message, time).
     """
     stored, row = row, repaired(row, _VIEW)
     state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
@@ -310,7 +310,7 @@ def view(row: Row, now: int) -> JobView:
 
 
 def page(rows: Sequence[Row], now: int, *, limit: int, by_finish: bool) -> Page:
-    """A page, of rows as `view` takes them: one more than the limit tells that there is another."""
+    """A page from rows as `view` takes them: one row more than the limit means that there is a next page."""
     shown = rows[:limit]
     cursors = tuple(f"{row[11] if by_finish else 0}.{row[0]}" for row in shown)
     following = cursors[-1] if len(rows) > limit and cursors else None
@@ -318,7 +318,7 @@ def page(rows: Sequence[Row], now: int, *, limit: int, by_finish: bool) -> Page:
 
 
 def not_replayed(state: JobState | None) -> ReplayAnswer:
-    """Why a job in this state, or an unknown one, got no new life."""
+    """Why a job in this state was not replayed; None is an unknown job."""
     match state:
         case None:
             return ReplayAnswer.UNKNOWN
@@ -340,7 +340,7 @@ _OUTCOMES: Final = frozenset(Outcome)
 
 
 def attempt(row: Row) -> AttemptView:
-    """An attempt, of a row: delivery, and what `told` tells."""
+    """An attempt from a row: delivery, and the columns of `told`."""
     sound = repaired(row, _ATTEMPT)
     delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = sound
     error = None if error_type is None else ErrorInfo(type=error_type, message=message or "", traceback=traceback or "")
@@ -361,13 +361,13 @@ def attempt(row: Row) -> AttemptView:
 
 
 def history(job: JobView, attempts: Iterable[Row], outputs: Iterable[Row]) -> JobHistory:
-    """A job with its attempts, and what deliveries have printed, of rows: delivery, start, text."""
+    """A job with its attempts, and with live output from rows: delivery, start, text."""
     printed = (repaired(row, _OUTPUT) for row in outputs)
     live = {delivery: LiveOutput(text=text, start=max(0, start)) for delivery, start, text in printed}
     return history_of(job, map(attempt, attempts), live)
 
 
 def pauses(rows: Iterable[Row]) -> tuple[QueuePause, ...]:
-    """The pauses, of rows: queue, reason, since when."""
+    """The pauses from rows: queue, reason, since when."""
     each = (repaired(row, _PAUSE) for row in rows)
     return tuple(QueuePause(queue=queue, reason=reason, since=from_us(since)) for queue, reason, since in each)

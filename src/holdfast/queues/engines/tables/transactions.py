@@ -1,7 +1,7 @@
-"""Transactions that are not the engine's: of a caller who enqueues, and of a handler that ends its job with them.
+"""Transactions that are not the engine's: of a caller that enqueues, and of a handler that commits with its job.
 
-A caller's connection is the driver's, found below what SQLAlchemy and Django hand out. Nothing of theirs is imported
-here: whoever passes such an object has imported what it is made of.
+A caller may pass the driver's connection, or an object of SQLAlchemy or Django that wraps one. Neither is imported
+here: a caller that passes such an object has already imported its package.
 """
 
 from abc import abstractmethod
@@ -14,11 +14,11 @@ from holdfast.queues.contract import EngineTransaction
 from holdfast.queues.engines.tables.rows import Row, text
 from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobLease, Write
 
-_ASYNC = "asyncio connections cannot carry a job: pass the driver's synchronous connection, or enqueue after the commit"
+_ASYNC = "asyncio connections are not supported: pass the driver's synchronous connection, or enqueue after the commit"
 
 
 class _Django(Protocol):
-    """The part of `django.db.connection` that matters here."""
+    """The part of `django.db.connection` that is used here."""
 
     connection: Any
     alias: str
@@ -29,7 +29,7 @@ class _Django(Protocol):
 
 
 def driver_connection(tx: object) -> Any:
-    """The DB-API connection of a caller's transaction: the object itself, or what a library has wrapped around it."""
+    """The DB-API connection of a caller's transaction: the object itself, or the one that it wraps."""
     module = type(tx).__module__.partition(".")[0]
     if module == "django" or hasattr(tx, "ensure_connection"):
         return _below_django(cast("_Django", tx))
@@ -41,19 +41,21 @@ def driver_connection(tx: object) -> Any:
 
 
 def refused(tx: object, wanted: str) -> TransactionRefused:
-    """What to say of an object that cannot be what is wanted."""
+    """The error for an object that is not a connection to this engine."""
     kind = f"{type(tx).__module__}.{type(tx).__qualname__}"
     if "async" in kind.lower():
         return TransactionRefused(f"tx is a {kind}: {_ASYNC}")
     return TransactionRefused(
-        f"tx is a {kind}, and these jobs are kept by another engine: pass {wanted}, a SQLAlchemy connection or session "
-        "on one, or Django's connection"
+        f"tx is a {kind}, but these jobs are in another engine: pass {wanted}, a SQLAlchemy connection or session on "
+        "one, or Django's connection"
     )
 
 
 def not_begun(how: str) -> TransactionRefused:
-    """What to say of a connection that would commit each statement by itself."""
-    return TransactionRefused(f"tx is in no transaction, so the job could be kept without the rest of it: {how}")
+    """The error for a connection that would commit each statement by itself."""
+    return TransactionRefused(
+        f"tx is not in a transaction, so the job could be stored without your other writes: {how}"
+    )
 
 
 class HandlersTransaction(EngineTransaction):
@@ -77,8 +79,8 @@ class HandlersTransaction(EngineTransaction):
         try:
             if not self._is_open():
                 raise TransactionRefused(
-                    f"the handler of job '{lease.id}' committed or rolled back its own transaction: leave that to "
-                    "Holdfast, which commits it together with the job"
+                    f"the handler of job '{lease.id}' committed or rolled back its transaction: Holdfast does that, "
+                    "together with the job"
                 )
             is_held = self._commit(Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues)))
         finally:
@@ -100,7 +102,7 @@ class HandlersTransaction(EngineTransaction):
 
 
 def _lease_of_run(job_id: str, delivery: int, claim: Row) -> JobLease:
-    """As much of a run's lease as settling needs; the engine knows when it expires."""
+    """The part of a run's lease that settling needs; the engine knows when it expires."""
     seq, token, queue = claim
     return JobLease(
         id=job_id,
@@ -118,14 +120,14 @@ def _lease_of_run(job_id: str, delivery: int, claim: Row) -> JobLease:
 def _below_django(tx: _Django) -> Any:
     tx.ensure_connection()
     if tx.get_autocommit():
-        raise not_begun(f"enqueue inside of  with transaction.atomic(using={tx.alias!r})")
+        raise not_begun(f"enqueue inside  with transaction.atomic(using={tx.alias!r})")
     return tx.connection
 
 
 def _below_sqlalchemy(tx: Any) -> Any:
     if type(tx).__module__.startswith("sqlalchemy.ext.asyncio"):
         raise refused(tx, "")
-    if callable(getattr(tx, "connection", None)):  # a session: its connection, begun if it was not
+    if callable(getattr(tx, "connection", None)):  # a session
         tx = tx.connection()
     below = getattr(getattr(tx, "connection", None), "driver_connection", None)
     if below is None:
@@ -133,7 +135,7 @@ def _below_sqlalchemy(tx: Any) -> Any:
             f"tx is a SQLAlchemy {type(tx).__name__}, which has no connection: pass a Connection or a Session of "
             "SQLAlchemy 1.4.24 or newer"
         )
-    # Beginning is left to the first statement that SQLAlchemy itself executes; ours is none of those.
+    # SQLAlchemy begins with the first statement that it executes itself; ours do not count.
     if not tx.in_transaction():
         tx.begin()
     return below
