@@ -310,6 +310,27 @@ def test_an_invalid_counter_restarts_above_the_highest_job_number(
         assert client.get(f"{BASE}number") == b"3"
 
 
+def test_a_counter_that_would_overflow_restarts_when_a_job_is_accepted(
+    server: RedisServer, engine: RedisEngine
+) -> None:
+    engine.accept([job("a")])
+    with server.client() as client:
+        client.set(f"{BASE}number", 2**63 - 1)
+        assert engine.accept([job("b")])[0].created
+        assert client.get(f"{BASE}number") == b"2"
+
+
+def test_indexes_are_rebuilt_though_the_notes_about_them_are_damaged(server: RedisServer, engine: RedisEngine) -> None:
+    engine.accept([job("a")])
+    with server.client() as client:
+        damage(client, "rebuild")
+        engine.tidy()
+        damage(client, "rebuild")
+        damage(client, "ready:default:5")
+        assert [lease.id for lease in taken(engine)] == ["a"]
+        check_indexes(client)
+
+
 def test_a_count_that_is_not_a_number_is_counted_again(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a"), job("b")])
     first, second = taken(engine)

@@ -102,7 +102,7 @@ REINDEX: Final = Script("ending", "reindex")
 RECOUNT: Final = Script("recount")
 REBUILT: Final = Script("rebuilt")
 # What a script says that has met a key which another program has written.
-DAMAGED: Final = ("WRONGTYPE", "value is not an integer")
+DAMAGED: Final = ("WRONGTYPE", "value is not an integer", "increment or decrement would overflow")
 SCANNED_AT_ONCE: Final = 1000
 
 

@@ -1,7 +1,7 @@
 -- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Answers the names of what was set
 -- aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
-  lengths = 'zset', expiries = 'zset', buckets = 'zset' }
+  lengths = 'zset', expiries = 'zset', buckets = 'zset', rebuild = 'hash' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', completed = 'zset', dead = 'zset',
   cancelled = 'zset', wake = 'list' }
 local found = {}
