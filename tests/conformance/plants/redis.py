@@ -369,7 +369,7 @@ BUGS: dict[str, Bug] = {
     ),
     "an error takes the place of the output": bug(
         "test_a_verdict_that_tells_no_output_leaves_what_was_reported",
-        (SETTLE, "string.sub(tale, 1, 1) == '+'", "true"),
+        (SETTLE, "string.sub(details, 1, 1) == '+'", "true"),
     ),
     "a look finds every lease held": bug(
         "test_looking_at_leases_moves_none_and_tells_what_became_of_them",

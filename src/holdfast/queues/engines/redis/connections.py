@@ -1,8 +1,12 @@
-"""Redis or Valkey, spoken to: connections, scripts, waiting to be woken, and whether the server may keep jobs at all.
+"""Connections to a Redis or Valkey server: running scripts, waiting for work, and checking whether the server may store
+jobs at all.
 
-Every verb is one script, called by its digest. A server that forgot its scripts is given them again, one that was
-restarted is called again, and of a cluster the node that has our keys: every verb may be repeated. `lua/common.lua`
-says what the scripts have in common.
+Every verb is one script, called by its digest, and may be repeated: a script that the server does not know is sent
+whole, a call whose connection was lost is sent again, and in a cluster it goes to the node that has our keys.
+`lua/common.lua` describes the keys.
+
+A call whose script meets a damaged index repairs it and rebuilds it from the records of all jobs before the script runs
+again. That call takes as long as the rebuild; other calls run between its pages of `SCANNED_AT_ONCE` records.
 """
 
 import hashlib
@@ -44,17 +48,17 @@ SCHEMA: Final = 1
 MIN_VERSION: Final = (6, 2)
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
-# How much longer than its worker a wait lasts on the server, should the worker vanish from the network.
+# How much longer a wait lasts on the server than in the worker, in case the worker vanishes from the network.
 OUTLASTS_S: Final = 1
 UNBLOCK_TRIES: Final = 100
-# How often one call goes on to where the keys are, or back to where the URL says.
+# How often one call is sent again: to the node that has the keys, or to the one that the URL names.
 HOPS: Final = 2
 
-# How a name that is not UTF-8 is decoded, so that it can be sent back.
+# The error handler for names that are not UTF-8, so that they can be sent back.
 ESCAPED: Final = "surrogateescape"
 
-# What a server says that is a replica, busy with a script, or cannot write its file: call again later. The driver has
-# cut the code off some of these, and a server puts it in the middle of what it says of a script.
+# Error codes of a server that is a replica, is busy with a script or cannot write its file: call again later. The
+# driver strips the code from some errors, and the server puts it in the middle of the error of a script.
 PASSING: Final = ("READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "MISCONF")
 PASSING_ERRORS: Final = (ReadOnlyError, AskError, ClusterDownError, TryAgainError, ConnectionError, TimeoutError)
 FULL: Final = "used memory > 'maxmemory'"
@@ -73,9 +77,9 @@ DURABILITY: Final = {
     "maxmemory-policy allkeys-…": "nothing the server chooses to evict when its memory is full: Holdfast refuses it",
     UNKNOWN: "the end of Holdfast's processes; how the server keeps its data, it does not tell this user",
 }
-"""What an accepted job survives, by how the server is set up."""
+"""The failures that an accepted job survives, by the settings of the server."""
 
-# The driver's types tell but half.
+# The driver's types are incomplete.
 _driver: Any = redis
 _IN_EVERY_URL: Final = {"host", "port", "path", "db", "username", "password", "connection_class"}
 _prefix_pattern = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
@@ -84,7 +88,7 @@ log = logging.getLogger("holdfast.redis")
 
 
 class Script:
-    """One script, made of the parts it needs."""
+    """One script, put together from parts."""
 
     def __init__(self, *parts: str) -> None:
         self.source = "\n".join(_part(name) for name in ("common", *parts)).encode()
@@ -101,13 +105,13 @@ REPAIR: Final = Script("repair")
 REINDEX: Final = Script("ending", "reindex")
 RECOUNT: Final = Script("recount")
 REBUILT: Final = Script("rebuilt")
-# What a script says that has met a key which another program has written.
+# The errors of a script that meets a key written by another program.
 DAMAGED: Final = ("WRONGTYPE", "value is not an integer", "increment or decrement would overflow")
 SCANNED_AT_ONCE: Final = 1000
 
 
 class RedisConnections:
-    """The server of a URL, and the keys of one installation on it. Threads may share it; so may a forked child."""
+    """The server of a URL, and the keys of one installation on it. Threads and forked children may share it."""
 
     def __init__(self, url: str, *, clock: Clock, prefix: str) -> None:
         if not _prefix_pattern.fullmatch(prefix):
@@ -115,7 +119,7 @@ class RedisConnections:
         try:
             options: dict[str, Any] = _driver.connection.parse_url(url)
         except ValueError:
-            # What the parser says could quote a piece of a password.
+            # The message of the parser may contain a part of the password.
             raise ConfigError(
                 "the URL of the Redis server cannot be read: write redis://host:6379/0, rediss://… or unix:///path, "
                 "and escape special characters of the password"
@@ -129,7 +133,7 @@ class RedisConnections:
             "socket_timeout": ANSWER_TIMEOUT_S,
             **_network_defaults(options),
             **options,
-            # Answers are bytes, and nobody but us decides what is called again.
+            # Replies are bytes, and only we decide which calls are repeated.
             "protocol": 2,
             "decode_responses": False,
             "retry": Retry(NoBackoff(), 0),
@@ -139,12 +143,12 @@ class RedisConnections:
         self._check_options()
 
     def _check_options(self) -> None:
-        """Refuse what could never connect, without connecting."""
+        """Refuse options that can never connect, without connecting."""
         pool = self._client.connection_pool
         try:
             pool.connection_class(**pool.connection_kwargs)
         except (TypeError, ValueError, RedisError):
-            # What the driver says could quote a value.
+            # The message of the driver may contain a value.
             named = ", ".join(sorted(self._given)) or "none"
             raise ConfigError(
                 f"the options of the URL of {self.place} cannot be used (given: {named}): those that begin with ssl_ "
@@ -153,7 +157,7 @@ class RedisConnections:
         _check_certificates(self.place, self._options)
 
     def _start(self) -> None:
-        """Begin without connections: those of a parent process are not used here."""
+        """Start without connections: those of a parent process are not used here."""
         self._pid = os.getpid()
         self._local = threading.local()
         self._bells: weakref.WeakSet[Bell] = weakref.WeakSet()
@@ -163,22 +167,24 @@ class RedisConnections:
     def run(
         self, script: Script, *arguments: bytes | str | int, repeats: bool = True, kinds: Sequence[str] = ()
     ) -> Any:
-        """Run a script and return its answer. Without `repeats`, a lost connection is an error: the script may have run
+        """Run a script and return its reply. Without `repeats`, a lost connection is an error: the script may have run
         already, and must not run twice. If the script meets an index of another type, that index is set aside and
         rebuilt, and the script runs again; `kinds` are the kinds of cells that it uses.
         """
-        words = ("EVALSHA", script.digest, 1, self.base, *arguments)
         try:
-            return self.call(*words, source=script.source, repeats=repeats)
+            return self._run(script, *arguments, repeats=repeats)
         except BackendError as problem:
             if not any(code in str(problem) for code in DAMAGED):
                 raise
             self.repair(kinds)  # or another process did: the script runs again in any case
-        return self.call(*words, source=script.source, repeats=repeats)
+        return self._run(script, *arguments, repeats=repeats)
+
+    def _run(self, script: Script, *arguments: bytes | str | int, repeats: bool = True) -> Any:
+        return self.call("EVALSHA", script.digest, 1, self.base, *arguments, source=script.source, repeats=repeats)
 
     def repair(self, kinds: Sequence[str] = ()) -> None:
-        """Rename indexes of another type, and rebuild what was renamed."""
-        names: list[bytes] = self.call("EVALSHA", REPAIR.digest, 1, self.base, *kinds, source=REPAIR.source)
+        """Rename indexes of the wrong type, and rebuild those that were renamed."""
+        names: list[bytes] = self._run(REPAIR, *kinds)
         if names:
             listed = ", ".join(name.decode(errors="replace") for name in names)
             log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
@@ -189,20 +195,19 @@ class RedisConnections:
         notes: dict[bytes, bytes] = self.call("HGETALL", f"{self.base}rebuild")
         if not notes:
             return
-        jobs, cursor, is_first = f"{self.base}job:", 0, True
-        while cursor or is_first:
-            is_first = False
+        jobs, cursor = f"{self.base}job:", 0
+        while True:
             cursor, keys = self.call("SCAN", cursor, "MATCH", f"{jobs}*", "COUNT", SCANNED_AT_ONCE)
-            ids = [key[len(jobs) :] for key in keys]
-            self.call("EVALSHA", REINDEX.digest, 1, self.base, *ids, source=REINDEX.source)
+            self._run(REINDEX, *(key[len(jobs) :] for key in keys))
+            if not cursor:
+                break
         if any(name.startswith((b"completed:", b"completions")) for name in notes):
-            self.call("EVALSHA", RECOUNT.digest, 1, self.base, source=RECOUNT.source)
-        words = [word for note in notes.items() for word in note]
-        self.call("EVALSHA", REBUILT.digest, 1, self.base, *words, source=REBUILT.source)
+            self._run(RECOUNT)
+        self._run(REBUILT, *(word for note in notes.items() for word in note))
         log.warning("%s: indexes rebuilt from job records: %s", self.place, b", ".join(notes).decode(errors="replace"))
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
-        """What a command answers; a script that is not known there is sent whole."""
+        """Send a command and return its reply. A script that the server does not know is sent whole."""
         client = self._ready()
         try:
             return self._send(client, words, source, repeats=repeats)
@@ -221,7 +226,7 @@ class RedisConnections:
                 self._at_home()
                 raise
             except ConnectionError:
-                # The server was restarted, perhaps: then the other idle connections are worth no more than this one.
+                # If the server was restarted, the other idle connections are lost as well.
                 client.connection_pool.disconnect(inuse_connections=False)
                 client = self._at_home()
                 if not repeats:
@@ -231,17 +236,17 @@ class RedisConnections:
         return _answer(client, words, source)
 
     def _at_home(self) -> Any:
-        """A client of the node that the URL names: the one we were led to may be gone, and another have our keys."""
+        """A client of the node that the URL names: the current one may be gone, and another may have our keys."""
         if self._options is not self._first_options:
             self._options = self._first_options
             self._start()
         return self._client
 
     def _moved(self, problem: Any) -> Any:
-        """A client of the node of a cluster that has our keys now, which the one we asked has named."""
+        """A client of the node of a cluster that has our keys now, as named in this reply."""
         if "path" in self._options:
             raise problem
-        # A node that does not know its own name leaves it out.
+        # A node that does not know its own name omits it.
         node = (problem.host or self._options.get("host", "localhost"), problem.port)
         if node != (self._options.get("host"), self._options.get("port")):
             log.info("%s: the keys '%s…' are at %s:%d now", self.place, self.base, *node)
@@ -251,7 +256,7 @@ class RedisConnections:
         return self._client
 
     def _ready(self) -> Any:
-        """A client of this process, of a server that may keep jobs."""
+        """A client of this process, for a server that may store jobs."""
         client = self._own_client()
         if not self._is_open:
             self.create_schema()
@@ -268,9 +273,9 @@ class RedisConnections:
     def create_schema(self) -> None:
         """Check that the server may store jobs, and that its layout is the one this program knows."""
         try:
-            # Of a cluster, the node to look at is the one that has our keys.
+            # In a cluster, this leads to the node that has our keys, which is the one to check.
             self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)
-            self._look_at_server()
+            self._check_server()
             version = int(self._send(self._client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
         except RedisError as problem:
             raise self._translated(problem) from problem
@@ -282,20 +287,20 @@ class RedisConnections:
         self._is_open = True
 
     def describe(self) -> EngineInfo:
-        """What the server is, and what of ours is there; nothing is made by asking."""
+        """Describe the server and our layout on it. Nothing is created."""
         try:
             layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
-            said = self._told("INFO")
-            fsync = self._told("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
+            facts = self._facts("INFO")
+            fsync = self._facts("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
             clock_us = self._clock_us()
         except RedisError as problem:
             raise self._translated(problem) from problem
-        is_valkey = "valkey_version" in said
-        version = said.get("valkey_version" if is_valkey else "redis_version", "of a version it does not tell")
+        is_valkey = "valkey_version" in facts
+        version = facts.get("valkey_version" if is_valkey else "redis_version", "of a version it does not tell")
         settings = {
-            "appendonly": {"1": "yes", "0": "no"}.get(str(said.get("aof_enabled")), UNKNOWN),
+            "appendonly": {"1": "yes", "0": "no"}.get(str(facts.get("aof_enabled")), UNKNOWN),
             "appendfsync": str(fsync),
-            "maxmemory-policy": str(said.get("maxmemory_policy", UNKNOWN)),
+            "maxmemory-policy": str(facts.get("maxmemory_policy", UNKNOWN)),
         }
         return EngineInfo(
             server=f"{'Valkey' if is_valkey else 'Redis'} {version}",
@@ -308,50 +313,52 @@ class RedisConnections:
         )
 
     def _clock_us(self) -> int | None:
-        """The server's clock, if it lets this user know."""
+        """The server's clock, if this user may read it."""
         try:
             seconds, fraction = self._send(self._client, ("TIME",), None)
         except ResponseError:
             return None
         return int(seconds) * 1_000_000 + int(fraction)
 
-    def _told(self, *words: str) -> dict[str, Any]:
-        """What the server says of itself, as far as it lets this user know; some do not know the command at all."""
+    def _facts(self, *words: str) -> dict[str, Any]:
+        """The reply of a command about the server; nothing if it refuses this user, or does not know the command."""
         try:
-            told: dict[str, Any] = self._send(self._client, words, None)
+            facts: dict[str, Any] = self._send(self._client, words, None)
         except ResponseError:
             return {}
-        return told
+        return facts
 
-    def _look_at_server(self) -> None:
+    def _check_server(self) -> None:
         try:
-            said: dict[str, Any] = self._send(self._client, ("INFO",), None)
+            facts: dict[str, Any] = self._send(self._client, ("INFO",), None)
         except NoPermissionError:
             self._warn("%s does not tell this user (INFO) whether it may evict jobs, or keeps them on disk")
             return
-        version = tuple(int(part) for part in str(said["redis_version"]).split(".")[:2])
+        version = tuple(int(part) for part in str(facts["redis_version"]).split(".")[:2])
         if version < MIN_VERSION:
-            raise BackendError(f"{self.place} is Redis {said['redis_version']}; Holdfast needs 6.2 or newer, or Valkey")
-        policy = str(said.get("maxmemory_policy", "noeviction"))
-        # Those that evict only what has a time to live do not touch jobs: none of them has one.
+            raise BackendError(
+                f"{self.place} is Redis {facts['redis_version']}; Holdfast needs 6.2 or newer, or Valkey"
+            )
+        policy = str(facts.get("maxmemory_policy", "noeviction"))
+        # The policies that evict only keys with a time to live do not affect jobs: no key of a job has one.
         if policy.startswith("allkeys"):
             raise BackendError(
                 f"{self.place} would throw jobs away when its memory is full (maxmemory-policy {policy}): "
                 "set it to noeviction, or give Holdfast a server of its own"
             )
-        if not said.get("aof_enabled"):
+        if not facts.get("aof_enabled"):
             self._warn(
                 "%s keeps no append-only file (appendonly no): jobs accepted since its last snapshot, if it makes any, "
                 "are lost when it stops"
             )
 
     def _warn(self, problem: str) -> None:
-        """Say it when the server is opened, not each time it is looked at."""
+        """Log a warning when the server is opened, but not at each later check."""
         if not self._is_open:
             log.warning(problem, self.place)
 
     def wait(self, queues: Sequence[str], seconds: float, wake: int | None) -> bool:
-        """Wait for a hint that one of the queues has work, or until `wake` is readable; whether that was it."""
+        """Wait for a hint that one of the queues has work, or until `wake` is readable. Returns whether `wake` is."""
         client = self._ready()
         bell: Bell | None = getattr(self._local, "bell", None)
         if bell is None:
@@ -364,7 +371,7 @@ class RedisConnections:
             raise self._translated(problem) from problem
 
     def close(self) -> None:
-        """Close every connection of this process. One in use closes with the call that uses it."""
+        """Close every connection of this process, except those in use: they close when their call returns."""
         if self._pid == os.getpid():
             self._is_open = False
             self._client.connection_pool.disconnect(inuse_connections=False)
@@ -382,7 +389,7 @@ class RedisConnections:
                 "(ssl_ca_certs), and the host as the certificate does"
             )
         if isinstance(problem, TimeoutError) and _has_tls(self._options):
-            # To a port without TLS, the handshake is the beginning of a line of which it waits for the end.
+            # A port without TLS takes the handshake for the beginning of a line, and waits for its end.
             return BackendUnavailable(
                 f"{self.place} does not answer: {said}; if it speaks no TLS there, name its TLS port or write redis://"
             )
@@ -396,7 +403,7 @@ class RedisConnections:
 
 
 class Bell:
-    """A connection of one thread on which it can be woken: what comes on it is a hint, never a job."""
+    """A connection of one thread, on which it waits for hints. A hint is never a job."""
 
     def __init__(self, connection: Any, clock: Clock) -> None:
         self._connection = connection
@@ -409,7 +416,7 @@ class Bell:
         try:
             return self._wait(keys, seconds, wake, client)
         except BaseException:
-            # Its answer may come yet, and would be taken for that of the next question.
+            # A late reply would be taken for that of the next command.
             self._drop()
             raise
         finally:
@@ -429,9 +436,9 @@ class Bell:
         return wake in readable
 
     def _unblock(self, client: Any) -> bool:
-        """Whether the server has stopped waiting: the next hint is for somebody who still does."""
+        """Make the server stop waiting, so that the next hint goes to another client. Returns whether it did."""
         try:
-            # The server may hear of the end of the wait before it hears of the wait.
+            # The server may receive UNBLOCK before it receives BLPOP.
             for _ in range(UNBLOCK_TRIES):
                 if self._connection.can_read(0):
                     return True
@@ -470,11 +477,11 @@ def _survives(settings: dict[str, str]) -> str:
 
 
 def _network_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """What a connection over a network has, and one through a socket in the file system knows nothing of."""
+    """Options of a connection over a network. One through a socket in the file system does not have them."""
     if "path" in options:
         return {}
     defaults = {"socket_connect_timeout": CONNECT_TIMEOUT_S, "socket_keepalive": True}
-    # The name in a certificate is looked at unless told otherwise; older drivers would not.
+    # The name in a certificate is checked by default, as older drivers do not do.
     is_checked = _has_tls(options) and options.get("ssl_cert_reqs") != "none"
     return {**defaults, "ssl_check_hostname": True} if is_checked else defaults
 
@@ -484,7 +491,7 @@ def _has_tls(options: dict[str, Any]) -> bool:
 
 
 def _check_certificates(place: str, options: dict[str, Any]) -> None:
-    """Refuse files that cannot be read: to the driver, that is a server that cannot be reached."""
+    """Refuse files that cannot be read: the driver would report that the server cannot be reached."""
     authorities, certificate = options.get("ssl_ca_certs"), options.get("ssl_certfile")
     try:
         if authorities is not None:
@@ -500,7 +507,7 @@ def _check_certificates(place: str, options: dict[str, Any]) -> None:
 
 
 def _check_database(url: str) -> None:
-    """Refuse a path that is no number: the driver would take database 0, and the user for granted that it did not."""
+    """Refuse a path that is not a number: the driver would use database 0 without notice."""
     scheme, _, rest = url.partition("://")
     database = rest.partition("?")[0].partition("/")[2]
     if scheme != "unix" and database and not database.isdecimal():
@@ -511,7 +518,7 @@ def _check_database(url: str) -> None:
 
 
 def _place(options: dict[str, Any]) -> str:
-    """Where the server is, for messages: never with a password."""
+    """The address of the server for messages, without the password."""
     if "path" in options:
         return f"unix://{options['path']}"
     scheme = "rediss" if _has_tls(options) else "redis"

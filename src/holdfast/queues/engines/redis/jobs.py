@@ -1,8 +1,8 @@
 """Moving jobs on a Redis or Valkey server. Every verb is one Lua script over a whole batch, so nothing can change
-between what it reads and what it writes, and the server's clock is the only one used; `lua/common.lua` names the keys.
+between what it reads and what it writes, and the server's clock is the only one used. `lua/common.lua` describes the
+keys.
 
-What is accepted is as durable as the server's settings say, and no key that belongs to a job ever expires.
-`connections.py` speaks to the server.
+An accepted job is as durable as the server's settings make it, and no key of a job ever expires.
 """
 
 import logging
@@ -62,17 +62,17 @@ REAP: Final = Script("room", "ending", "reap")
 PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
-# What one call may bring. All or none means one script, for which the server stands still: for half a second with so
-# many jobs, when it has nothing else to do. (It takes no command of more than a million words, or a gigabyte.)
+# Limits of one call. All or none means one script, which blocks an otherwise idle server for half a second with this
+# many jobs. (A command has at most a million arguments, or a gigabyte.)
 MOST_JOBS: Final = 20_000
 MOST_BYTES: Final = 128 * 1024 * 1024
 
-# How long to trust, while waiting, that no hint was lost.
+# Maximum time between two polls while waiting, in case a hint was lost.
 LOOK_EVERY_S: Final = 1.0
 
-# One letter for each verdict, behind the claim that gave it: by both a repetition is known.
+# One letter for each verdict, stored after the claim that gave it: both together identify a repetition.
 VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", "cancel": b"c"}
-# Instead of start and end, of an acknowledgement that leaves no record.
+# Start and end of an acknowledgement without a record.
 NO_TIMES: Final = (0, 0)
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
 REFUSED: Final = ord("0")
@@ -123,9 +123,9 @@ class RedisJobs(Jobs):
         kinds: Sequence[str] = (),
     ) -> tuple[dict[int, bytes], list[Any]]:
         """Run a script that accepts jobs. Returns the known jobs with the numbers of their records, and the rest of the
-        script's answer.
+        script's reply.
 
-        The server cannot compare contents. It names the known ids and writes nothing; then the call is repeated with
+        The server cannot compare contents. It returns the known jobs and writes nothing; then the call is repeated with
         the records that were found to be the same.
         """
         words: _Words = [len(jobs)]
@@ -159,7 +159,7 @@ class RedisJobs(Jobs):
             left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
             if due >= 0:
                 left = min(left, (due - now) / 1e6)
-            # A hint that was given since the look is still there, and ends the wait at once.
+            # A hint that was given after this poll is still there, and ends the wait at once.
             if left <= 0 or self._connections.wait(queues, left, wake):
                 return
 
@@ -224,7 +224,7 @@ class RedisJobs(Jobs):
         run = abandoned_run(0, 0)
         line = run.error.line if run.error else ""
         queues = () if queue is None else (queue,)
-        words: _Words = [self.policy.crash_limit, _told(run), line, PRUNE_BATCH, *queues]
+        words: _Words = [self.policy.crash_limit, _details(run), line, PRUNE_BATCH, *queues]
         return until_done(lambda: self._reap(words))
 
     def _reap(self, words: _Words) -> int:
@@ -265,7 +265,7 @@ def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
 
 
 def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[list[JobEnvelope], bytes]:
-    """The jobs that settlements enqueue, and what each of them carries: the number of its answer, its claim, writes,
+    """The jobs that settlements enqueue, and what each settlement carries: the number of its answer, its claim, writes,
     and the numbers of its jobs. `places` has the settlement of each answer.
     """
     answers = {place: number for number, place in enumerate(places, 1)}
@@ -309,7 +309,7 @@ class _Enqueues:
 
 
 class _Successes:
-    """Acknowledgements of one claim at the same delivery, which are nearly all settlements, on their way."""
+    """Acknowledgements of one claim at the same delivery, which are nearly all settlements."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -324,9 +324,9 @@ class _Successes:
 
 
 def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
-    """The words of settlements, and which one each of the answers will be to.
+    """The arguments for settlements, and the place of the settlement that each answer is for.
 
-    Successes go together as far as no other verdict stands between them: of two verdicts on a job the first counts.
+    Successes are sent together unless another verdict comes between them: of two verdicts on a job the first counts.
     """
     words: _Words = []
     places: list[int] = []
@@ -334,7 +334,7 @@ def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
     for place, one in enumerate(settlements):
         lease, record = one.lease, one.record
         if type(one) is not Ack or (record is not None and record.outcome is not Outcome.SUCCEEDED):
-            _say_together(together, words, places)
+            _flush(together, words, places)
             words += _other(one)
             places.append(place)
             continue
@@ -346,12 +346,12 @@ def _settlements(settlements: Sequence[Settlement]) -> tuple[_Words, list[int]]:
         successes.places.append(place)
         successes.times += NO_TIMES if record is None else (record.started_us, record.ended_us)
         if record is not None and not record.is_plain_success:
-            successes.details += (len(successes.ids), _details(record))
-    _say_together(together, words, places)
+            successes.details += (len(successes.ids), _details_with_sign(record))
+    _flush(together, words, places)
     return words, places
 
 
-def _say_together(together: dict[tuple[str, str, int], _Successes], words: _Words, places: list[int]) -> None:
+def _flush(together: dict[tuple[str, str, int], _Successes], words: _Words, places: list[int]) -> None:
     for claim, successes in together.items():
         words += successes.words(*claim)
         places += successes.places
@@ -368,7 +368,7 @@ def _other(settlement: Settlement) -> _Words:
         lease.delivery,
         token,
         _ended(token + VERDICTS[effect.verdict], record),
-        _details(record),
+        _details_with_sign(record),
         CODES[effect.state],
         int(effect.adds_attempt),
         CRASHES[effect.crashes],
@@ -380,22 +380,22 @@ def _other(settlement: Settlement) -> _Words:
 
 
 def _ended(head: bytes, record: AttemptRecord | None) -> bytes:
-    """How a delivery ended: claim and verdict, outcome, start and end. Short, so that the record stays small there."""
+    """The result of a delivery: claim and verdict, outcome, start and end. Short, so that the record stays small."""
     if record is None:
         return head
     return head + f"{record.outcome.value} {record.started_us} {record.ended_us}".encode()
 
 
-def _told(record: AttemptRecord | None) -> bytes:
-    """What else an attempt has to tell, which is nothing as a rule."""
-    tells = () if record is None else told(record)[3:]
-    return b"" if all(word is None for word in tells) else _pack(tells)
-
-
 def _details(record: AttemptRecord | None) -> bytes:
-    """The same for a settlement, behind a sign whether an output is among it."""
-    told = _told(record)
-    return (b"+" if record is not None and record.output else b"-") + told if told else b""
+    """The other details of an attempt, of which there are usually none."""
+    details = () if record is None else told(record)[3:]
+    return b"" if all(word is None for word in details) else _pack(details)
+
+
+def _details_with_sign(record: AttemptRecord | None) -> bytes:
+    """The same for a settlement, after a sign: `+` if they include the output."""
+    details = _details(record)
+    return (b"+" if record is not None and record.output else b"-") + details if details else b""
 
 
 def _pack(values: Sequence[Any]) -> bytes:
@@ -426,8 +426,8 @@ def _rows(groups: Sequence[Any]) -> list[Row]:
 
 
 def _ids(names: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """The ids of jobs, and the handles by which their leases are settled. The two differ only for a name that is not
-    UTF-8: no message has such an id, so the worker dead-letters the job.
+    """The ids of jobs, and the handles by which their leases are settled. They differ only if a name is not UTF-8: no
+    message has such an id, so the worker dead-letters the job.
     """
     try:
         ids = [name.decode() for name in names]

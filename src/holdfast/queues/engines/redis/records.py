@@ -42,10 +42,10 @@ COUNTED: Final = (
     JobState.DEAD,
     JobState.CANCELLED,
 )
-# How many jobs one call of a search looks at, and how many bytes of messages one call names: nobody waits for long.
+# How many jobs one call of a search checks, and how many bytes of messages one call returns: no call takes long.
 LOOK_AT: Final = 2000
 SIFT_BYTES: Final = 8 * 1024 * 1024
-# The claim and the verdict in front of what is kept of an attempt; start and end of one that succeeded.
+# The size of the claim and the verdict before the result of an attempt; start and end of one that succeeded.
 END_HEAD: Final = 17
 TIMES: Final = struct.Struct(">qq")
 DAMAGE: Final = object()
@@ -85,7 +85,7 @@ class RedisRecords(Records):
         rows: list[Sequence[Any]] = []
         is_end = 0
         now = 0
-        # One more than asked for tells whether there is a next page.
+        # One more than requested shows whether there is a next page.
         while len(rows) <= limit and not is_end:
             now, found, score, id, is_end = self._connections.run(
                 FIND, limit + 1 - len(rows), LOOK_AT, score, id, *conditions
@@ -141,7 +141,7 @@ class RedisRecords(Records):
                 return total
 
     def _bury(self, state: int, named: Sequence[Sequence[Any]], known_us: int | None) -> int:
-        """Leave only tombstones of these (id, number, message), as far as they are in this state still."""
+        """Replace these jobs (id, number, message) by tombstones if they are still in this state. Returns how many."""
         if not named:
             return 0
         words = [word for id, number, wire in named for word in (id, number, content_digest(wire))]
@@ -156,7 +156,7 @@ def _word(value: datetime | int | None) -> int | str:
 
 
 def _state_word(state: JobState) -> str | int:
-    """A stored state is asked for by its code; whether what waits is due, the time decides."""
+    """The code of a stored state. Pending and scheduled are the same stored state, which the due time tells apart."""
     return state.value if state in (JobState.PENDING, JobState.SCHEDULED) else CODES[state]
 
 
@@ -166,7 +166,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 
 
 def _view(row: Sequence[Any], now: int) -> JobView:
-    """A job as people see it, of what `view.lua` answers."""
+    """The view of a job, from a row of `view.lua`."""
     id, wire, number, queue, state, job, attempts, crashes, accepted_at, due_at, dead_reason, cancel_reason = row[:12]
     cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at = row[12:]
     counts = (_number(attempts or b"0"), _number(crashes or b"0"), deliveries)
@@ -178,7 +178,7 @@ def _view(row: Sequence[Any], now: int) -> JobView:
 
 
 def _end(stored: bytes) -> Row:
-    """How a delivery ended, if it left a record: behind the claim and the verdict come outcome, start and end."""
+    """Outcome, start and end of a delivery, which follow the claim and the verdict; nothing if it left no record."""
     if len(stored) <= END_HEAD:
         return ()
     outcome, started_us, ended_us, *_ = (*stored[END_HEAD:].split(b" "), b"", b"")
@@ -186,19 +186,19 @@ def _end(stored: bytes) -> Row:
 
 
 def _success(stored: bytes) -> Row:
-    """The same of a delivery that was acknowledged: its record is only that it succeeded, and when."""
+    """The same of an acknowledged delivery, of which only start and end are stored."""
     times = TIMES.unpack(stored[END_HEAD:]) if len(stored) == END_HEAD + TIMES.size else ()
     return (Outcome.SUCCEEDED.value, *times) if any(times) else ()
 
 
 def _by_delivery(fields: dict[bytes, bytes], prefix: bytes) -> list[tuple[int, bytes]]:
-    """Those fields whose name is this and the number of a delivery."""
+    """The fields whose name is this prefix and the number of a delivery."""
     named = [(name.removeprefix(prefix), value) for name, value in fields.items() if name.startswith(prefix)]
     return [(int(name), value) for name, value in named if name.isdigit()]
 
 
 def _unpacked(stored: bytes | None, size: int) -> Row:
-    """The values of a packed list of this size; of anything else, values that show as damage."""
+    """The values of a packed list of this size; for anything else, values that are shown as damage."""
     if stored is None:
         return (None,) * size
     try:
@@ -209,7 +209,7 @@ def _unpacked(stored: bytes | None, size: int) -> Row:
 
 
 def _number(stored: bytes | None) -> int | bytes | None:
-    """The number, or what is stored instead, which shows as damage."""
+    """The number, or the stored bytes if it is not one, which are shown as damage."""
     try:
         return None if stored is None else int(stored)
     except ValueError:
@@ -217,7 +217,7 @@ def _number(stored: bytes | None) -> int | bytes | None:
 
 
 def _text(stored: bytes | None) -> str | bytes | None:
-    """The text, or the bytes that are not UTF-8, which show as damage."""
+    """The text, or the bytes if they are not UTF-8, which are shown as damage."""
     try:
         return None if stored is None else stored.decode()
     except UnicodeDecodeError:

@@ -44,7 +44,7 @@ class RedisState(SharedState):
     def write(self, writes: Sequence[Write]) -> list[int] | None:
         if not writes:
             return []
-        # Not repeated if its answer is lost: the first run would make the condition of the second fail.
+        # Not repeated if its reply is lost: the first run would make the condition of the second fail.
         repeats = all(one.if_version is None for one in writes)
         rows = msgspec.msgpack.encode(write_rows(writes))
         kinds = [one.kind for one in writes]

@@ -1,4 +1,4 @@
--- Store all of these jobs and apply all writes, or nothing. ARGV: jobs, packed writes if there are any. Answers the
+-- Store all of these jobs and apply all writes, or nothing. ARGV: jobs, packed writes if there are any. Returns the
 -- jobs still to be compared; if there are none, also whether the conditions of all writes hold.
 local count, place_of, compared, at = read_jobs(1)
 local jobs = up_to(count)

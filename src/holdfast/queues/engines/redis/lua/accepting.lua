@@ -1,9 +1,10 @@
--- Jobs on their way in. The server cannot compare contents: it names the jobs whose ids are known, and the caller
--- reports which record each of them matches. Nothing is written before all of them are compared.
+-- Accepting jobs. The server cannot compare contents: it returns the jobs whose ids are known, and the caller passes
+-- the record that each of them matches. Nothing is written before all of them are compared.
 
--- ARGV from `at` on: how many jobs, and seven words of each: id, queue, job, priority, message, delay, due time; how
--- many were compared, and of each the number of the job and of the record. Answers how many jobs there are, a function
--- that finds the place of a job in ARGV, the numbers of records by those of jobs, and the place of the next word.
+-- ARGV from `at` on: the number of jobs, and seven arguments for each (id, queue, job, priority, message, delay, due
+-- time); how many were compared, and for each the number of the job and of its record. Returns the number of jobs, a
+-- function that returns the place of a job in ARGV, the numbers of records by those of jobs, and the next place in
+-- ARGV.
 local function read_jobs(at)
   local first, count = at + 1, tonumber(ARGV[at])
   local function place_of(job)
@@ -17,8 +18,8 @@ local function read_jobs(at)
   return count, place_of, compared, last + 1
 end
 
--- Which of these jobs are known. Answers those still to be compared (number, number of the record, digest or message),
--- the ids that belong to the same job, and the ids of tombstones that have expired.
+-- Look up which of these jobs are known. Returns those still to be compared (number, number of the record, digest or
+-- message), the ids that belong to the same job, and the ids of expired tombstones.
 local function look_up(jobs, place_of, compared)
   local number = 0
   for first = 1, #jobs, 1000 do
@@ -44,8 +45,8 @@ local function look_up(jobs, place_of, compared)
   return open, known, free
 end
 
--- Reserve numbers for so many jobs. Returns the number before the first one. This fails if the counter is damaged, so it
--- comes before all other writes.
+-- Reserve numbers for so many jobs. Returns the number before the first one. This fails if the counter is damaged, so
+-- it comes before all other writes.
 local function reserve(count)
   return call('INCRBY', base .. 'number', count) - count
 end

@@ -1,5 +1,5 @@
--- ARGV: state, how long after finishing an id stays known (nothing: an hour from now), an hour; then id, number and
--- digest of each. Answers how many were forgotten.
+-- Delete jobs and leave tombstones. ARGV: state, how long after finishing an id stays known (nothing: an hour from
+-- now), an hour; then id, number and digest of each. Returns how many were deleted.
 local state, kept, hour = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local buried = 0
 for at = 4, #ARGV, 3 do

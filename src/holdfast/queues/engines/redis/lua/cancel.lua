@@ -1,4 +1,4 @@
--- ARGV: id, reason.
+-- Cancel a job that waits, or request it of one that is held. ARGV: id, reason. Returns the answer.
 local id, reason = ARGV[1], ARGV[2]
 local record = fields(base .. 'job:' .. id, 'state', 'queue', 'priority')
 local state, queue, priority = state_of(record[1]), record[2] or '', rank(record[3])
@@ -7,7 +7,7 @@ if not state or state == FORGOTTEN then
 elseif FINISHED[state] then
   return 'too-late'
 elseif state == PROCESSING then
-  -- Asking again without a reason does not take the first one back.
+  -- A second request without a reason does not replace the reason of the first.
   call(reason == '' and 'HSETNX' or 'HSET', base .. 'job:' .. id, 'cancel_request', reason)
   return 'requested'
 end

@@ -1,5 +1,5 @@
 -- Settle, then claim. ARGV: queue, limit, claim, length of the lease, limit of crashes, jobs, what settlements carry,
--- settlements. Answers the jobs still to be compared, and the answers and leases.
+-- settlements. Returns the jobs still to be compared, the answers, the leases, and the ids of dead-lettered jobs.
 local open, answers = settle_and_carry(6, ARGV[5])
 if not answers then
   return { open }

@@ -1,8 +1,9 @@
--- Settlements that carry writes and jobs: a settlement and what it carries are applied together, or neither is. A script
--- that fails is not rolled back, so everything that can be refused or can fail comes before the first settlement.
+-- Settlements that carry writes and jobs: a settlement and what it carries are applied together, or neither is. A
+-- script that fails is not rolled back, so everything that can be refused or can fail comes before the first
+-- settlement.
 
 -- ARGV from `at` on: jobs, each content once; what settlements carry, packed: the number of the answer, id, claim,
--- delivery, writes, and the numbers of jobs; then the settlements. Answers the jobs still to be compared (if there
+-- delivery, writes, and the numbers of jobs; then the settlements. Returns the jobs still to be compared (if there
 -- are any, nothing was written), and the answers.
 local function settle_and_carry(at, crash_limit)
   local _, place_of, compared, next_at = read_jobs(at)

@@ -17,8 +17,8 @@ local function is_live(expires)
   return not expires or expires > now
 end
 
--- Check the types of all keys that these writes change. A script that fails is not rolled back, so it has to fail before
--- its first write; it runs again after the repair.
+-- Check the types of all keys that these writes change. A script that fails is not rolled back, so it has to fail
+-- before its first write; it runs again after the repair.
 local checked = {}
 local function check_keys(writes)
   for _, write in ipairs(writes) do
@@ -33,7 +33,7 @@ local function check_keys(writes)
 end
 
 -- The outcome of writes (kind, key, value or nothing to drop it, time to live, expected version): the new version of
--- each, and the cells by name. Answers nothing if a condition does not hold. Nothing is written.
+-- each, and the cells by name. Returns nothing if a condition does not hold. Nothing is written.
 local function plan(writes)
   check_keys(writes)
   local versions, cells = {}, {}

@@ -1,5 +1,6 @@
--- Leases, in groups that were stamped alike: when, for how long, what is left of it, the ids, the messages, and four
--- numbers for each: deliveries, attempts, crashes, whether its expiry is ignored; no numbers for first deliveries.
+-- A claim returns leases, in groups that were stamped together: when, for how long, how much time is left, the ids,
+-- the messages, and four numbers for each: deliveries, attempts, crashes, and whether its expiry is ignored. First
+-- deliveries have no numbers.
 
 local function messages(ids)
   local wires = {}
@@ -15,7 +16,7 @@ local function messages(ids)
   return wires
 end
 
--- What this claim holds already: its answer was lost, and it is repeated.
+-- The leases that this claim holds already: it is repeated because its answer was lost.
 local function held_by(token, claim)
   local groups = {}
   local at, length = tonumber(claim[1]) or now, length_of(claim[2]) or 0
@@ -33,8 +34,9 @@ local function held_by(token, claim)
   return groups
 end
 
--- The best jobs that are due: their ids, and of those that were delivered before the counts, each by its place. A
--- suspect runs alone: it waits for the next claim, or is all there is in this one. Nothing is written here, so that a
+-- Choose the best jobs that are due. Returns their ids, the records of those that were delivered before by their
+-- places, how many were chosen from each priority, whether more may be due, and whether any was delivered before. A
+-- suspect runs alone: it is the only job of this claim, or waits for the next one. Nothing is written here, so that a
 -- script that fails because of a damaged index has changed nothing.
 local function choose(queue, limit)
   local ids, old, taken, is_full = {}, {}, {}, false
@@ -46,7 +48,7 @@ local function choose(queue, limit)
   for priority = 9, 0, -1 do
     local best = call('ZRANGEBYSCORE', base .. 'ready:' .. queue .. ':' .. priority, '-inf', now, 'LIMIT', 0,
       limit - #ids)
-    -- Of a job that was never delivered nothing has to be read: there are no counts yet.
+    -- The record of a job that was never delivered is not read: it has no counts.
     local is_old = has_old and not is_incomplete and each('SMISMEMBER', again, best) or {}
     taken[priority] = 0
     for place, id in ipairs(best) do
@@ -90,7 +92,7 @@ local function stamp(queue, limit, token, length)
   call('ZADD', base .. 'lengths', length, length)
   call('HSET', base .. 'claim:' .. token .. ':' .. queue, 'at', at_once, 'length', length, 'held', #ids,
     'ids', table.concat(ids, '\n'))
-  -- These are the first ones of their index, so they leave it by their rank, which is quicker than by their names.
+  -- These are the first members of their index. Removing them by rank is faster than by name.
   for priority, number in pairs(taken) do
     if number > 0 then
       call('ZREMRANGEBYRANK', base .. 'ready:' .. queue .. ':' .. priority, 0, number - 1)
@@ -105,7 +107,7 @@ local function stamp(queue, limit, token, length)
       try('ZREM', base .. 'failed:' .. queue, id)
       try('SREM', base .. 'again:' .. queue, id)
     end
-    -- 0 means that the field existed: of a record that is there.
+    -- 0 means that the field existed, and so did the record.
     if try('HSET', base .. 'job:' .. id, 'state', field) ~= 0 then
       damaged[#damaged + 1] = id
     else
@@ -130,7 +132,7 @@ end
 local function claim(queue, limit, token, length)
   local known = call('HMGET', base .. 'claim:' .. token .. ':' .. queue, 'at', 'length', 'ids')
   if known[1] then
-    -- If all of these leases have ended, they are the reaper's, and the next claim has a token of its own.
+    -- If all of its leases have expired, the reaper requeues the jobs. The next claim has another token.
     return held_by(token, known)
   elseif limit <= 0 or call('HEXISTS', base .. 'pauses', queue) == 1 then
     return {}

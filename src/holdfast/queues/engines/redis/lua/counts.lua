@@ -1,10 +1,10 @@
--- ARGV: the queue, if not all. Answers for each queue its name and how many jobs are pending, scheduled, failed,
--- processing, completed, dead, cancelled.
+-- ARGV: the queue, if not all. Returns for each queue its name and how many jobs are pending, scheduled, failed,
+-- processing, completed, dead and cancelled.
 local answer = {}
 local after = '(' .. at_once
 for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queues')) do
   local failed = base .. 'failed:' .. queue
-  -- Failed jobs wait among the others, due or not, and are failed all the same.
+  -- Failed jobs are also among the waiting ones, but are counted only as failed.
   local pending, scheduled = -call('ZCOUNT', failed, '-inf', now), -call('ZCOUNT', failed, after, '+inf')
   for priority = 0, 9 do
     local ready = base .. 'ready:' .. queue .. ':' .. priority

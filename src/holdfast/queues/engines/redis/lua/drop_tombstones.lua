@@ -1,4 +1,4 @@
--- Free ids that were known long enough. ARGV: how many. Answers how many were freed.
+-- Delete expired tombstones. ARGV: how many. Returns how many were deleted.
 local old = call('ZRANGEBYSCORE', base .. 'stones', '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, id in ipairs(old) do
   call('UNLINK', base .. 'job:' .. id)

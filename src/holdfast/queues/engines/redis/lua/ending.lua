@@ -1,13 +1,13 @@
--- How a job is held, and how it leaves one state for the next.
+-- Holding a job, and moving it from one state to the next.
 
--- The ids of jobs that complete together are kept so many to a member of their index.
+-- How many ids of jobs that completed together are stored in one member of their index.
 local TOGETHER = 100
 
 local function held(deliveries, lease_until, token)
   return PROCESSING .. deliveries .. ':' .. digits(lease_until) .. ' ' .. token
 end
 
--- When the lease of this claim (at this delivery, if one is named) ends; false if it holds the job no more.
+-- When the lease of this claim (at this delivery, if given) expires; false if the claim no longer holds the job.
 local function held_until(token, field, delivery)
   if state_of(field) ~= PROCESSING then
     return false
@@ -19,20 +19,20 @@ local function held_until(token, field, delivery)
   return (lease_until or 0) > now and lease_until
 end
 
--- How long the leases of a claim are; nothing if the stored length is not possible.
+-- The length of the leases of a claim; nothing if the stored length is not valid.
 local function length_of(stored)
   local length = tonumber(stored or nil)
   return length and length > 0 and length < 1e15 and length
 end
 
--- From now on this job is held until then, whatever its claim was given.
+-- Set when the lease of this job expires.
 local function renew(id, field, queue, lease_until)
   local _, deliveries, _, token = read_state(field)
   call('HSET', base .. 'job:' .. id, 'state', held(deliveries, lease_until, token))
   call('ZADD', base .. 'renewed:' .. queue, lease_until, id)
 end
 
--- These jobs are not held by their claim any more.
+-- Release these jobs from their claim.
 local function let_go(token, queue, ids)
   local claim = base .. 'claim:' .. token .. ':' .. queue
   if call('EXISTS', base .. 'renewed:' .. queue) == 1 then
@@ -46,7 +46,7 @@ local function let_go(token, queue, ids)
   end
 end
 
--- Put jobs into the index of the completed.
+-- Add jobs to the index of completed jobs.
 local function complete(queue, ids)
   local members = {}
   for first = 1, #ids, TOGETHER do
@@ -57,12 +57,12 @@ local function complete(queue, ids)
   count_completed(queue, #ids)
 end
 
--- The stored priority; the default if it is not one.
+-- The stored priority; the default if it is not valid.
 local function rank(stored)
   return stored and string.match(stored, '^%d$') or '5'
 end
 
--- Put the job into the index of the new state, and write that together with the changes (field, value, …). No write
+-- Add the job to the index of its new state, and write the state together with the changes (field, value, …). No write
 -- fails: other jobs of the batch may have been settled already.
 local function move(id, queue, priority, state, deliveries, due, changes)
   local at = #changes
@@ -106,11 +106,11 @@ local function dead_letter(id, queue)
   dead_lettered[#dead_lettered + 1] = id
   move(id, queue, '5', DEAD, 0, now, { 'queue', queue, 'job', record[2] or '', 'number', digits(number), 'priority', '5',
     'accepted_at', digits(tonumber(record[3]) or now), 'due_at', at_once, 'dead_reason', 'undecodable',
-    'last_error', 'DamagedRecord: what the store holds of this job is not a record' })
+    'last_error', 'DamagedRecord: the stored record cannot be read' })
 end
 
--- End a delivery. A job that would wait again is cancelled if an operator wants it so, and dead if its crashes have
--- reached the limit.
+-- End a delivery. A job that would wait again is cancelled if an operator requested it, and dead-lettered if its
+-- crashes have reached the limit.
 local function end_delivery(token, id, queue, priority, state, deliveries, due, changes, request, is_crash_loop)
   if request and not FINISHED[state] then
     changes[#changes + 1], changes[#changes + 2] = 'cancel_reason', request

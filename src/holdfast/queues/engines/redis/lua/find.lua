@@ -1,8 +1,8 @@
--- Some jobs, newest first. ARGV: how many, how many to look at, the score and the id behind which to go on (empty for
--- the start), whether by the time of finishing, states, queue, job, dead reason, finished before, ids (separated by
--- line feeds, like the states), accepted from, accepted before, finished from (each condition may be empty). Answers
--- the time, the records with their scores, the score and id of the last job looked at, and whether there was nothing
--- behind it.
+-- Search jobs, newest first. ARGV: how many to return, how many to check, the score and the id after which to continue
+-- (empty at the start), whether to sort by the time of finishing, states, queue, job, dead reason, finished before, ids
+-- (separated by line feeds, like the states), accepted from, accepted before, finished from (each condition may be
+-- empty). Returns the time, the records with their scores, the score and id of the last job checked, and whether it was
+-- the last of all.
 local limit, budget, after_score, after_id = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local by_finish, finished_before, finished_from = ARGV[5] == '1', tonumber(ARGV[10]), tonumber(ARGV[14])
 local accepted_from, accepted_before = tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -50,7 +50,7 @@ local function by_newness(first, second)
   return is_newer(first[1], first[2], second[1], second[2])
 end
 
--- A stream of the members of an index with their scores, the highest first, read portion by portion.
+-- A stream of the members of an index with their scores, the highest first, read in portions.
 local function members(key)
   local highest = after_score and digits(after_score) or '+inf'
   local offset, portion, place = 0, {}, 1
@@ -64,7 +64,7 @@ local function members(key)
   end
 end
 
--- A stream of the jobs of an index, newest first. Where a member is several jobs, others of the same score may be, too.
+-- A stream of the jobs of an index, newest first. A member may be several jobs, and share its score with other members.
 local function stream(key)
   local source = members(key)
   local score, member = source()
@@ -112,8 +112,8 @@ end
 local READY, LEASED = 'ready:', 'leased:'
 local WHERE = { ['pending'] = READY, ['scheduled'] = READY, [FAILED] = 'failed:', [PROCESSING] = LEASED }
 
--- The ids in the indexes that hold every unfinished job of the states asked for, and perhaps others; nil if the states
--- do not tell, or if these are many.
+-- The ids in the indexes that hold every unfinished job in the requested states, and perhaps others; nil if a requested
+-- state has no such index, or if there are too many.
 local function unfinished()
   local names, ids = {}, {}
   for _, state in ipairs(states) do
@@ -127,7 +127,7 @@ local function unfinished()
       for priority = 0, name == READY and 9 or 0 do
         local key = base .. name .. queue .. (name == READY and ':' .. priority or '')
         for _, member in ipairs(call('ZRANGE', key, 0, FEW - #ids)) do
-          -- Claims are indexed, not what they hold.
+          -- The index has claims, not their jobs.
           local given = name == LEASED and fields(base .. 'claim:' .. member .. ':' .. queue, 'ids')[1]
           for _, id in ipairs(given and lines(given) or { member }) do
             ids[#ids + 1] = id

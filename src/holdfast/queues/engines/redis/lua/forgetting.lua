@@ -1,6 +1,6 @@
--- What is left of a job that is forgotten: nothing, or an id that is known by the digest of its content for a while.
+-- Deleting jobs, with or without a tombstone: the id and the digest of the content, retained for a while.
 
--- Delete everything about a job. Answers 1, or 0 if there was nothing.
+-- Delete everything about a job. Returns 1, or 0 if there was nothing.
 local function remove(id)
   call('ZREM', base .. 'jobs', id)
   return math.min(1, call('UNLINK', base .. 'job:' .. id, base .. 'wire:' .. id, base .. 'told:' .. id))
@@ -13,7 +13,8 @@ local function bury(id, number, digest, known_until)
   call('ZADD', base .. 'stones', known_until, id)
 end
 
--- Take jobs (id: true) of this score out of the completed, of whom some have a member in common.
+-- Remove jobs (id: true) with this score from the index of completed jobs, where several share a member. Returns how
+-- many were removed.
 local function leave_completed(queue, score, ids)
   local completed = base .. 'completed:' .. queue
   local left = 0
@@ -37,7 +38,7 @@ local function leave_completed(queue, score, ids)
   return left
 end
 
--- Forgotten jobs, by what index they have to leave: ids (id: true) by queue and score of completed ones.
+-- Completed jobs to be removed from their index, by queue and score: queue, score, ids (id: true).
 local leaving = {}
 
 -- Remove a job from the index of its state. Returns how many entries were removed: a completed job is removed by

@@ -1,5 +1,5 @@
--- ARGV: id. Answers nothing, or the time, the record as people see it, all its fields, what its attempts tell, and how
--- it was acknowledged, if it was: the claim, the verdict, start and end.
+-- ARGV: id. Returns nothing, or the time, the view of the record, all its fields, the details of its attempts, and its
+-- acknowledgement, if there is one: the claim, the verdict, start and end.
 local job = base .. 'job:' .. ARGV[1]
 local field = state_field(ARGV[1])
 if not field or state_of(field) == FORGOTTEN then

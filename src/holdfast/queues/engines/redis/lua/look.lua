@@ -1,4 +1,4 @@
--- When the next job of these queues falls due. ARGV: queues. Answers the time, and that time or -1.
+-- ARGV: queues. Returns the time, and when the next job of these queues is due, or -1.
 local due = -1
 for _, queue in ipairs(ARGV) do
   if call('HEXISTS', base .. 'pauses', queue) == 0 then

@@ -1,4 +1,5 @@
--- ARGV: the version of the layout this program knows. Answers the one that is there; the first to come says which.
+-- ARGV: the version of the layout that this program knows. Returns the version on the server, which the first program
+-- sets.
 local version = call('GET', base .. 'schema')
 if not version then
   call('SET', base .. 'schema', ARGV[1])

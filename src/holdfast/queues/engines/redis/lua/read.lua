@@ -1,5 +1,5 @@
 -- Live cells of a kind, in the order of their keys. ARGV: kind, the key after which to continue, how many to read; then
--- the keys, if only these are wanted. Answers the time, the cells (key, value, version, expiry), and the last key it
+-- the keys, if only these are wanted. Returns the time, the cells (key, value, version, expiry), and the last key it
 -- read, if there may be more.
 local kind, limit = ARGV[1], tonumber(ARGV[3])
 local keys = {}

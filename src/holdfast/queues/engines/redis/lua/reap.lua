@@ -1,5 +1,5 @@
--- Take back what was not settled in time. ARGV: limit of crashes, what the record of such a run tells, its error in
--- one line, how many jobs at most, and the queues, if not all. Answers how many it were.
+-- Reap jobs whose leases have expired. ARGV: crash limit, the details of such an attempt, its error in one line, how
+-- many jobs at most, and the queue, if not all. Returns how many jobs were reaped, and the ids of dead-lettered ones.
 local crash_limit, told, line, limit = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queues = #ARGV > 4 and { ARGV[5] } or call('SMEMBERS', base .. 'queues')
 
@@ -9,13 +9,13 @@ local function of_claim(token, queue, name)
   return text(try('HGET', base .. 'claim:' .. token .. ':' .. queue, name))
 end
 
--- How long its leases are; the shortest length there ever was, if the stored one is not possible.
+-- The length of the leases of a claim; the shortest length that leases have had if the stored one is not valid.
 local function claimed_for(token, queue)
   return length_of(of_claim(token, queue, 'length')) or shortest or 60000000
 end
 
--- What this claim holds, renewed or not: id, state, as the record has it, and end of the lease. A job without
--- a readable record is dead-lettered.
+-- The jobs that this claim holds, renewed or not: id, field `state`, and the end of the lease. A job without a readable
+-- record is dead-lettered.
 local function held_jobs(token, queue)
   local found = {}
   for _, id in ipairs(lines(of_claim(token, queue, 'ids'))) do
@@ -32,8 +32,8 @@ local function held_jobs(token, queue)
   return found
 end
 
--- The wall clock was set back: such a lease would outlive its worker by as much. No lease is longer ahead than twice
--- the shortest length there ever was, unless it is worth a closer look.
+-- Shorten leases that expire too far in the future. If the clock was set back, they would outlive their worker by as
+-- much. Only leases that expire later than twice the shortest length from now are checked.
 local function clamp(queue, shortest)
   local leased, renewed = base .. 'leased:' .. queue, base .. 'renewed:' .. queue
   local latest = '(' .. digits(now + 2 * shortest)
@@ -69,7 +69,7 @@ local function reap(id, field, queue)
   local claimed_at = tonumber(of_claim(token, queue, 'at') or nil) or now
   local crashes = count(record[2]) + 1
   deliveries = count(deliveries)
-  -- Neither a claim nor a verdict: nobody's settlement is a repetition of this one.
+  -- Without claim and verdict, so that no settlement is taken for a repetition of this one.
   local ended = string.rep('\0', 16) .. '-crashed ' .. digits(claimed_at) .. ' ' .. digits(math.max(claimed_at, now))
   write('HSET', 'told:' .. id, { deliveries, told })
   local changes = { 'crashes', crashes, 'last_error', line, 'end:' .. deliveries, ended }
@@ -79,7 +79,7 @@ local function reap(id, field, queue)
   end_delivery(token, id, queue, record[1], WAITING, deliveries, now, changes, record[3], crashes >= crash_limit)
 end
 
--- Take back what of this claim has ended; how many of at most so many.
+-- Reap the expired leases of this claim, up to a limit. Returns how many were reaped.
 local function reap_claim(token, queue, most)
   local reaped, is_held = 0, false
   local jobs = held_jobs(token, queue)
@@ -97,7 +97,7 @@ local function reap_claim(token, queue, most)
       reaped = reaped + 1
     end
   end
-  -- What is still held was renewed, and is in an index of its own.
+  -- The jobs still held were renewed: they are in the index `renewed`.
   if is_held then
     call('ZADD', base .. 'leased:' .. queue, now + claimed_for(token, queue), token)
   end

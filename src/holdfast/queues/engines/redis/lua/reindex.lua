@@ -1,5 +1,5 @@
--- Put jobs back into the indexes that were set aside. ARGV: their ids. Their records are the truth, so it may run at any
--- time, and twice. Only the time at which a job was dead-lettered or cancelled is lost with its index.
+-- Add jobs to the indexes that were set aside. ARGV: their ids. The records are the truth, so this may run at any time,
+-- and repeatedly. Only the time at which a job was dead-lettered or cancelled is lost with its index.
 local set_aside_at, all = {}, call('HGETALL', base .. 'rebuild')
 for place = 1, #all, 2 do
   set_aside_at[all[place]] = tonumber(all[place + 1]) or now
@@ -35,11 +35,11 @@ for _, id in ipairs(ARGV) do
       end
       wake(queue)
     elseif state == PROCESSING then
-      -- Of the jobs of a claim, the first lease to end counts.
+      -- A claim is indexed by the first of its leases to expire.
       index('leased:' .. queue, instant, string.sub(owner, 1, 16), 'LT')
       index('renewed:' .. queue, instant, id)
     elseif state == COMPLETED then
-      -- What completed since then is in the new index.
+      -- Jobs that completed since then are in the new index.
       if (instant or 0) < (set_aside_at['completed:' .. queue] or 0) then
         index('completed:' .. queue, instant, id)
       end

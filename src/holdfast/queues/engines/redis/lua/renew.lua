@@ -1,4 +1,4 @@
--- ARGV: id and claim of each lease. Answers for each 0 (lost), 1 (held) or 2 (held, and to be cancelled).
+-- ARGV: id and claim of each lease. Returns for each 0 (lost), 1 (held) or 2 (held, and cancellation was requested).
 local answers, lengths = {}, {}
 for at = 1, #ARGV, 2 do
   local id, token = ARGV[at], ARGV[at + 1]

@@ -1,5 +1,5 @@
--- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Answers the names of what was set
--- aside.
+-- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Returns the names of the keys that
+-- were set aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
   lengths = 'zset', expiries = 'zset', buckets = 'zset', rebuild = 'hash' }
 local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', completed = 'zset', dead = 'zset',
@@ -28,7 +28,7 @@ for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
   end
 end
 
--- A sweep meets the kinds of whatever expires next.
+-- A sweep also uses the kinds of the cells that expire next.
 local kinds = {}
 for _, kind in ipairs(ARGV) do
   kinds[kind] = true

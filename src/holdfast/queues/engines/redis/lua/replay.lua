@@ -1,5 +1,5 @@
--- ARGV: id, the number of the record whose message was read, when that message expires (or nothing), and whether that
--- is to be ignored.
+-- Replay a dead or cancelled job. ARGV: id, the number of the record whose message was read, when that message expires
+-- (or nothing), and whether to ignore that. Returns the answer.
 local id, number, expires_at, ignore_expiry = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 local job = base .. 'job:' .. id
 local record = fields(job, 'state', 'number', 'queue', 'priority', 'expired', 'ignore_expiry')

@@ -1,4 +1,5 @@
--- ARGV: what is told (`progress` or `output`), then id, claim and report of each. Answers for each whether it was kept.
+-- ARGV: what is reported (`progress` or `output`), then id, claim and report of each. Returns for each 1 if it was
+-- stored, else 0.
 local answers = {}
 for at = 2, #ARGV, 3 do
   local id, token, report = ARGV[at], ARGV[at + 1], ARGV[at + 2]

@@ -1,4 +1,4 @@
--- ARGV: queue. Answers whether it was paused.
+-- ARGV: queue. Returns whether it was paused.
 local was_paused = call('HDEL', base .. 'pauses', ARGV[1])
 if was_paused == 1 then
   wake(ARGV[1])

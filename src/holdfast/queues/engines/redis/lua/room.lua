@@ -1,3 +1,3 @@
--- A script can be refused for want of memory only at its first write, and not if that one is of a kind that frees some.
--- A full server takes no new jobs; but all that helps to finish the old ones must get through to it.
+-- A server refuses a script for lack of memory only at its first write, and never if that write is a command that frees
+-- memory. So a full server accepts no new jobs, but every script that helps to finish the old ones begins with this.
 call('UNLINK', base .. 'room')

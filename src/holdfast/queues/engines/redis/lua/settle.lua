@@ -1,9 +1,9 @@
--- Settlements. A held lease is what its job's record says: this claim, processing, not ended. How each delivery ended
--- stands in the record: in `state` if it was acknowledged, else as `end:<delivery>`: the claim (16 bytes), the verdict
--- (one letter), outcome, start and end.
+-- Settlements. Whether a lease holds is decided by the record of its job: processing, this claim, not expired. The
+-- record also has the outcome of each delivery: in `state` if it was acknowledged, else in `end:<delivery>`: the claim
+-- (16 bytes), the verdict (one letter), outcome, start and end.
 local REFUSED, APPLIED, REPEATED = '0', '1', '2'
 
--- Whether this delivery ended like this before; `ended` begins with the claim and the verdict.
+-- Whether this delivery was settled by the same claim and verdict before; `ended` begins with both.
 local function was_settled(id, delivery, ended)
   local record = fields(base .. 'job:' .. id, 'state', 'end:' .. delivery)
   local known = record[2]
@@ -14,34 +14,34 @@ local function was_settled(id, delivery, ended)
   return known and string.sub(known, 1, 17) == string.sub(ended, 1, 17)
 end
 
--- Keep what an attempt has to tell. Behind a `+` that is its output, too, instead of what it said of it while it ran.
-local function tell(id, delivery, tale)
-  write('HSET', 'told:' .. id, { delivery, string.sub(tale, 2) })
-  if string.sub(tale, 1, 1) == '+' then
+-- Store the details of an attempt. After a `+` they include its output, which replaces the live output.
+local function store_details(id, delivery, details)
+  write('HSET', 'told:' .. id, { delivery, string.sub(details, 2) })
+  if string.sub(details, 1, 1) == '+' then
     call('HDEL', base .. 'told:' .. id, 'output:' .. delivery)
   end
 end
 
--- Successes of one claim at the same delivery, which are nearly all settlements. ARGV from `at` on: the claim, its
--- queue, the delivery, the ids, start and end of each, and what attempts have to tell: the number of the job in this
--- batch, and the words. Answers how many words these were.
+-- Settle successes of one claim at the same delivery, which are nearly all settlements. ARGV from `at` on: the claim,
+-- its queue, the delivery, the ids, start and end of each, how many attempts have details, and for each of those the
+-- number of the job in this batch and the details. Returns the number of arguments.
 local function acknowledge(at, answers)
   local token, queue, delivery, packed, times = unpack(ARGV, at, at + 4)
-  local tales = tonumber(ARGV[at + 5])
+  local detailed = tonumber(ARGV[at + 5])
   local completed = COMPLETED .. delivery .. ':' .. at_once .. ' ' .. token .. 'a'
   local holds_any = call('EXISTS', base .. 'claim:' .. token .. ':' .. queue) == 1
   local ids, told, leaving, stamp = cmsgpack.unpack(packed), {}, {}, nil
-  for place = at + 6, at + 4 + 2 * tales, 2 do
+  for place = at + 6, at + 4 + 2 * detailed, 2 do
     told[tonumber(ARGV[place])] = ARGV[place + 1]
   end
   for number, id in ipairs(ids) do
     local field = state_field(id)
-    -- Nearly all were stamped alike, so what holds of one holds of the next.
+    -- Nearly all were stamped together, so the same state means the same answer.
     if field == stamp or holds_any and held_until(token, field, delivery) then
       stamp = field
       call('HSET', base .. 'job:' .. id, 'state', completed .. string.sub(times, 16 * number - 15, 16 * number))
       if told[number] then
-        tell(id, delivery, told[number])
+        store_details(id, delivery, told[number])
       end
       leaving[#leaving + 1] = id
       answers[#answers + 1] = APPLIED
@@ -53,7 +53,7 @@ local function acknowledge(at, answers)
     complete(queue, leaving)
     let_go(token, queue, leaving)
   end
-  return 6 + 2 * tales
+  return 6 + 2 * detailed
 end
 
 local function settle_one(at, crash_limit)
@@ -73,7 +73,7 @@ local function settle_one(at, crash_limit)
     changes[#changes + 1], changes[#changes + 2] = 'last_error', line
   end
   if told ~= '' then
-    tell(id, delivery, told)
+    store_details(id, delivery, told)
   end
   if state == DEAD then
     changes[#changes + 1], changes[#changes + 2] = 'dead_reason', reason
@@ -86,7 +86,7 @@ local function settle_one(at, crash_limit)
   return APPLIED
 end
 
--- ARGV from `at` on: `acks` and their words; or `one` and the thirteen words of any other settlement. Answers a
+-- ARGV from `at` on: `acks` and their arguments, or `one` and the thirteen arguments of any other settlement. Returns a
 -- digit for each: refused, applied now, or repeated.
 local function settle(at, crash_limit)
   local answers = {}

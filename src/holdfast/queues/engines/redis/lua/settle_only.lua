@@ -1,2 +1,2 @@
--- ARGV: limit of crashes, settlements.
+-- ARGV: crash limit, settlements. Returns the answers.
 return settle(2, ARGV[1])

@@ -1,7 +1,7 @@
--- Delete finished jobs whose ids need not stay known, and return those whose ids must: the caller computes their digest.
--- ARGV: state, queue or nothing, the least age or nothing, how long after finishing an id stays known (nothing: an hour
--- from now), how many, and how many bytes of messages to return. Returns how many were deleted, how many entries were
--- removed from the index, and the id, number and message of each of the others.
+-- Delete finished jobs whose ids need not stay known, and return those whose ids must: the caller computes their
+-- digest. ARGV: state, queue or nothing, the least age or nothing, how long after finishing an id stays known
+-- (nothing: an hour from now), how many, and how many bytes of messages to return. Returns how many were deleted, how
+-- many entries were removed from the index, and the id, number and message of each of the others.
 local state, queue, age, kept = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local limit, bytes = tonumber(ARGV[5]), tonumber(ARGV[6])
 local removed, left, named = 0, 0, {}

@@ -1,5 +1,5 @@
 -- Take tokens from buckets (GCRA). ARGV, packed, for each spend: bucket, tokens, tokens per second, burst, whether they
--- are reserved. Answers for each how many tokens were granted, and how many microseconds to wait.
+-- are reserved. Returns for each how many tokens were granted, and how many microseconds to wait.
 local buckets, answers = {}, {}
 for number, spend in ipairs(cmsgpack.unpack(ARGV[1])) do
   local bucket, tokens, per_s, burst, is_reserved = unpack(spend)

@@ -1,4 +1,4 @@
--- Delete expired cells and full buckets. ARGV: how many of each. Answers how many were deleted.
+-- Delete expired cells and full buckets. ARGV: how many of each. Returns how many were deleted.
 local cells = call('ZRANGEBYSCORE', base .. 'expiries', '-inf', now, 'LIMIT', 0, ARGV[1])
 for _, name in ipairs(cells) do
   local kind, key = string.match(name, '^(%S+) (.*)$')

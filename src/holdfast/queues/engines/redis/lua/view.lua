@@ -1,5 +1,5 @@
--- A record as people see it: id, message, the fields below, deliveries, when it was finished, when its lease ends, and
--- the latest progress with its time, if it is shown.
+-- The view of a record: id, message, the fields below, deliveries, when it finished, when its lease expires, and the
+-- latest progress with its time, if it is shown.
 local VIEW = { 'number', 'queue', 'state', 'job', 'attempts', 'crashes', 'accepted_at', 'due_at', 'dead_reason',
   'cancel_reason', 'cancel_request', 'last_error' }
 local SHOWS_PROGRESS = { [FAILED] = true, [PROCESSING] = true, [DEAD] = true, [CANCELLED] = true }
@@ -9,7 +9,7 @@ local function view(id)
   local queue, field = record[2], record[3] or ''
   local state, deliveries, lease_until = read_state(field)
   record[3] = state
-  -- An acknowledgement writes as little as it can: what it has made meaningless is not shown.
+  -- An acknowledgement does not delete fields that mean nothing any more: they are not shown.
   if state == COMPLETED then
     record[6], record[11], record[12] = false, false, false
   end
