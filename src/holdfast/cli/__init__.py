@@ -138,6 +138,11 @@ _FLAGS: Final = {
 }
 
 
+def _refuse_json(ctx: click.Context, param: click.Parameter, given: bool) -> None:
+    if given or ctx.meta.get(_FLAGS["--json"][0]):
+        raise click.UsageError(f"{ctx.info_name} prints text only; leave out --json", ctx)
+
+
 def with_globals(command: click.Command) -> click.Command:
     """A copy of the command that accepts, unseen, the global options which it does not have itself."""
     from copy import copy
@@ -149,9 +154,9 @@ def with_globals(command: click.Command) -> click.Command:
     # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
     vars(copied)["_help_option"] = None
     taken = {word for param in command.params for word in param.opts}
-    # A command that has no --json of its own prints no document: it is refused there, not ignored.
-    taken.add("--json")
     flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
+    if "--json" not in taken:
+        flags[0].callback = _refuse_json
     copied.params = [*command.params, *flags, _color_option(hidden=True)]
     return copied
 

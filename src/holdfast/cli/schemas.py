@@ -10,10 +10,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import did_you_mean, json_option, jsonl_option, one_form
-from holdfast.cli.output import print_json, print_jsonl
+from holdfast.cli.options import did_you_mean
+from holdfast.cli.output import print_json
 from holdfast.cli.style import print_table
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
@@ -27,7 +26,6 @@ DOCUMENTS: Final = {
     "holdfast.doctor/1": ("holdfast.cli.doctor:Diagnosis", "doctor"),
     "holdfast.error/1": ("holdfast.cli.documents:ErrorDocument", "every command that fails, on stderr"),
     "holdfast.health/1": ("holdfast.cli.health:Health", "health"),
-    "holdfast.help/1": ("holdfast.cli.topics:Topic", "help"),
     "holdfast.job/1": ("holdfast.cli.documents:JobDocument", "list, dlq list"),
     "holdfast.job.cancel/1": ("holdfast.cli.documents:CancelDocument", "cancel"),
     "holdfast.job.count/1": ("holdfast.cli.documents:CountDocument", "list --count, dlq list --count"),
@@ -47,9 +45,7 @@ DOCUMENTS: Final = {
     "holdfast.queue.purge/1": ("holdfast.cli.documents:PurgeDocument", "queue purge"),
     "holdfast.queue.reap/1": ("holdfast.cli.documents:ReapDocument", "queue reap"),
     "holdfast.queue.resume/1": ("holdfast.cli.documents:ResumedDocument", "queue resume"),
-    "holdfast.schema/1": ("holdfast.cli.schemas:NameDocument", "schema"),
     "holdfast.status/1": ("holdfast.cli.status:Status", "status, top"),
-    "holdfast.version/1": ("holdfast.cli.version:VersionDocument", "version"),
     "holdfast.worker/1": ("holdfast.cli.worker.views:WorkerDocument", "worker list, worker show"),
     "holdfast.worker.result/1": (
         "holdfast.cli.worker.running:ResultDocument",
@@ -62,13 +58,6 @@ CONFIGURATION: Final = "config"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-class NameDocument(Document, frozen=True, kw_only=True, tag="holdfast.schema/1"):
-    """A schema there is: its name, and which commands print such documents."""
-
-    name: str
-    commands: str
-
-
 class UnknownSchema(click.ClickException):
     """No document has that name."""
 
@@ -77,12 +66,10 @@ class UnknownSchema(click.ClickException):
 
 @click.command()
 @click.argument("name", required=False)
-@jsonl_option
-@json_option
-def schema(name: str | None, as_jsonl: bool, as_json: bool) -> None:
-    """Print the JSON Schema of what a command prints with --json; without a NAME, which there are.
+def schema(name: str | None) -> None:
+    """Print the JSON Schema of a document that a command prints with --json; without a NAME, list all schemas.
 
-    `config` is that of the configuration file, for editors.
+    `config` is the schema of the configuration file, for editors.
 
     \b
     Examples:
@@ -92,18 +79,12 @@ def schema(name: str | None, as_jsonl: bool, as_json: bool) -> None:
     """
     from holdfast.config.schema import settings_schema
 
-    one_form({"--json": as_json, "--jsonl": as_jsonl})
-    names = [NameDocument(name=each, commands=commands) for each, (_, commands) in DOCUMENTS.items()]
     if name == CONFIGURATION:
         print_json(settings_schema(), is_for_files=True)
     elif name is not None:
         print_json(schema_of(name))
-    elif as_json:
-        print_json(names)
-    elif as_jsonl:
-        print_jsonl(names)
     else:
-        print_table(("NAME", "PRINTED BY"), [(each.name, each.commands) for each in names])
+        print_table(("NAME", "PRINTED BY"), [(each, commands) for each, (_, commands) in DOCUMENTS.items()])
 
 
 def document(name: str) -> tuple[str, Any]:

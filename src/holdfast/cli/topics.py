@@ -6,10 +6,8 @@ from typing import Final
 import click
 
 from holdfast.cli import with_globals
-from holdfast.cli.documents import Document
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import did_you_mean, json_option
-from holdfast.cli.output import print_json
+from holdfast.cli.options import did_you_mean
 from holdfast.cli.style import WIDEST_TEXT, columns, definitions
 from holdfast.values import JobState
 
@@ -61,13 +59,6 @@ TERMS: Final = {
 }
 
 
-class Topic(Document, frozen=True, kw_only=True, tag="holdfast.help/1"):
-    """What `help --json` prints."""
-
-    topic: str
-    text: str
-
-
 class UnknownTopic(click.ClickException):
     """Neither a topic nor a command."""
 
@@ -76,9 +67,8 @@ class UnknownTopic(click.ClickException):
 
 @click.command("help")
 @click.argument("words", metavar="[TOPIC]...", nargs=-1)
-@json_option
 @click.pass_context
-def help_on(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
+def help_on(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Explain a TOPIC, or a command; without one, say which topics there are.
 
     \b
@@ -87,11 +77,7 @@ def help_on(ctx: click.Context, words: tuple[str, ...], as_json: bool) -> None:
       holdfast help worker start
     """
     name = " ".join(words)
-    text = TOPICS[name][1]() if name in TOPICS else _of_command(ctx, words) if words else _overview()
-    if as_json:
-        print_json(Topic(topic=name, text=text))
-    else:
-        click.echo(text)
+    click.echo(TOPICS[name][1]() if name in TOPICS else _of_command(ctx, words) if words else _overview())
 
 
 def _overview() -> str:
