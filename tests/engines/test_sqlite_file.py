@@ -222,7 +222,7 @@ def test_a_damaged_file_is_no_reason_to_wait_and_try_again(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096 * 2)
         file.write(b"\xa5" * (size - 4096 * 2))
-    with opened(path) as backend, pytest.raises(BackendError, match=f"{path} is damaged") as caught:
+    with opened(path) as backend, pytest.raises(BackendError, match=f"{path} is corrupt") as caught:
         backend.accept([job()])
     assert not isinstance(caught.value, BackendUnavailable)
 

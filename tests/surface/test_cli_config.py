@@ -461,7 +461,6 @@ def test_the_schema_is_json_for_editors(terminal: Terminal) -> None:
     answer = terminal("schema", "config")
     assert (answer.code, answer.err) == (0, "")
     assert list(answer.json["properties"]) == [key.name for key in KEYS.values() if key.in_file]
-    assert terminal("schema", "config", "--json").json == answer.json
 
 
 def test_a_schema_that_does_not_exist_is_not_found_but_the_nearest(terminal: Terminal) -> None:
