@@ -22,8 +22,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from holdfast import Holdfast
-from holdfast.cli.output import is_plain_locale
 from holdfast.cli.schemas import DOCUMENTS, document
+from holdfast.cli.words import is_ascii_locale
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import DeadReason, Outcome, RunningJob
 
@@ -520,7 +520,7 @@ def test_two_forms_exclude_each_other(desk: Desk) -> None:
     ],
 )
 def test_which_locale_is_plain(environment: dict[str, str], is_plain: bool) -> None:
-    assert is_plain_locale(environment) is is_plain
+    assert is_ascii_locale(environment) is is_plain
 
 
 # Danger

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
-import click
 from msgspec import Struct
 
 from holdfast.cli.documents import Document
-from holdfast.cli.output import plain, print_json, spelled
+from holdfast.cli.output import write, write_json
 from holdfast.cli.style import GOOD, print_table
 from holdfast.queues.capabilities import MEANINGS, answers
 from holdfast.queues.contract import Capabilities, EngineInfo
@@ -34,7 +33,7 @@ class EngineDocument(Document, frozen=True, kw_only=True, tag="holdfast.backend/
 
 
 def print_document(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
-    print_json(
+    write_json(
         EngineDocument(
             location=location,
             engine=name,
@@ -60,11 +59,11 @@ def print_lines(location: str, name: str, said: EngineInfo | None, capabilities:
         ]
     for label, value in facts:
         if value:
-            click.echo(f"{label:<10} {plain(spelled(value))}")
-    click.echo()
+            write(f"{label:<10} {value}")
+    write()
     print_table(
         ("CAPABILITY", "", "MEANING"),
-        [(name, spelled(answer), spelled(MEANINGS[name])) for name, answer in answers(capabilities).items()],
+        [(name, (answer), (MEANINGS[name])) for name, answer in answers(capabilities).items()],
         (None, {"yes": GOOD}),
     )
 

@@ -9,11 +9,12 @@ import click
 from holdfast.cli.documents import CancelDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import glyph, print_json, say, say_where
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import change_options, choice_options, chosen, confirm, counted, only_in, print_rehearsal
+from holdfast.cli.selecting import change_options, choice_options, chosen, confirm, only_in, print_rehearsal
 from holdfast.cli.waiting import looks
 from holdfast.plaintext import abridged
+from holdfast.units import counted
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def cancel(
       holdfast cancel --where 'queue:mail tag:import age:>1h' --dry-run
     """
     with existing(url, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         jobs = chosen(engine, job_ids, searches, within=UNFINISHED)
         if dry_run:
@@ -65,16 +66,16 @@ def cancel(
         states = {job_id: _state(engine, job_id) for job_id in answers}
     codes = [_code(answer, states[job_id], waited=wait_s is not None) for job_id, answer in answers.items()]
     if as_json:
-        print_json([_document(job_id, answer, states[job_id]) for job_id, answer in answers.items()])
+        write_json([_document(job_id, answer, states[job_id]) for job_id, answer in answers.items()])
     elif not answers:
-        say("no job that could be cancelled is meant")
+        note("no job that could be cancelled is meant")
     else:
         for (job_id, answer), code in zip(answers.items(), codes, strict=True):
             sentence = _sentence(answer, states[job_id], code)
             if code:
-                say(f"{glyph('✗', 'x')} {abridged(job_id)} {sentence}")
+                note(f"✗ {abridged(job_id)} {sentence}")
             else:
-                click.echo(f"{glyph('✓', '*')} {job_id} {sentence}")
+                write(f"✓ {job_id} {sentence}")
     return max(codes, default=0)
 
 
@@ -89,7 +90,7 @@ def _wait(engine: Engine, job_ids: list[str], limit_s: float) -> None:
             line.show(f"{len(job_ids)} running…")
     except KeyboardInterrupt:
         line.clear()
-        say("no longer waiting; that they are to be stopped is not taken back")
+        note("no longer waiting; that they are to be stopped is not taken back")
         raise
     finally:
         line.clear()

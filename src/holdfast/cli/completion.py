@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import COMPLETING
+from holdfast.cli.output import write, write_lines
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
@@ -59,14 +60,14 @@ def show(ctx: click.Context, shell: str) -> None:
     from click.shell_completion import get_completion_class
 
     line, file = SHELLS[shell]
-    click.echo(f"# Add this line to {file}:  {line}")
+    write(f"# Add this line to {file}:  {line}")
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101 - one of SHELLS
     for program in PROGRAMS:
         script = kind(ctx.find_root().command, {}, program, COMPLETING).source().strip()
         asked = "$1" if shell == "bash" else program
         # A program that is missing, or fails, must not print at the prompt.
-        click.echo(script.replace(f" {asked})", f" {asked} 2>/dev/null)"))
+        write_lines(script.replace(f" {asked})", f" {asked} 2>/dev/null)").splitlines())
 
 
 def matching(names: Iterable[str], incomplete: str) -> list[str]:

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED, USAGE
 from holdfast.cli.options import json_option, jsonl_option, one_form, settings_at, url_option
-from holdfast.cli.output import glyph, plain, print_json, print_jsonl, say, spelled
+from holdfast.cli.output import note, write, write_json, write_jsonl
 from holdfast.cli.selecting import dry_run_option
 from holdfast.cli.style import BAD, DOUBTFUL, paint, print_table
 from holdfast.config import (
@@ -106,11 +106,11 @@ def get_setting(key: str | None, as_json: bool) -> None:
     if key is not None:
         found = key_named(key)
         if as_json:
-            print_json(_document(reading, found))
+            write_json(_document(reading, found))
         else:
-            click.echo(_text(_shown(reading, found)))
+            write(_text(_shown(reading, found)))
     elif as_json:
-        print_json([_document(reading, each) for each in KEYS.values()])
+        write_json([_document(reading, each) for each in KEYS.values()])
     else:
         _print_all(reading, show_origin=False)
 
@@ -132,9 +132,9 @@ def list_settings(show_origin: bool, as_jsonl: bool, url: str | None, as_json: b
     reading = _sound_reading(url)
     documents = [_document(reading, key) for key in KEYS.values()]
     if as_json:
-        print_json(documents)
+        write_json(documents)
     elif as_jsonl:
-        print_jsonl(documents)
+        write_jsonl(documents)
     else:
         _print_all(reading, show_origin=show_origin)
 
@@ -155,13 +155,13 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
     file, found = find_project().config_file, key_named(key)
     written = found.shown(_tried(file, key, value) if dry_run else write_setting(file, key, value))
     if as_json:
-        print_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
+        write_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
     elif dry_run:
-        click.echo(f"would set {found.name} = {_text(written)}")
-        say(f"nothing was written to {file}: --dry-run")
+        write(f"would set {found.name} = {_text(written)}")
+        note(f"nothing was written to {file}: --dry-run")
     else:
-        click.echo(f"{glyph('✓', '*')} {found.name} = {_text(written)}")
-        say(f"  written to {file}; it counts for whatever starts from now on")
+        write(f"✓ {found.name} = {_text(written)}")
+        note(f"  written to {file}; it counts for whatever starts from now on")
     if not dry_run:
         _say_what_else(found, Origin(place=Place.FILE, name=str(file)))
 
@@ -192,20 +192,20 @@ def unset(key: str, dry_run: bool, as_json: bool) -> None:
     reading = settings_at()
     now = reading.of(found)
     if as_json:
-        print_json(
+        write_json(
             UnsetDocument(
                 key=found.name, removed=removed, value=found.shown(now.value), origin=now.origin, file=str(file)
             )
         )
     elif is_there:
-        click.echo(f"would unset {found.name} in {file}")
-        say("nothing was changed: --dry-run")
+        write(f"would unset {found.name} in {file}")
+        note("nothing was changed: --dry-run")
     elif removed:
-        click.echo(f"{glyph('✓', '*')} {found.name} is unset")
-        say(f"  taken out of {file}; in force now: {_in_force(found, now)}")
+        write(f"✓ {found.name} is unset")
+        note(f"  taken out of {file}; in force now: {_in_force(found, now)}")
     else:
-        click.echo(f"{glyph('•', '-')} {found.name} was not set in {file}")
-        say(f"  in force: {_in_force(found, now)}")
+        write(f"• {found.name} was not set in {file}")
+        note(f"  in force: {_in_force(found, now)}")
     _say_problems(reading)
 
 
@@ -222,11 +222,11 @@ def path(as_json: bool) -> None:
     file = project.config_file
     if as_json:
         directory = None if project.directory is None else str(project.directory)
-        print_json(PathDocument(file=str(file), exists=file.is_file(), project=directory))
+        write_json(PathDocument(file=str(file), exists=file.is_file(), project=directory))
     else:
-        click.echo(str(file))
+        write(str(file))
         if not file.is_file():
-            say("it does not exist;  holdfast config set  makes it")
+            note("it does not exist;  holdfast config set  makes it")
 
 
 @config.command("check")
@@ -249,7 +249,7 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
     warnings = len(problems) - errors
     if as_json:
         ok = not problems if strict else not errors
-        print_json(CheckDocument(ok=ok, file=str(reading.project.config_file), problems=problems))
+        write_json(CheckDocument(ok=ok, file=str(reading.project.config_file), problems=problems))
     else:
         _print_problems(reading, problems, errors, warnings)
     return USAGE if errors else FAILED if warnings and strict else 0
@@ -274,12 +274,12 @@ def _in_force(key: Key, found: Found) -> str:
 
 def _print_all(reading: Reading, *, show_origin: bool) -> None:
     rows = [
-        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else spelled(key.meaning))
+        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else (key.meaning))
         for name, key in KEYS.items()
     ]
     print_table(("KEY", "VALUE", "ORIGIN" if show_origin else "MEANING"), rows)
     file = reading.project.config_file
-    say(f"from {file}" if file.is_file() else f"{file} does not exist")
+    note(f"from {file}" if file.is_file() else f"{file} does not exist")
 
 
 def _document(reading: Reading, key: Key) -> SettingDocument:
@@ -300,17 +300,17 @@ def _document(reading: Reading, key: Key) -> SettingDocument:
 
 def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int, warnings: int) -> None:
     for problem in problems:
-        sign = paint(glyph("⚠", "!"), DOUBTFUL) if problem.warning else paint(glyph("✗", "x"), BAD)
-        click.echo(f"{sign} {plain(problem.message)}")
+        sign = paint("⚠", DOUBTFUL) if problem.warning else paint("✗", BAD)
+        write(f"{sign} {problem.message}")
         if problem.advice:
-            click.echo(f"  {glyph('→', '>')} {plain(problem.advice)}")
+            write(f"  → {problem.advice}")
     file = reading.project.config_file
     where = str(file) if file.is_file() else f"no file ({file} does not exist)"
     if problems:
-        say(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}; read: {where}, the environment")
+        note(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}; read: {where}, the environment")
     else:
-        click.echo(f"{glyph('✓', '*')} nothing is wrong: {len(reading.found)} of {len(KEYS)} settings are set")
-        say(f"  read: {where}, the environment")
+        write(f"✓ nothing is wrong: {len(reading.found)} of {len(KEYS)} settings are set")
+        note(f"  read: {where}, the environment")
 
 
 def _count(number: int, noun: str) -> str:
@@ -324,15 +324,15 @@ def _say_what_else(key: Key, written: Origin) -> None:
     reading = settings_at()
     now = reading.of(key)
     if now.origin.place is not Place.FILE and key.name in reading.found:
-        say(f"  but here {now.origin} wins: {key.name} = {_text(key.shown(now.value))}")
+        note(f"  but here {now.origin} wins: {key.name} = {_text(key.shown(now.value))}")
     if key.shown(now.value) != now.value and now.origin.name == written.name and others_can_read(now):
-        say(f"  others can read that file: {remedy(key, now)}")
+        note(f"  others can read that file: {remedy(key, now)}")
     _say_problems(reading)
 
 
 def _say_problems(reading: Reading) -> None:
     for problem in reading.problems:
-        say(f"  every command will refuse to start: {problem.message}")
+        note(f"  every command will refuse to start: {problem.message}")
 
 
 def _text(value: Any) -> str:

@@ -10,19 +10,19 @@ import click
 from holdfast.cli.documents import DeleteDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say, say_where
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.selecting import (
     Chosen,
     change_options,
     choice_options,
     chosen,
     confirm,
-    counted,
     first_code,
     only_in,
     print_rehearsal,
     say_unknown,
 )
+from holdfast.units import counted
 from holdfast.values import FINAL_STATES, JobState
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def delete(
       holdfast delete --where 'state:completed finished:<7d' --yes
     """
     with existing(url, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         jobs = chosen(engine, job_ids, searches, within=[state for state in JobState if state.is_final])
         if dry_run:
@@ -55,9 +55,9 @@ def delete(
         answers = discard_all(engine, jobs, FINAL_STATES, f"delete {counted(len(jobs.ids), 'job')} for good", yes=yes)
         states = states_of_the_rest(engine, answers)
     if as_json:
-        print_json([DeleteDocument(id=job_id, deleted=done) for job_id, done in answers.items()])
+        write_json([DeleteDocument(id=job_id, deleted=done) for job_id, done in answers.items()])
     elif not answers:
-        say("no job that could be deleted is meant")
+        note("no job that could be deleted is meant")
     else:
         _say_answers(answers, states)
     return code_of(states)
@@ -87,8 +87,8 @@ def _say_answers(answers: Mapping[str, bool], states: Mapping[str, JobState | No
     for job_id, done in answers.items():
         state = states.get(job_id)
         if done:
-            click.echo(f"{glyph('✓', '*')} {job_id} deleted")
+            write(f"✓ {job_id} deleted")
         elif state is None:
             say_unknown(job_id)
         else:
-            say(f"{glyph('✗', 'x')} {job_id} is {state}, not over: end it first with  holdfast cancel {job_id}")
+            note(f"✗ {job_id} is {state}, not over: end it first with  holdfast cancel {job_id}")

@@ -13,7 +13,7 @@ from holdfast.cli.delete import code_of, discard_all, states_of_the_rest
 from holdfast.cli.documents import DiscardDocument
 from holdfast.cli.jobs import ListShape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option, with_options
-from holdfast.cli.output import glyph, print_json, say, say_where, utc_option
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.retry import ignore_expiry_option, replay
 from holdfast.cli.selecting import (
     Chosen,
@@ -21,7 +21,6 @@ from holdfast.cli.selecting import (
     change_options,
     choice_options,
     chosen,
-    counted,
     dry_run_option,
     filter_options,
     first_code,
@@ -30,6 +29,8 @@ from holdfast.cli.selecting import (
     print_rehearsal,
     say_unknown,
 )
+from holdfast.cli.words import utc_option
+from holdfast.units import counted
 from holdfast.values import JobState
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def list_dead(url: str | None, **said: Any) -> int:
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one dead letter with its history."""
     with existing(url, job=job_id) as site:
-        say_where(site.location)
+        note_location(site.location)
         print_job(site.engine, job_id, as_json=as_json, only_dead=True)
 
 
@@ -102,7 +103,7 @@ def retry(
       holdfast dlq retry --where 'error:Timeout' --dry-run
     """
     with existing(url, queue, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         jobs = _chosen(site.engine, job_ids, searches, everything=everything, queue=queue)
         return replay(site.engine, jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=NONE)
 
@@ -127,7 +128,7 @@ def discard(
     The ids may come from stdin, one on each line, if ID is -.
     """
     with existing(url, queue, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         jobs = _chosen(engine, job_ids, searches, everything=everything, queue=queue)
         if dry_run:
@@ -136,17 +137,17 @@ def discard(
         answers = discard_all(engine, jobs, (JobState.DEAD,), question, yes=yes)
         states = states_of_the_rest(engine, answers)
     if as_json:
-        print_json([DiscardDocument(id=job_id, discarded=answer) for job_id, answer in answers.items()])
+        write_json([DiscardDocument(id=job_id, discarded=answer) for job_id, answer in answers.items()])
     elif not answers:
-        say(NONE)
+        note(NONE)
     else:
         for job_id, done in answers.items():
             if done:
-                click.echo(f"{glyph('✓', '*')} {job_id} discarded")
+                write(f"✓ {job_id} discarded")
             elif states[job_id] is None:
                 say_unknown(job_id, see="holdfast dlq list")
             else:
-                say(f"{glyph('✗', 'x')} {job_id} is no dead letter; nothing was discarded: see  holdfast show {job_id}")
+                note(f"✗ {job_id} is no dead letter; nothing was discarded: see  holdfast show {job_id}")
     return code_of(states)
 
 

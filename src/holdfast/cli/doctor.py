@@ -14,9 +14,10 @@ from holdfast.cli.diagnosis import Finding, Level, error, fine, note
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, app_option, json_option, settings_at, url_option
-from holdfast.cli.output import glyph, plain, print_json
+from holdfast.cli.output import write, write_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
 from holdfast.errors import HoldfastError
+from holdfast.plaintext import plain
 from holdfast.state.facts import Facts
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import WorkerState
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 MARKS: Final = {
-    Level.OK: ("✓", "*", GOOD),
-    Level.NOTE: ("•", "-", FAINT),
-    Level.WARNING: ("⚠", "!", DOUBTFUL),
-    Level.ERROR: ("✗", "x", BAD),
+    Level.OK: ("✓", GOOD),
+    Level.NOTE: ("•", FAINT),
+    Level.WARNING: ("⚠", DOUBTFUL),
+    Level.ERROR: ("✗", BAD),
 }
 WIDEST: Final = 110
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
@@ -79,7 +80,7 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
         findings += _refused(problem, url, findings)
     is_ok = all(finding.level is not Level.ERROR for finding in findings)
     if as_json:
-        print_json(Diagnosis(ok=is_ok, location=location, findings=tuple(findings)))
+        write_json(Diagnosis(ok=is_ok, location=location, findings=tuple(findings)))
     else:
         _print(findings)
     failing = (Level.ERROR, Level.WARNING) if strict else (Level.ERROR,)
@@ -211,19 +212,18 @@ def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
 def _print(findings: list[Finding]) -> None:
     width = columns()
     for finding in findings:
-        good, ascii_only, colour = MARKS[finding.level]
-        mark = glyph(good, ascii_only)
+        mark, colour = MARKS[finding.level]
         head = f"{mark} {finding.check:<12}"
         room = None if width is None else max(20, min(width, WIDEST) - len(head))
         lines = _wrapped(plain(finding.message), room)
-        click.echo(f"{paint(mark, colour)} {finding.check:<12}{lines[0]}")
+        write(f"{paint(mark, colour)} {finding.check:<12}{lines[0]}")
         for line in lines[1:]:
-            click.echo(f"{' ' * len(head)}{line}")
+            write(f"{' ' * len(head)}{line}")
         if finding.advice:
             # Not wrapped: it is to be copied.
-            click.echo(f"{' ' * len(head)}{paint(glyph('→', '>'), colour)} {plain(finding.advice)}")
+            write(f"{' ' * len(head)}{paint('→', colour)} {finding.advice}")
     counts = {level: sum(finding.level is level for finding in findings) for level in (Level.ERROR, Level.WARNING)}
-    click.echo(_verdict(counts[Level.ERROR], counts[Level.WARNING]))
+    write(_verdict(counts[Level.ERROR], counts[Level.WARNING]))
 
 
 def _wrapped(message: str, width: int | None) -> list[str]:

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
-import click
 import msgspec
 
 from holdfast.cli.advice import starting
 from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
+from holdfast.cli.job_documents import history_document
 from holdfast.cli.job_output import JobOutput
-from holdfast.cli.output import glyph, history_document, plain, print_json, print_jsonl, say, span
+from holdfast.cli.output import note, write, write_json, write_jsonl
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import format_duration
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -74,7 +75,7 @@ def await_job(
     except KeyboardInterrupt:
         output.close()
         now = "goes on" if history is not None and history.job.state is JobState.PROCESSING else "stays queued"
-        say(f"no longer waiting: {job_id} {now}; look at it:  holdfast show {job_id}")
+        note(f"no longer waiting: {job_id} {now}; look at it:  holdfast show {job_id}")
         return INTERRUPTED
     finally:
         output.close()
@@ -85,11 +86,11 @@ def await_job(
 
 def _print_end(history: JobHistory, shape: Shape) -> None:
     if shape is Shape.JSON:
-        print_json(history_document(history))
+        write_json(history_document(history))
     elif shape is Shape.JSONL:
-        print_jsonl([history_document(history)])
+        write_jsonl([history_document(history)])
     elif shape is Shape.RESULT and (result := _result(history)) is not None:
-        click.echo(plain(result))
+        write(result)
 
 
 def await_jobs(
@@ -109,13 +110,13 @@ def await_jobs(
             line.show_progress(Progress(done=ended, total=len(everything), message="jobs ended"))
     except KeyboardInterrupt:
         line.clear()
-        say(f"no longer waiting: {len(waiting):,} jobs stay queued")
+        note(f"no longer waiting: {len(waiting):,} jobs stay queued")
         return INTERRUPTED
     finally:
         line.clear()
     if shape in (Shape.JSON, Shape.JSONL):
         documents = [history_document(history) for job_id in everything if (history := engine.get(job_id))]
-        (print_json if shape is Shape.JSON else print_jsonl)(documents)
+        (write_json if shape is Shape.JSON else write_jsonl)(documents)
     return _say_ends(_find(engine, everything), len(everything), is_counted=shape is Shape.RESULT)
 
 
@@ -133,20 +134,20 @@ def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json
             line.show(f"{len(waiting):,} jobs not ended yet…")
     except KeyboardInterrupt:
         line.clear()
-        say(f"no longer waiting: {len(job_ids):,} jobs stay queued")
+        note(f"no longer waiting: {len(job_ids):,} jobs stay queued")
         return INTERRUPTED
     finally:
         line.clear()
     if first is None:
         if as_json:
-            print_json(None)
-        say(f"{glyph('✗', 'x')} none of {len(job_ids):,} jobs has ended after {span(limit_s)}; they stay queued")
+            write_json(None)
+        note(f"✗ none of {len(job_ids):,} jobs has ended after {format_duration(limit_s)}; they stay queued")
         return TIME_IS_UP
     history = engine.get(first)
     if as_json:
-        print_json(None if history is None else history_document(history))
+        write_json(None if history is None else history_document(history))
     else:
-        click.echo(plain(first))
+        write(first)
     return _say_end(first, history, limit_s)
 
 
@@ -162,7 +163,7 @@ def say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None 
     waiting = _find(engine, job_ids[:AT_ONCE], UNFINISHED)
     if waiting and all(view.state is WorkerState.LOST for view in WorkerRegistry(engine.state).all()):
         first = next((job for job in waiting if job.job != COMMAND_KEY), waiting[0])
-        say(f"  no worker is running here; start one:  {starting(first.queue, app=app, job=first.job)}")
+        note(f"  no worker is running here; start one:  {starting(first.queue, app=app, job=first.job)}")
 
 
 def _show(line: StatusLine, job: JobView) -> None:
@@ -191,18 +192,18 @@ def _result(history: JobHistory) -> str | None:
 
 def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
     if history is None:
-        say(f"{glyph('✗', 'x')} {job_id} has ended, but its record is not kept: how it ended is not known")
+        note(f"✗ {job_id} has ended, but its record is not kept: how it ended is not known")
         return FAILED
     job = history.job
     if not job.state.is_final:
-        say(f"{glyph('✗', 'x')} {job_id} is still {job.state} after {span(limit_s)}; it stays queued")
-        say(f"  look at it:  holdfast show {job_id}")
+        note(f"✗ {job_id} is still {job.state} after {format_duration(limit_s)}; it stays queued")
+        note(f"  look at it:  holdfast show {job_id}")
         return TIME_IS_UP
     record = _succeeded(history)
     if job.state is JobState.COMPLETED:
-        took = f" in {span(record.duration_s)}" if record else ""
-        note = f": {record.note}" if record and record.note else ""
-        say(f"{glyph('✓', '*')} {job_id} completed{took}{note}")
+        took = f" in {format_duration(record.duration_s)}" if record else ""
+        remark = f": {record.note}" if record and record.note else ""
+        note(f"✓ {job_id} completed{took}{remark}")
         return 0
     say_fate(job)
     return JOB_FAILED
@@ -211,8 +212,8 @@ def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
 def say_fate(job: JobView) -> None:
     """What became of a job that ended badly."""
     if job.state in (JobState.DEAD, JobState.CANCELLED):
-        say(f"{glyph('✗', 'x')} {job.id} {_fate(job)}")
-        say(f"  look at it:  holdfast show {job.id}")
+        note(f"✗ {job.id} {_fate(job)}")
+        note(f"  look at it:  holdfast show {job.id}")
 
 
 def _fate(job: JobView) -> str:
@@ -227,14 +228,14 @@ def _say_ends(jobs: Sequence[JobView], expected: int, *, is_counted: bool) -> in
     if gone := expected - len(jobs):
         counts["no longer on record"] = gone
     for job in failed[:MOST_SHOWN]:
-        say(f"{glyph('✗', 'x')} {job.id} {_fate(job)}")
+        note(f"✗ {job.id} {_fate(job)}")
     if len(failed) > MOST_SHOWN:
-        say(f"  and {len(failed) - MOST_SHOWN:,} more")
+        note(f"  and {len(failed) - MOST_SHOWN:,} more")
     if is_counted:
-        click.echo(f" {glyph('·', '-')} ".join(f"{number:,} {state}" for state, number in counts.items()))
+        write(" · ".join(f"{number:,} {state}" for state, number in counts.items()))
     is_unfinished = any(not job.state.is_final for job in jobs)
     if is_unfinished:
-        say("the time is up; what has not ended stays queued")
+        note("the time is up; what has not ended stays queued")
     if failed:
         return JOB_FAILED
     return TIME_IS_UP if is_unfinished else FAILED if gone else 0

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from holdfast.cli.output import print_error
+from holdfast.cli.output import note, write_error
 from holdfast.errors import (
     BackendUnavailable,
     CommandForbidden,
@@ -40,13 +40,13 @@ def report(problem: Exception, *, as_json: bool) -> int:
         case click.Abort():
             # Click makes one of Ctrl-C and of the end of its input alike.
             interrupted = isinstance(problem.__cause__, KeyboardInterrupt)
-            click.echo("interrupted" if interrupted else "aborted", err=True)
+            note("interrupted" if interrupted else "aborted")
             return INTERRUPTED if interrupted else FAILED
         case click.exceptions.Exit():
             return problem.exit_code
         case click.ClickException():
             if as_json or not isinstance(problem, click.UsageError):
-                print_error(_name(problem), problem.format_message(), hint(problem), as_json=as_json)
+                write_error(_name(problem), problem.format_message(), hint(problem), as_json=as_json)
             else:
                 problem.show()
             return problem.exit_code
@@ -55,14 +55,14 @@ def report(problem: Exception, *, as_json: bool) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         case UnicodeEncodeError():
-            print_error(_name(problem), "an argument holds bytes that are no text in UTF-8", UTF8, as_json=as_json)
+            write_error(_name(problem), "an argument holds bytes that are no text in UTF-8", UTF8, as_json=as_json)
             return USAGE
         case HoldfastError():
-            print_error(_name(problem), str(problem), hint(problem), as_json=as_json)
+            write_error(_name(problem), str(problem), hint(problem), as_json=as_json)
             return exit_code(problem)
         case OSError():
             what = f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem)
-            print_error(_name(problem), what, hint(problem), as_json=as_json)
+            write_error(_name(problem), what, hint(problem), as_json=as_json)
             return UNREACHABLE
         case _:
             logging.getLogger("holdfast.cli").debug("unexpected", exc_info=problem)

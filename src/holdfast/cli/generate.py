@@ -17,7 +17,7 @@ import click
 from holdfast import __version__
 from holdfast.cli.failing import REFUSED
 from holdfast.cli.options import app_option, with_options
-from holdfast.cli.output import glyph, say
+from holdfast.cli.output import note, write, write_lines
 from holdfast.cli.worker.options import KILL_AFTER_S, grace_option, queue_option, size_options
 from holdfast.errors import ConfigError
 
@@ -93,13 +93,13 @@ def systemd(name: str, user: str, output: str | None, force: bool, **given: Any)
     _deliver({unit: _filled("worker.service", values)}, output, force=force)
     for place in places:
         if not place.is_dir():
-            say(f"first:  install -d -m 700 -o {user} {shlex.quote(str(place))}")
+            note(f"first:  install -d -m 700 -o {user} {shlex.quote(str(place))}")
     copy = ""
     if output is None:
-        say(f"save it as {UNITS / unit}")
+        note(f"save it as {UNITS / unit}")
     elif Path(output).resolve() != UNITS:
         copy = f"cp {shlex.quote(str(Path(output) / unit))} {UNITS} && "
-    say(f"then:  {copy}systemctl daemon-reload && systemctl enable --now {unit}")
+    note(f"then:  {copy}systemctl daemon-reload && systemctl enable --now {unit}")
 
 
 @_command
@@ -115,7 +115,7 @@ def docker(force: bool, **given: Any) -> None:
     worker.mention_wheel()
     file, project = shlex.quote(str(worker.directory / "Dockerfile")), shlex.quote(str(worker.project))
     name = worker.name
-    say(f"then:  docker build -t {name} -f {file} {project} && docker run -v {name}:/var/lib/holdfast {name}")
+    note(f"then:  docker build -t {name} -f {file} {project} && docker run -v {name}:/var/lib/holdfast {name}")
 
 
 @_command
@@ -131,7 +131,7 @@ def compose(force: bool, **given: Any) -> None:
     _deliver(files, worker.output, force=force)
     worker.mention_wheel()
     file = shlex.quote(str(worker.directory / "compose.yaml"))
-    say(f"then:  docker compose -f {file} up --build --detach")
+    note(f"then:  docker compose -f {file} up --build --detach")
 
 
 class _Worker:
@@ -228,7 +228,7 @@ class _Worker:
 
     def mention_wheel(self) -> None:
         if not (self.project / WHEEL).exists():
-            say(f"first:  pip wheel --no-deps --wheel-dir {shlex.quote(str(self.project))} path/to/holdfast/checkout")
+            note(f"first:  pip wheel --no-deps --wheel-dir {shlex.quote(str(self.project))} path/to/holdfast/checkout")
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
@@ -244,7 +244,7 @@ def _deliver(files: dict[str, str], output: str | None, *, force: bool) -> None:
     """Print the files, or write all of them or none."""
     if output is None:
         for name, text in files.items():
-            click.echo(f"# {name}\n{text}" if len(files) > 1 else text, nl=len(files) > 1)
+            write_lines([f"# {name}", *text.splitlines(), ""] if len(files) > 1 else text.splitlines())
         return
     directory = Path(output)
     if not directory.is_dir():
@@ -259,7 +259,7 @@ def _deliver(files: dict[str, str], output: str | None, *, force: bool) -> None:
         with os.fdopen(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:
             file.write(text)
     for name in files:
-        click.echo(f"{glyph('✓', '*')} {directory / name}")
+        write(f"✓ {directory / name}")
 
 
 def _has(path: Path, text: str) -> bool:

@@ -13,12 +13,13 @@ from msgspec import Struct
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Site, Span, existing, given_or_global, json_option
-from holdfast.cli.output import glyph, print_json, say, span
+from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.errors import HoldfastError
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import format_duration
 from holdfast.values import JobFilter, JobState, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -97,17 +98,17 @@ def health(
     except HoldfastError as problem:
         if not nagios:
             raise
-        click.echo(f"HOLDFAST UNKNOWN - {_line(str(problem))}")
+        write(f"HOLDFAST UNKNOWN - {_line(str(problem))}")
         return NAGIOS_UNKNOWN
     seen = _health(question, location, checks)
     if nagios:
         _print_nagios(checks)
         return NAGIOS_OK if seen.ok else NAGIOS_CRITICAL
     if as_json:
-        print_json(seen)
+        write_json(seen)
     else:
         for line in _lines(checks):
-            click.echo(line)
+            write(line)
     return 0 if seen.ok else FAILED
 
 
@@ -130,7 +131,7 @@ def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, l
         return redacted(url), list(_of_worker(question, url))
     with existing(url) as site:
         for name in site.deployment.others:
-            say(f"backend {name} was not checked:  holdfast health --url {name}")
+            note(f"backend {name} was not checked:  holdfast health --url {name}")
         return site.location, list(_of_store(question, site, max_wait_s))
 
 
@@ -182,7 +183,7 @@ def _of_store(question: str, site: Site, max_wait_s: float) -> Checks:
     try:
         asked = time.monotonic()
         info = site.engine.describe()
-        store = _store(site, info, span(time.monotonic() - asked), question)
+        store = _store(site, info, format_duration(time.monotonic() - asked), question)
         # Before there is a schema there is no work either, and reading it would create one.
         has_work = store.ok and question != LIVE and info.schema != 0
         checks = list(_work(site.engine, info, question, max_wait_s)) if has_work else []
@@ -252,7 +253,7 @@ def _waits(engine: Engine, queues: Sequence[str], now: float, max_wait_s: float)
     for said in late:
         yield Check(name="waiting", ok=False, message=said)
     if not late:
-        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {span(max_wait_s)}")
+        yield Check(name="waiting", ok=True, message=f"no due job has waited longer than {format_duration(max_wait_s)}")
 
 
 def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | None:
@@ -265,7 +266,7 @@ def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | No
         page = engine.find(where, limit=PAGE, after=after)
         waited = max((now - job.due_at.timestamp() for job in page.jobs), default=0.0)
         if waited > max_wait_s:
-            return f"{queue}: a job has waited {span(waited)}, the limit is {span(max_wait_s)}"
+            return f"{queue}: a job has waited {format_duration(waited)}, the limit is {format_duration(max_wait_s)}"
         after = page.next
         if after is None:
             break
@@ -275,9 +276,9 @@ def _late(engine: Engine, queue: str, now: float, max_wait_s: float) -> str | No
 def _lines(checks: Sequence[Check]) -> list[str]:
     width, lines = columns(), list[str]()
     for check in checks:
-        good, ascii_only, colour = ("✓", "*", GOOD) if check.ok else ("✗", "x", BAD)
+        mark, colour = ("✓", GOOD) if check.ok else ("✗", BAD)
         line = shortened(f"{check.name:<10} {_line(check.message)}", None if width is None else width - 2)
-        lines.append(f"{paint(glyph(good, ascii_only), colour)} {paint(line, None)}")
+        lines.append(f"{paint(mark, colour)} {paint(line, None)}")
     wrong = sum(not check.ok for check in checks)
     return [*lines, "healthy" if not wrong else f"unhealthy: {wrong} of {len(checks)}"]
 
@@ -287,7 +288,7 @@ def _print_nagios(checks: Sequence[Check]) -> None:
     state = "CRITICAL" if wrong else "OK"
     # A bar would begin what Nagios reads as numbers.
     said = "; ".join(f"{check.name}: {_line(check.message)}" for check in wrong or checks).replace("|", "/")
-    click.echo(f"HOLDFAST {state} - {paint(said, None)} | failed={len(wrong)} checks={len(checks)}")
+    write(f"HOLDFAST {state} - {paint(said, None)} | failed={len(wrong)} checks={len(checks)}")
 
 
 def _line(text: str) -> str:

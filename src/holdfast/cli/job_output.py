@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
-import click
-
 from holdfast.cli.documents import LogDocument
-from holdfast.cli.output import instant, plain, print_jsonl, say, verdict
+from holdfast.cli.output import note, write_jsonl, write_output
 from holdfast.cli.progress import StatusLine
+from holdfast.cli.words import attempt_summary, instant
 from holdfast.values import AttemptView, JobHistory, JobView, LiveOutput, Outcome
 
 
@@ -50,10 +47,10 @@ class JobOutput:
         record = attempt.record
         if self._as_jsonl:
             self.line.clear()
-            print_jsonl([ended_document(job_id, self.ended, attempt)])
+            write_jsonl([ended_document(job_id, self.ended, attempt)])
             return
         why = f": {record.error.line}" if record.error else ""
-        end = f"#{self.ended} {verdict(record)}{why}"
+        end = f"#{self.ended} {attempt_summary(record)}{why}"
         if not self._follows:
             self._say(end)
             self._write(record.output)
@@ -73,7 +70,7 @@ class JobOutput:
         news = LiveOutput(text=_from_byte(live, self._position), start=self._position + missed)
         if self._as_jsonl:
             self.line.clear()
-            print_jsonl([live_document(job, self.ended + 1, news)])
+            write_jsonl([live_document(job, self.ended + 1, news)])
         else:
             if not self._position:
                 self._say(f"#{self.ended + 1} is running")
@@ -86,7 +83,7 @@ class JobOutput:
     def _write(self, text: str) -> None:
         if text:
             self._is_mid_line = not text.endswith("\n")
-            self.line.pass_by(plain(text), _to_stdout)
+            self.line.pass_by(text, write_output)
 
     def _end_line(self) -> None:
         if self._is_mid_line:
@@ -94,7 +91,7 @@ class JobOutput:
 
     def _say(self, text: str) -> None:
         self.line.clear()
-        say(text)
+        note(text)
 
 
 def ended_document(job_id: str, number: int, attempt: AttemptView) -> LogDocument:
@@ -138,8 +135,3 @@ def _rest(output: str, position: int, *, of_crash: bool) -> str:
 
 def _from_byte(live: LiveOutput, position: int) -> str:
     return live.text.encode()[max(0, position - live.start) :].decode(errors="replace")
-
-
-def _to_stdout(text: str) -> None:
-    click.echo(text, nl=False)
-    sys.stdout.flush()

@@ -15,30 +15,20 @@ from msgspec import Struct
 from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.job_documents import history_document, job_document
 from holdfast.cli.job_options import trait_facts
 from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
-from holdfast.cli.output import (
-    age,
-    glyph,
-    history_document,
-    instant,
-    job_document,
-    plain,
-    print_json,
-    print_jsonl,
-    say,
-    say_where,
-    span,
-    utc_option,
-    verdict,
-)
+from holdfast.cli.output import note, note_location, write, write_block, write_json, write_jsonl
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
 from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
+from holdfast.cli.words import age, attempt_summary, instant, utc_option
 from holdfast.errors import ConfigError, UnknownJob
+from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
 
 if TYPE_CHECKING:
@@ -190,7 +180,7 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
     with existing(url, filters.queue) as site:
         engine = site.engine
         if form != "quiet":
-            say_where(site.location)
+            note_location(site.location)
         if shape.watch_s is not None:
             return _watch(engine, filters, shape, form)
         made = filters.plan()
@@ -200,15 +190,15 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
         finding = _find(engine, made, shape)
         _print_finding(finding, shape, form)
         if not finding.jobs and form == TABLE:
-            say("no jobs")
+            note("no jobs")
             say_if_unknown(engine, filters.queue)
     if finding.is_cut:
-        say(
+        note(
             f"looked at {finding.looked_at:,} jobs; there may be more among older ones:  --after {finding.next}  "
             "or look at all of them:  --look-at 0"
         )
     elif finding.next is not None:
-        say(f"more:  --after {finding.next}")
+        note(f"more:  --after {finding.next}")
     return 0
 
 
@@ -244,11 +234,11 @@ def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:
 def _print_count(engine: Engine, made: Plan, shape: ListShape, *, as_json: bool) -> None:
     number, looked_at = _count(engine, made, shape.look_at)
     if as_json:
-        print_json(CountDocument(count=number, is_exact=looked_at is None))
+        write_json(CountDocument(count=number, is_exact=looked_at is None))
     else:
-        click.echo(number)
+        write(number)
     if looked_at is not None:
-        say(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
+        note(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
 
 
 def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:
@@ -269,11 +259,11 @@ def _print_finding(finding: ScanResult, shape: ListShape, form: str) -> None:
     match form:
         case "quiet":
             for job in finding.jobs:
-                click.echo(plain(job.id))
+                write(job.id)
         case "json":
-            print_json([_members(job, shape.columns) for job in finding.jobs])
+            write_json([_members(job, shape.columns) for job in finding.jobs])
         case "jsonl":
-            print_jsonl(_members(job, shape.columns) for job in finding.jobs)
+            write_jsonl(_members(job, shape.columns) for job in finding.jobs)
         case "csv":
             _print_csv(finding, shape.columns or USUAL)
         case _:
@@ -346,7 +336,7 @@ def _error(job: JobView) -> str | None:
 
 
 def _shortened(text: str | None) -> str:
-    return f"{text[:77]}{glyph('…', '~')}" if text and len(text) > 78 else text or ""
+    return f"{text[:77]}…" if text and len(text) > 78 else text or ""
 
 
 @click.command()
@@ -357,7 +347,7 @@ def _shortened(text: str | None) -> str:
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show one job with its history, and why it is where it is."""
     with existing(url, job=job_id) as site:
-        say_where(site.location)
+        note_location(site.location)
         print_job(site.engine, job_id, as_json=as_json)
 
 
@@ -371,7 +361,7 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
     reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), datetime.now(UTC))
     if as_json:
         tag = ShownDocument.__struct_config__.tag
-        print_json({**history_document(history), "schema": tag, "why": reasons})
+        write_json({**history_document(history), "schema": tag, "why": reasons})
     else:
         _print_history(history, reasons)
 
@@ -385,11 +375,12 @@ class NotDead(click.ClickException):
 def _print_history(history: JobHistory, reasons: list[str]) -> None:
     for name, value in _facts(history.job, reasons):
         colour = COLOURS.get(history.job.state) if name == "state" else BAD if name == "last error" else None
-        click.echo(f"{name:<12} {paint(str(value), colour)}")
+        write(f"{name:<12} {paint(str(value), colour)}")
     for number, attempt in enumerate(history.attempts, start=1):
         _print_attempt(number, attempt)
     if history.live_output is not None:
-        click.echo(f"\n#{len(history.attempts) + 1} is running")
+        write()
+        write(f"#{len(history.attempts) + 1} is running")
         _print_output(history.live_output.marked)
 
 
@@ -409,7 +400,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("progress", _progress(job)),
         ("leased until", instant(job.lease_until) if job.lease_until else None),
         ("expires", instant(job.expires_at) if job.expires_at else None),
-        ("timeout", None if job.timeout is None else span(job.timeout) if job.timeout else "none"),
+        ("timeout", None if job.timeout is None else format_duration(job.timeout) if job.timeout else "none"),
         ("cancelled", job.cancel_reason or None),
         (
             "cancelling",
@@ -431,13 +422,14 @@ def _progress(job: JobView) -> str | None:
 
 def _print_attempt(number: int, attempt: AttemptView) -> None:
     record = attempt.record
-    click.echo(f"\n#{number} {verdict(record)}")
+    write()
+    write(f"#{number} {attempt_summary(record)}")
     if record.result is not None:
-        click.echo(f"  result  {plain(_formatted(record.result))}")
+        write(f"  result  {_formatted(record.result)}")
     if record.note:
-        click.echo(f"  note    {plain(record.note)}")
+        write(f"  note    {record.note}")
     if record.error is not None:
-        click.echo(_indented(record.error.traceback or record.error.line))
+        write_block(record.error.traceback or record.error.line, "  | ")
     _print_output(record.output)
 
 
@@ -450,9 +442,5 @@ def _formatted(result: bytes) -> str:
 
 def _print_output(output: str) -> None:
     if output:
-        click.echo("  output:")
-        click.echo(_indented(output))
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  | {plain(line)}" for line in text.rstrip("\n").split("\n"))
+        write("  output:")
+        write_block(output, "  | ")

@@ -10,9 +10,10 @@ from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.failing import FAILED, NOT_FOUND
 from holdfast.cli.job_output import JobOutput, ended_document, live_document
 from holdfast.cli.options import existing, json_option, jsonl_option, url_option
-from holdfast.cli.output import print_json, say, say_where, utc_option
+from holdfast.cli.output import note, note_location, write_json
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
+from holdfast.cli.words import utc_option
 from holdfast.errors import UnknownJob
 from holdfast.values import JobHistory, JobState
 
@@ -54,7 +55,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
         raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
     output = JobOutput(StatusLine(), follows=follow, number=number, as_jsonl=as_jsonl)
     with existing(url, job=job_id) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         history = _get(engine, job_id)
         if follow:
@@ -62,15 +63,15 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     _check_number(history, number)
     if as_json:
         documents = _documents(history)
-        print_json(documents if number is None else [documents[number - 1]])
+        write_json(documents if number is None else [documents[number - 1]])
         return 0
     output.show(history)
     output.close()
     shown = [one for at, one in enumerate(_documents(history), start=1) if number in (None, at)]
     if not shown:
-        say(_nothing_yet(history))
+        note(_nothing_yet(history))
     elif not as_jsonl and not any(one.output for one in shown):
-        say("nothing was printed")
+        note("nothing was printed")
     return 0
 
 
@@ -122,7 +123,7 @@ def _follow(engine: Engine, history: JobHistory, number: int | None, output: Job
             found = engine.get(job_id)
             if found is None:
                 output.close()
-                say(f"the record of {job_id} is no longer kept")
+                note(f"the record of {job_id} is no longer kept")
                 return FAILED
             history = found
     finally:

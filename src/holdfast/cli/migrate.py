@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.documents import Document
 from holdfast.cli.options import deployment_at, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.output import note, write, write_json, write_lines
 from holdfast.cli.selecting import dry_run_option
 from holdfast.queues.engines.tables.migrations import Migration
 
@@ -67,11 +67,11 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
     deployment.open(mode=Mode.MIGRATE).engine.close()
     document = _document(deployment.location(), before, _version(deployment))
     if as_json:
-        print_json(document)
+        write_json(document)
     else:
-        click.echo(f"{glyph('✓', '*')} {deployment.location()} is up to date: {_sentence(document)}")
+        write(f"✓ {deployment.location()} is up to date: {_sentence(document)}")
     for name in deployment.others:
-        say(f"  other backend: {deployment.location(name)} (holdfast migrate --url {name})")
+        note(f"  other backend: {deployment.location(name)} (holdfast migrate --url {name})")
 
 
 def _version(deployment: Deployment) -> int | None:
@@ -107,7 +107,7 @@ def _print_rehearsal(deployment: Deployment, *, as_json: bool) -> None:
     said, location = _described(deployment), deployment.location()
     found = "none" if said.schema is None else schema_state(said)
     if as_json:
-        print_json(
+        write_json(
             MigrateDocument(
                 location=location,
                 database_schema=found,
@@ -119,16 +119,16 @@ def _print_rehearsal(deployment: Deployment, *, as_json: bool) -> None:
         return
     match found:
         case "missing":
-            click.echo(f"would create schema {said.known_schema} in {location}")
+            write(f"would create schema {said.known_schema} in {location}")
         case "older":
-            click.echo(f"would bring {location} from schema {said.schema} to {said.known_schema}")
+            write(f"would bring {location} from schema {said.schema} to {said.known_schema}")
         case "newer":
-            click.echo(f"{location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
+            write(f"{location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
         case "current":
-            click.echo(f"{location} is up to date; nothing would be changed")
+            write(f"{location} is up to date; nothing would be changed")
         case _:
-            click.echo(f"{location} needs no schema; nothing would be changed")
-    say("nothing was changed: --dry-run")
+            write(f"{location} needs no schema; nothing would be changed")
+    note("nothing was changed: --dry-run")
 
 
 def _print_sql(deployment: Deployment, *, as_json: bool) -> None:
@@ -136,10 +136,11 @@ def _print_sql(deployment: Deployment, *, as_json: bool) -> None:
 
     migrations = deployment.migrations()
     if as_json:
-        print_json(SqlDocument(location=deployment.location(), migrations=tuple(migrations)))
+        write_json(SqlDocument(location=deployment.location(), migrations=tuple(migrations)))
         return
     kind = kind_of(deployment.url())
     how = "to be run once, in one transaction" if kind.migrates_at_once else "to be run until it succeeds"
     for migration in migrations:
-        click.echo(f"-- Holdfast's schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.\n")
-        click.echo(migration.sql)
+        write(f"-- Holdfast's schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.")
+        write()
+        write_lines(migration.sql.splitlines())

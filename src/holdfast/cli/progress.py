@@ -5,10 +5,10 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
-from holdfast.cli.output import glyph, plain
+from holdfast.cli.output import write_status
+from holdfast.plaintext import plain
 from holdfast.values import Progress
 
 BAR_CELLS: Final = 24
@@ -24,7 +24,7 @@ class StatusLine:
         self._is_seen = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shares_terminal = self._is_seen and sys.stdout.isatty()
         self._encoding = sys.stderr.encoding
-        self._full, self._empty, self._cut = glyph("█", "#"), glyph("░", "."), glyph("…", "~")
+        self._full, self._empty, self._cut = "█", "░", "…"
         self._lock = threading.Lock()
         self._text = ""
         self._drawn = ""
@@ -71,8 +71,7 @@ class StatusLine:
             self._drawn = ""
 
     def _put(self, text: str) -> None:
-        with suppress(OSError):
-            os.write(2, text.encode(self._encoding, "replace"))
+        write_status(text, self._encoding)
 
 
 def bar(progress: Progress, full: str = "#", empty: str = ".") -> str:

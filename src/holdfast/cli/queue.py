@@ -32,32 +32,22 @@ from holdfast.cli.options import (
     one_form,
     url_option,
 )
-from holdfast.cli.output import (
-    glyph,
-    instant,
-    nothing,
-    plain,
-    print_json,
-    print_jsonl,
-    say,
-    say_where,
-    span,
-    utc_option,
-)
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import (
     change_options,
     confirm,
     confirm_severe,
-    counted,
     dry_run_option,
     unknown_queues,
 )
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
+from holdfast.cli.words import NOTHING, instant, utc_option
 from holdfast.cli.worker.options import work_options
 from holdfast.clock import to_us
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted, format_duration
 from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -114,21 +104,21 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
-            say_where(site.location)
+            note_location(site.location)
         if watch_s is not None:
             return watch(watch_s, lambda: _documents(site.engine), _lines, as_json=as_json or as_jsonl)
         documents = _documents(site.engine)
     if as_json:
-        print_json(documents)
+        write_json(documents)
     elif as_jsonl:
-        print_jsonl(documents)
+        write_jsonl(documents)
     elif quiet:
         for document in documents:
-            click.echo(plain(document.queue))
+            write(document.queue)
     elif documents:
         _table(documents).print()
     else:
-        say(NO_QUEUES)
+        note(NO_QUEUES)
     return 0
 
 
@@ -146,8 +136,8 @@ def _table(documents: Sequence[QueueDocument]) -> Table:
 def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
     states = document.states
     waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
-    paused = nothing() if document.paused is None else document.paused.reason or "yes"
-    numbers = [number or nothing() for number in (waiting, *(states[state] for state in shown), len(document.workers))]
+    paused = NOTHING if document.paused is None else document.paused.reason or "yes"
+    numbers = [number or NOTHING for number in (waiting, *(states[state] for state in shown), len(document.workers))]
     return [document.queue, *numbers, paused]
 
 
@@ -192,7 +182,7 @@ def _queues(view: WorkerView) -> Iterable[str]:
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show one queue: its jobs by state, its pause, its workers."""
     with existing(url, name) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         known = {document.queue: document for document in _documents(engine)}
         workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
@@ -202,20 +192,20 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         raise NoSuchQueue(f"nothing is known of a queue '{name}'; {f'{hint} ' if hint else ''}{names}")
     document = known[name]
     if as_json:
-        print_json(document)
+        write_json(document)
         return
-    click.echo(f"{'queue':<12} {plain(name)}")
+    write(f"{'queue':<12} {name}")
     if (paused := document.paused) is not None:
         reason = f": {paused.reason}" if paused.reason else ""
-        click.echo(f"{'paused':<12} {paint(f'since {instant(paused.since)}{reason}', DOUBTFUL)}")
+        write(f"{'paused':<12} {paint(f'since {instant(paused.since)}{reason}', DOUBTFUL)}")
     for state, number in document.states.items():
         if number:
-            click.echo(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
+            write(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
     for worker_id in document.workers:
         report = workers[worker_id].report
-        click.echo(f"{'worker':<12} {plain(f'{worker_id} on {report.host}, pid {report.pid}')}")
+        write(f"{'worker':<12} {f'{worker_id} on {report.host}, pid {report.pid}'}")
     if not document.workers:
-        say(f"no worker takes jobs of this queue; start one:  {starting(name)}")
+        note(f"no worker takes jobs of this queue; start one:  {starting(name)}")
 
 
 @queue.command()
@@ -230,21 +220,21 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url, *chosen, creates=not dry_run) as site:
-        say_where(site.location)
+        note_location(site.location)
         unknown = {} if as_json else unknown_queues(site.engine, *chosen)
         if not dry_run:
             for name in chosen:
                 site.engine.pause(name, reason)
     if as_json:
-        print_json([PausedDocument(queue=name, paused=not dry_run, reason=reason) for name in chosen])
+        write_json([PausedDocument(queue=name, paused=not dry_run, reason=reason) for name in chosen])
         return
     for name in chosen:
-        click.echo(f"would pause {name}" if dry_run else f"{glyph('✓', '*')} {name} is paused")
+        write(f"would pause {name}" if dry_run else f"✓ {name} is paused")
     for name, hint in unknown.items():
         undo = "" if dry_run else f"  undo it:  holdfast queue resume {name}"
-        say(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
+        note(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
     if not dry_run and len(unknown) < len(chosen):
-        say(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
+        note(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
 
 
 @queue.command()
@@ -258,18 +248,18 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
     with existing(url, *chosen) as site:
-        say_where(site.location)
+        note_location(site.location)
         paused = {pause.queue for pause in site.engine.pauses()}
         answers = {name: name in paused if dry_run else site.engine.resume(name) for name in chosen}
     if as_json:
-        print_json([ResumedDocument(queue=name, resumed=was and not dry_run) for name, was in answers.items()])
+        write_json([ResumedDocument(queue=name, resumed=was and not dry_run) for name, was in answers.items()])
         return
     for name, was_paused in answers.items():
         if was_paused:
-            click.echo(f"would resume {name}" if dry_run else f"{glyph('✓', '*')} {name} is worked again")
+            write(f"would resume {name}" if dry_run else f"✓ {name} is worked again")
         else:
             hint = did_you_mean(name, paused)
-            say(f"{name} is not paused; {hint or 'see  holdfast queue list'}")
+            note(f"{name} is not paused; {hint or 'see  holdfast queue list'}")
 
 
 @queue.command()
@@ -312,15 +302,15 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
     if name is not None:
         check_queue(name)
     with existing(url, name) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         number = _expired(engine, name) if dry_run else engine.reap_expired(name)
     if as_json:
-        print_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
+        write_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
     elif dry_run:
-        click.echo(f"would take back {counted(number, 'job')}")
+        write(f"would take back {counted(number, 'job')}")
     else:
-        click.echo(f"{glyph('✓', '*')} {counted(number, 'job')} taken back")
+        write(f"✓ {counted(number, 'job')} taken back")
 
 
 def _expired(engine: Engine, name: str | None) -> int:
@@ -378,7 +368,7 @@ def purge(
         raise click.UsageError("--confirm belongs to --all; of one queue say --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
     with existing(url, name) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         meant = _finished(engine, name, states, age_s)
         what = f"{counted(meant, f'{chr(44).join(states)} job')} of {place}"
@@ -392,14 +382,14 @@ def purge(
         else:
             number = 0
     if as_json:
-        print_json(PurgeDocument(purged=number, meant=meant))
+        write_json(PurgeDocument(purged=number, meant=meant))
     elif dry_run:
-        click.echo(f"would purge {what}")
+        write(f"would purge {what}")
     elif meant:
-        click.echo(f"{glyph('✓', '*')} {counted(number, 'job')} purged from {place}")
+        write(f"✓ {counted(number, 'job')} purged from {place}")
     else:
-        ago = "" if age_s is None else f" that finished more than {span(age_s)} ago"
-        say(f"there are no {' or '.join(states)} jobs{ago} in {place}")
+        ago = "" if age_s is None else f" that finished more than {format_duration(age_s)} ago"
+        note(f"there are no {' or '.join(states)} jobs{ago} in {place}")
 
 
 def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:

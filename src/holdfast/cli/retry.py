@@ -11,7 +11,7 @@ import click
 from holdfast.cli.documents import RetryDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import glyph, print_json, say, say_where
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.selecting import (
     Chosen,
@@ -63,7 +63,7 @@ def retry(
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
     with existing(url, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         jobs = chosen(site.engine, job_ids, searches, within=REPLAYABLE)
         none = "no job that could be retried is meant"
         return replay(site.engine, jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=none)
@@ -84,9 +84,9 @@ def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, 
         return first_code(print_rehearsal(engine, jobs, "retry", refusal, as_json=as_json))
     answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in jobs.ids}
     if as_json:
-        print_json([RetryDocument(id=job_id, answer=answer) for job_id, answer in answers.items()])
+        write_json([RetryDocument(id=job_id, answer=answer) for job_id, answer in answers.items()])
     elif not answers:
-        say(none)
+        note(none)
     else:
         for job_id, answer in answers.items():
             _say_replay(engine, job_id, answer)
@@ -113,13 +113,13 @@ def _of_a_run(engine: Engine, job_id: str) -> bool:
 def _say_replay(engine: Engine, job_id: str, answer: ReplayAnswer) -> None:
     match answer:
         case ReplayAnswer.REPLAYED:
-            click.echo(f"{glyph('✓', '*')} {job_id} waits again, attempts from zero, history kept")
+            write(f"✓ {job_id} waits again, attempts from zero, history kept")
         case ReplayAnswer.EXPIRED:
-            say(f"{glyph('✗', 'x')} {job_id} has expired; to run it all the same add  --ignore-expiry")
+            note(f"✗ {job_id} has expired; to run it all the same add  --ignore-expiry")
         case ReplayAnswer.NOT_FINAL:
             history = engine.get(job_id)
             state = f"{history.job.state}, " if history is not None else ""
-            say(f"{glyph('✗', 'x')} {job_id} is {state}neither dead nor cancelled; nothing was changed")
-            say(f"  look at it:  holdfast show {job_id}")
+            note(f"✗ {job_id} is {state}neither dead nor cancelled; nothing was changed")
+            note(f"  look at it:  holdfast show {job_id}")
         case ReplayAnswer.UNKNOWN:
             say_unknown(job_id)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from holdfast.cli.job_documents import history_document
 from holdfast.cli.job_options import LABELS, job_options, take_options
 from holdfast.cli.options import Span, deployment_at, json_option, url_option, with_options
-from holdfast.cli.output import glyph, history_document, plain, print_json, say, span
+from holdfast.cli.output import note, write_json, write_output
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import StatusLine
 from holdfast.errors import UnknownJob
+from holdfast.plaintext import plain
+from holdfast.units import format_duration
 from holdfast.values import ErrorInfo, JobView, WorkerResult, WorkerStatus
 
 if TYPE_CHECKING:
@@ -57,10 +59,10 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
     with Holdfast(deployment=deployment_at(url)) as hf:
         hf.commands.allowed |= {argv[0]}
         job_id = hf.enqueue(spec.definition(), id=spec.id)
-        say(f"{glyph('✓', '*')} kept as {job_id} in {hf.deployment.location()}")
+        note(f"✓ kept as {job_id} in {hf.deployment.location()}")
         line = StatusLine()
 
-        with RunWatch(line, None if as_json else _to_stdout) as watch:
+        with RunWatch(line, None if as_json else partial(write_output, is_trusted=True)) as watch:
             watch.worker = worker = hf.worker(tee=watch.printed, on_progress=watch.progressed)
             result, stopped_by = _work(worker, queue)
         if stopped_by is not None:
@@ -69,9 +71,9 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
         if history is None:
             raise UnknownJob(job_id)
     if as_json:
-        print_json(history_document(history))
+        write_json(history_document(history))
     if stopped_by is not None:
-        say(f"{glyph('✗', 'x')} {plain(shlex.join(argv))}: {history.job.state}, {stopped_by.name} came")
+        note(f"✗ {shlex.join(argv)}: {history.job.state}, {stopped_by.name} came")
         return 128 + stopped_by
     return _finish(history.job, result, argv)
 
@@ -93,17 +95,17 @@ def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals
 
 
 def _finish(job: JobView, result: WorkerResult, argv: list[str]) -> int:
-    took, command = span(result.duration_s), plain(shlex.join(argv))
+    took, command = format_duration(result.duration_s), plain(shlex.join(argv))
     if result.status is WorkerStatus.LOST_LEASE:
-        say(f"{glyph('✗', 'x')} {command}: it ran for {took}, but its lease was lost meanwhile; the job is {job.state}")
+        note(f"✗ {command}: it ran for {took}, but its lease was lost meanwhile; the job is {job.state}")
     elif result.status is WorkerStatus.CANCELLED:
-        say(f"{glyph('✗', 'x')} {command}: cancelled after {took}: {job.cancel_reason or 'no reason was given'}")
+        note(f"✗ {command}: cancelled after {took}: {job.cancel_reason or 'no reason was given'}")
         return CANCELLED
     elif result.error is None:
-        say(f"{glyph('✓', '*')} {command}: completed in {took}")
+        note(f"✓ {command}: completed in {took}")
     else:
-        say(f"{glyph('✗', 'x')} {command}: {job.state} after {took}: {result.error.line}")
-        say(f"  look at it:  holdfast show {job.id}")
+        note(f"✗ {command}: {job.state} after {took}: {result.error.line}")
+        note(f"  look at it:  holdfast show {job.id}")
     return 0 if result.error is None else _exit_code(result.error)
 
 
@@ -122,8 +124,3 @@ def _exit_code(error: ErrorInfo) -> int:
     if killed := re.fullmatch(r"killed by (?:signal (\d+)|(SIG\w+))", said):
         return 128 + (int(killed[1]) if killed[1] else signal.Signals[killed[2]])
     return 126 if "cannot be run: " in said else 127
-
-
-def _to_stdout(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

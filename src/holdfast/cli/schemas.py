@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import did_you_mean
-from holdfast.cli.output import print_json
+from holdfast.cli.output import write_json
 from holdfast.cli.style import print_table
 
 # Where the type of each document is, and which commands print it, an array of it, or one on each line.
@@ -80,9 +80,9 @@ def schema(name: str | None) -> None:
     from holdfast.config.schema import settings_schema
 
     if name == CONFIGURATION:
-        print_json(settings_schema(), is_for_files=True)
+        write_json(settings_schema(), is_indented=True)
     elif name is not None:
-        print_json(schema_of(name))
+        write_json(schema_of(name))
     else:
         print_table(("NAME", "PRINTED BY"), [(each, commands) for each, (_, commands) in DOCUMENTS.items()])
 

@@ -17,11 +17,12 @@ from holdfast.cli.completion import complete_handlers, complete_job_ids, complet
 from holdfast.cli.documents import RehearsalDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import States, did_you_mean, with_options
-from holdfast.cli.output import glyph, print_json, say
+from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
 from holdfast.plaintext import abridged
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ def _can_ask() -> bool:
 def say_if_unknown(engine: Engine, *queues: str | None) -> None:
     """Tell whoever may have mistyped a queue which one it could have been."""
     for queue, hint in unknown_queues(engine, *queues).items():
-        say(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
+        note(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
 
 
 def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
@@ -267,11 +268,6 @@ def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
     }
 
 
-def counted(number: int, what: str, many: str = "") -> str:
-    """A number of things, in words."""
-    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
-
-
 def print_rehearsal(
     engine: Engine, jobs: Chosen, verb: str, refusal: Callable[[JobView], str | None], *, as_json: bool
 ) -> list[int]:
@@ -279,7 +275,7 @@ def print_rehearsal(
     views = {job_id: jobs.found.get(job_id) or _view(engine, job_id) for job_id in jobs.ids}
     refusals = {job_id: None if job is None else refusal(job) for job_id, job in views.items()}
     if as_json:
-        print_json(
+        write_json(
             [
                 RehearsalDocument(
                     id=job_id, state=job.state if job else None, would=verb, refused=refusals[job_id] is not None
@@ -292,16 +288,16 @@ def print_rehearsal(
             if job is None:
                 say_unknown(job_id)
             elif (why := refusals[job_id]) is not None:
-                say(f"{glyph('✗', 'x')} {job_id} {why}: would be refused")
+                note(f"✗ {job_id} {why}: would be refused")
             else:
-                click.echo(f"would {verb} {job_id} ({job.state} on {job.queue})")
-        say(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
+                write(f"would {verb} {job_id} ({job.state} on {job.queue})")
+        note(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
     return [NOT_FOUND if job is None else REFUSED if refusals[job_id] else 0 for job_id, job in views.items()]
 
 
 def say_unknown(job_id: str, *, see: str = "holdfast list") -> None:
     """Tell that there is no job of this id."""
-    say(f"{glyph('✗', 'x')} {abridged(job_id)} is not known here; see  {see}")
+    note(f"✗ {abridged(job_id)} is not known here; see  {see}")
 
 
 def only_in(states: Iterable[JobState]) -> Callable[[JobView], str | None]:

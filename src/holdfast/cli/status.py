@@ -12,11 +12,13 @@ from msgspec import Struct
 from holdfast.cli.completion import complete_queues
 from holdfast.cli.documents import Document
 from holdfast.cli.options import Site, existing, json_option, url_option
-from holdfast.cli.output import glyph, nothing, plain, print_json, say
+from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, Fit, Table, columns, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
+from holdfast.cli.words import NOTHING
+from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, WorkerState
 
@@ -77,17 +79,17 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
         if not seen.queues and not as_json:
             say_if_unknown(site.engine, queue)
     if as_json:
-        print_json(seen)
+        write_json(seen)
         return 0
     for line in lines(seen):
-        click.echo(line)
+        write(line)
     if seen.queues:
         _table(seen).say_what_is_missing()
     if url is None and queue is None:
         for name in site.deployment.others:
-            say(f"other backend: {name} (holdfast status --url {name})")
+            note(f"other backend: {name} (holdfast status --url {name})")
     if not seen.queues and queue is None:
-        say("no jobs yet; add one:  holdfast enqueue -- COMMAND")
+        note("no jobs yet; add one:  holdfast enqueue -- COMMAND")
     return 0
 
 
@@ -119,7 +121,7 @@ def lines(seen: Status) -> list[str]:
 
 def _table(seen: Status) -> Table:
     rows = [
-        (f"{name} (paused)" if states["paused"] else name, *(states[state] or nothing() for state in JobState))
+        (f"{name} (paused)" if states["paused"] else name, *(states[state] or NOTHING for state in JobState))
         for name, states in seen.queues.items()
     ]
     colours = (None, *(COLOURS.get(state) for state in JobState))
@@ -135,7 +137,7 @@ def worker_line(workers: Workers) -> str:
     known = [f"{number:,} {what}" for what, number in numbers.items() if number]
     if not known:
         return ""
-    return f"workers {', '.join(known)} {glyph('·', '-')} {workers.running:,} of {workers.slots:,} slots busy"
+    return f"workers {', '.join(known)} · {workers.running:,} of {workers.slots:,} slots busy"
 
 
 def _workers(engine: Engine) -> Workers:

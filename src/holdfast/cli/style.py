@@ -14,8 +14,10 @@ from typing import Final, TypeAlias
 import click
 from msgspec import Struct
 
-from holdfast.cli.output import glyph, nothing, plain, say
+from holdfast.cli.output import note, write
 from holdfast.cli.progress import cells, cut
+from holdfast.cli.words import NOTHING
+from holdfast.plaintext import plain
 from holdfast.values import JobState
 
 GOOD: Final = "green"
@@ -49,7 +51,7 @@ def columns() -> int | None:
 
 def shortened(line: str, width: int | None) -> str:
     """The line, cut where the terminal would break it."""
-    return line if width is None else cut(line, width, glyph("…", "~"))
+    return line if width is None else cut(line, width, "…")
 
 
 class Fit(Struct, frozen=True, kw_only=True):
@@ -73,13 +75,13 @@ class Table(Struct, frozen=True, kw_only=True):
     def print(self) -> None:
         """Print it; what is not in it is said beside it."""
         for line in self.lines:
-            click.echo(line)
+            write(line)
         self.say_what_is_missing()
 
     def say_what_is_missing(self) -> None:
         """Tell a person which columns there are, too."""
         for line in textwrap.wrap(self.remark, columns() or WIDEST_TEXT):
-            say(line)
+            note(line)
 
 
 def painted_table(
@@ -93,7 +95,7 @@ def painted_table(
     """A table no wider than the terminal, unless it is to be; a cell with nothing in it stays faint."""
     fit = fit or Fit()
     width = None if is_wide else columns()
-    empty = nothing()
+    empty = NOTHING
     lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     natural = {
         heading: max(cells(heading), *(cells(line[at]) for line in lines), 0) for at, heading in enumerate(headings)
@@ -144,7 +146,7 @@ def _taken(widths: Mapping[str, int]) -> int:
 def _in_room(cell: str, room: int, *, is_in_the_middle: bool) -> str:
     if not is_in_the_middle or cells(cell) <= room or not cell.isascii():
         return shortened(cell, room)
-    mark = glyph("…", "~")
+    mark = "…"
     tail = (room - 1) // 2
     return f"{cell[: room - 1 - tail]}{mark}{cell[len(cell) - tail :]}"
 

@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from holdfast.cli.jobs import possible_runs, runs
 from holdfast.cli.options import Site, Span, existing, json_option, url_option
-from holdfast.cli.output import age, print_json
+from holdfast.cli.output import write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, look
+from holdfast.cli.words import age
 from holdfast.errors import ConfigError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView
@@ -46,7 +47,7 @@ def top(every: float, url: str | None, as_json: bool) -> int:
     """
     with existing(url) as site:
         if as_json:
-            print_json(look(site))
+            write_json(look(site))
             return 0
         if not sys.stdin.isatty() or not sys.stdout.isatty():
             raise click.UsageError("this needs a terminal; elsewhere there is  holdfast status --watch")

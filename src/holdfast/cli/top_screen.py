@@ -11,11 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
-from holdfast.cli.output import age, plain
 from holdfast.cli.status import worker_line
 from holdfast.cli.style import COLOURS
 from holdfast.cli.top import Board, Picture, job_cells
+from holdfast.cli.words import age
 from holdfast.errors import HoldfastError
+from holdfast.plaintext import plain
 from holdfast.values import JobState, WorkerState
 
 JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "SAYS")

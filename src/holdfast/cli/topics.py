@@ -8,6 +8,7 @@ import click
 from holdfast.cli import with_globals
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.options import did_you_mean
+from holdfast.cli.output import write_lines
 from holdfast.cli.style import WIDEST_TEXT, columns, definitions
 from holdfast.values import JobState
 
@@ -77,7 +78,8 @@ def help_on(ctx: click.Context, words: tuple[str, ...]) -> None:
       holdfast help worker start
     """
     name = " ".join(words)
-    click.echo(TOPICS[name][1]() if name in TOPICS else _of_command(ctx, words) if words else _overview())
+    text = TOPICS[name][1]() if name in TOPICS else _of_command(ctx, words) if words else _overview()
+    write_lines(text.splitlines())
 
 
 def _overview() -> str:

@@ -5,6 +5,7 @@ import platform
 import click
 
 from holdfast import __version__
+from holdfast.cli.output import write
 
 
 @click.command()
@@ -12,4 +13,4 @@ def version() -> None:
     """Print the version."""
     import sqlite3
 
-    click.echo(f"holdfast {__version__} (python {platform.python_version()}, sqlite {sqlite3.sqlite_version})")
+    write(f"holdfast {__version__} (python {platform.python_version()}, sqlite {sqlite3.sqlite_version})")

@@ -4,7 +4,7 @@ import click
 
 from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.options import Span, existing, json_option, url_option
-from holdfast.cli.output import say_where
+from holdfast.cli.output import note_location
 from holdfast.cli.selecting import STDIN, ids_from_stdin
 from holdfast.errors import UnknownJob
 
@@ -31,7 +31,7 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
     named = [job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])]
     ids = list(dict.fromkeys(named))
     with existing(url, job=next(iter(job_ids), None)) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         if not ids:
             return 0

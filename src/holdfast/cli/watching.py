@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import click
-import msgspec
 
 from holdfast.cli.failing import INTERRUPTED
 from holdfast.cli.options import Span
+from holdfast.cli.output import redraw, write_jsonl
 from holdfast.cli.style import columns, shortened
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -43,13 +43,12 @@ def watch(
             seen = look()
             if as_json:
                 # In one line also on a terminal: a stream of documents is for programs.
-                click.echo(msgspec.json.encode(seen).decode())
+                write_jsonl([seen])
             else:
                 # A line that the terminal breaks would count as two when it is drawn over.
                 shown = [_fitting(line) for line in lines(seen)][: _rows() if is_screen else None]
                 # Back to the first of our lines and over them: what was on the screen before stays.
-                click.echo(f"\x1b[{drawn}F\x1b[J" if is_screen and drawn else "", nl=False, color=True)
-                click.echo("\n".join(shown))
+                redraw(shown, over=drawn if is_screen else 0)
                 drawn = len(shown)
             time.sleep(max(pause_s, LEAST_PAUSE_S))
     except KeyboardInterrupt:

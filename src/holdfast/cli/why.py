@@ -5,8 +5,9 @@ from datetime import datetime
 from typing import Final
 
 from holdfast.cli.advice import starting
-from holdfast.cli.output import instant, span
 from holdfast.cli.private_queue import is_private
+from holdfast.cli.words import instant
+from holdfast.units import format_duration
 from holdfast.values import (
     DeadReason,
     JobHistory,
@@ -103,4 +104,4 @@ def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
 
 
 def _until(later: datetime, sooner: datetime) -> str:
-    return span(max(0.0, (later - sooner).total_seconds()))
+    return format_duration(max(0.0, (later - sooner).total_seconds()))

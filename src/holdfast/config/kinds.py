@@ -7,9 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.config.keys import HIDDEN, Key
-from holdfast.durations import parse_duration
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
+from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN
 
 _name_pattern = re.compile(INSTALLATION_PATTERN)

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config.keys import KEYS, Key
-from holdfast.durations import DURATION_PATTERN
+from holdfast.units import DURATION_PATTERN
 from holdfast.values import INSTALLATION_PATTERN
 
 # The draft that the language servers for TOML know best.

@@ -5,8 +5,8 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
-from holdfast.durations import parse_duration
 from holdfast.errors import DefinitionError
+from holdfast.units import parse_duration
 from holdfast.values import Backoff, BackoffStrategy
 
 BackoffLike: TypeAlias = Backoff | BackoffStrategy | str | Sequence[float]

@@ -3,6 +3,7 @@
 from typing import Final
 
 from holdfast.queues.contract import Capabilities
+from holdfast.units import format_duration, format_size
 
 MEANINGS: Final = {
     "durable": "an accepted job outlives the process that accepted it",
@@ -21,24 +22,10 @@ def answers(capabilities: Capabilities) -> dict[str, str]:
         "shared": _yes_or_no(capabilities.shared),
         "transactional_enqueue": _yes_or_no(capabilities.transactional_enqueue),
         "wakes_up": _yes_or_no(capabilities.wakes_up),
-        "max_wire_bytes": _size(capabilities.max_wire_bytes),
-        "delay_resolution_s": _duration(capabilities.delay_resolution_s),
+        "max_wire_bytes": format_size(capabilities.max_wire_bytes),
+        "delay_resolution_s": format_duration(capabilities.delay_resolution_s),
     }
 
 
 def _yes_or_no(can: bool) -> str:
     return "yes" if can else "no"
-
-
-def _size(size: int) -> str:
-    for unit, bytes_each in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= bytes_each:
-            return f"{size / bytes_each:.3g} {unit}"
-    return f"{size} bytes"
-
-
-def _duration(seconds: float) -> str:
-    for unit, seconds_each in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= seconds_each:
-            return f"{seconds / seconds_each:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"

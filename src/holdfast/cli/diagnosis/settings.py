@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from holdfast.cli.diagnosis import Finding, Findings, error, fine, note, warning
-from holdfast.cli.output import span
 from holdfast.config import KEYS, Found, Origin, Place, Problem, Reading, Settings, read_settings
 from holdfast.deployment import DEFAULT, Deployment
+from holdfast.units import format_duration
 
 ABOUT_KEYS = frozenset({"signing-key", "signing-key-file", "verify", "allow-unsigned"})
 
@@ -47,20 +47,22 @@ def worker_option_findings(settings: Settings, *, grace_s: float, kill_after_s: 
     if 0 < grace_s < 1:
         yield warning(
             "settings",
-            f"the grace is {span(grace_s)}: nearly every running job is interrupted and run again when a worker stops",
+            f"the grace period is {format_duration(grace_s)}: when a worker stops, nearly every running job is "
+            "interrupted and run again",
             "start workers with a grace their usual job fits in:  holdfast worker start --grace 30s",
         )
     if kill_after_s >= settings.lease:
         yield warning(
             "settings",
-            f"a job may take {span(kill_after_s)} to be killed, longer than a lease ({span(settings.lease)}): "
-            "one that is cancelled or timed out and does not stop goes on for longer than another worker would wait",
+            f"--kill-after is {format_duration(kill_after_s)}, and a lease only {format_duration(settings.lease)}: "
+            "a cancelled or timed-out job that does not stop may still run when another worker starts it",
             "give --kill-after less than the lease, or make the lease longer",
         )
     if grace_s and settings.timeout and grace_s > settings.timeout:
         yield note(
             "settings",
-            f"the grace ({span(grace_s)}) is longer than any job may take (timeout {span(settings.timeout)})",
+            f"the grace period of {format_duration(grace_s)} is longer than the timeout of jobs, "
+            f"{format_duration(settings.timeout)}",
             "a worker that has not stopped after the timeout waits for jobs with a timeout of their own",
         )
 
@@ -75,4 +77,7 @@ def settings_findings(
     ]
     yield from found
     if all(one.check != "settings" for one in found):
-        yield fine("settings", f"lease {span(settings.lease)}, grace {span(grace_s) if grace_s else 'without end'}")
+        yield fine(
+            "settings",
+            f"lease {format_duration(settings.lease)}, grace {format_duration(grace_s) if grace_s else 'without end'}",
+        )

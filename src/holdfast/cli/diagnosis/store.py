@@ -8,11 +8,11 @@ from typing import Final
 from holdfast import __version__
 from holdfast.cli.advice import starting
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
-from holdfast.cli.output import age, span
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import counted
+from holdfast.cli.words import age
 from holdfast.errors import HandlerError
 from holdfast.queues.contract import Engine, EngineInfo
+from holdfast.units import counted, format_duration
 from holdfast.values import FINAL_STATES, JobFilter, JobState, QueuePause, WorkerState, WorkerView
 
 OPEN_STATES: Final = tuple(state for state in JobState if state not in FINAL_STATES)
@@ -35,14 +35,14 @@ def clock_findings(info: EngineInfo, *, asked_us: int, answered_us: int, lease_s
     doubt_s = (answered_us - asked_us) / 2e6
     off_s = max(0.0, abs(skew_s) - doubt_s)
     if off_s < NOTABLE_SKEW_S:
-        yield fine("clocks", f"the server's differs from this host's by {span(off_s)} or less")
+        yield fine("clocks", f"the server's differs from this host's by {format_duration(off_s)} or less")
         return
     side = "ahead of" if skew_s > 0 else "behind"
     tell = warning if off_s < lease_s else error
     yield tell(
         "clocks",
-        f"the server's clock is {span(off_s)} {side} this host's: what is to run at an instant set here, or is shown "
-        "here as an age, is off by that",
+        f"the server's clock is {format_duration(off_s)} {side} this host's: due times set here, and ages shown here, "
+        "are off by that much",
         "let both keep time by NTP:  timedatectl set-ntp true",
     )
 
@@ -53,7 +53,8 @@ def heard_findings(workers: Sequence[WorkerView], *, now_us: int, lease_s: float
     if ahead > max(NOTABLE_SKEW_S, lease_s):
         yield error(
             "clocks",
-            f"a worker was heard {span(ahead)} from now: the clock was set back, and what was due then waits for it",
+            f"a worker's heartbeat is {format_duration(ahead)} in the future: the clock was set back, and jobs that "
+            "were due wait until it has caught up",
             "set the clock right; leases that end too far ahead are cut by themselves",
         )
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import click
-
 from holdfast.app import Holdfast
 from holdfast.cli.documents import EnqueuedDocument
 from holdfast.cli.endings import Shape, await_job, await_jobs
@@ -11,7 +9,7 @@ from holdfast.cli.enqueue.dry_run import rehearse
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
 from holdfast.cli.enqueue.request import Asked, Request, application, durable_backend, say_when
-from holdfast.cli.output import glyph, print_json, print_jsonl, say
+from holdfast.cli.output import note, write, write_json, write_jsonl, write_lines
 from holdfast.definition import JobDefinition
 from holdfast.values import Accepted
 
@@ -33,10 +31,10 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     engine, definitions = batch.engine, batch.definitions
     _print(definitions, accepted, choices, is_bulk=is_bulk)
     if not choices.quiet:
-        say(f"  stored in {hf.deployment.location(backend)}")
+        note(f"  stored in {hf.deployment.location(backend)}")
         say_when(definitions[0], is_bulk=is_bulk)
         for remark in outlook(engine, [(one.queue, one.handler) for one in definitions], app=choices.app):
-            say(f"  {remark}")
+            note(f"  {remark}")
     if not choices.is_waiting:
         return 0
     limit_s, shape = choices.wait_s or 0.0, _shape(choices)
@@ -57,16 +55,16 @@ def _print(
     definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], choices: EnqueueChoices, *, is_bulk: bool
 ) -> None:
     if choices.quiet:
-        click.echo("\n".join(one.id for one in accepted))
+        write_lines(one.id for one in accepted)
     elif not (choices.as_json or choices.as_jsonl):
         # What a job has come to is the data of a command that waits for it; the rest is remarks.
-        click.echo(_accepted(definitions, accepted, is_bulk=is_bulk), err=choices.is_waiting)
+        (note if choices.is_waiting else write)(_accepted(definitions, accepted, is_bulk=is_bulk))
     elif not choices.is_waiting:
         documents = [_document(definition, one) for definition, one in zip(definitions, accepted, strict=True)]
         if choices.as_jsonl:
-            print_jsonl(documents)
+            write_jsonl(documents)
         else:
-            print_json(documents if is_bulk else documents[0])
+            write_json(documents if is_bulk else documents[0])
 
 
 def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument:
@@ -86,8 +84,8 @@ def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted]
     if is_bulk:
         created = sum(one.created for one in accepted)
         already = f", {len(accepted) - created:,} were there already" if created < len(accepted) else ""
-        return f"{glyph('✓', '*')} {created:,} {'job' if created == 1 else 'jobs'} queued{already}"
+        return f"✓ {created:,} {'job' if created == 1 else 'jobs'} queued{already}"
     queue, one = definitions[0].queue, accepted[0]
     if one.created:
-        return f"{glyph('✓', '*')} {one.id} queued on {queue}"
-    return f"{glyph('•', '-')} {one.id} is already there with the same content; nothing was added"
+        return f"✓ {one.id} queued on {queue}"
+    return f"• {one.id} is already there with the same content; nothing was added"

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import click
 
-from holdfast.cli.output import say
+from holdfast.cli.output import note
 from holdfast.codec import strict_json
 from holdfast.errors import ConfigError, DefinitionError, PayloadRejected
 
@@ -85,7 +85,7 @@ def _stdin(*, may_ask: bool) -> bytes:
     if sys.stdin.isatty():
         if not may_ask:
             raise click.UsageError("there is nothing on stdin but the keyboard: pipe JSON lines into this command")
-        say("type one JSON object on each line, and Ctrl-D at the end")
+        note("type one JSON object on each line, and Ctrl-D at the end")
     return sys.stdin.buffer.read()
 
 

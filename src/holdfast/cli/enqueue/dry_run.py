@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-import click
 import msgspec
 
 from holdfast.app import Holdfast
@@ -11,8 +10,9 @@ from holdfast.cli.documents import PlannedDocument
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
 from holdfast.cli.enqueue.request import Asked, durable_backend, say_when
+from holdfast.cli.job_documents import job_document
 from holdfast.cli.job_options import trait_facts
-from holdfast.cli.output import job_document, plain, print_json, print_jsonl, say, span
+from holdfast.cli.output import note, write, write_json, write_jsonl, write_lines
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
@@ -21,6 +21,7 @@ from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.opening import Mode
 from holdfast.queues.signing import Keyring, SigningKey
+from holdfast.units import format_duration
 from holdfast.values import JobEnvelope, JobTraits, traits_of
 
 # The members that decide whether two jobs with one id are the same, except for meta, and for the backoff, which no
@@ -45,21 +46,21 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
             *outlook(engine, [(one.queue, one.job) for one in documents], app=choices.app),
         ]
     if choices.quiet:
-        click.echo("".join(f"{one.id}\n" for one in documents if one.id is not None), nl=False)
+        write_lines(one.id for one in documents if one.id is not None)
         return 0
     if choices.as_jsonl:
-        print_jsonl(documents)
+        write_jsonl(documents)
     elif choices.as_json:
-        print_json(documents if is_bulk else documents[0])
+        write_json(documents if is_bulk else documents[0])
     elif is_bulk:
         for one in documents:
-            click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}"))
+            write(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}")
     else:
         _print_facts(documents[0])
-    say(f"  dry run: nothing was stored in {location}")
+    note(f"  dry run: nothing was stored in {location}")
     say_when(jobs[0].definition, is_bulk=is_bulk)
     for remark in remarks:
-        say(f"  {remark}")
+        note(f"  {remark}")
     return 0
 
 
@@ -119,7 +120,7 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
 
 
 def _print_facts(one: PlannedDocument) -> None:
-    click.echo(plain(f"would queue {one.id or 'a job'} on {one.queue}"))
+    write(f"would queue {one.id or 'a job'} on {one.queue}")
     retries = f"{one.max_retries}, backoff {_json(one.backoff)}" if one.backoff is not None else f"{one.max_retries}"
     facts = {
         "job": one.job,
@@ -127,13 +128,13 @@ def _print_facts(one: PlannedDocument) -> None:
         "payload": _json(one.payload),
         "priority": one.priority,
         "max retries": retries,
-        "timeout": span(one.timeout) if one.timeout else "none",
-        "delay": None if one.delay is None else span(one.delay),
+        "timeout": format_duration(one.timeout) if one.timeout else "none",
+        "delay": None if one.delay is None else format_duration(one.delay),
         **trait_facts(one),
     }
     for label, value in facts.items():
         if value is not None:
-            click.echo(f"  {label:<12} {plain(value)}")
+            write(f"  {label:<12} {value}")
 
 
 def _what(one: PlannedDocument) -> str:

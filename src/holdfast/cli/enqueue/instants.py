@@ -7,7 +7,8 @@ from typing import Any, Final
 import click
 
 from holdfast.cli.options import is_span
-from holdfast.cli.output import instant, span
+from holdfast.cli.words import instant
+from holdfast.units import format_duration
 
 HOW: Final = "write 14:30, tomorrow 9:00, 2026-11-20, 2026-11-20 14:30, 2026-11-20T14:30:00+01:00, or +2h from now"
 _short_hour: Final = re.compile(r"(?<![\d:+-])(\d:\d\d)")
@@ -74,4 +75,8 @@ def parse_instant(text: str, *, now: datetime, zone: tzinfo | None = None) -> da
 def ahead(moment: datetime, now: datetime) -> str:
     """An instant for people, and how far off it is."""
     seconds = (moment - now).total_seconds()
-    return f"{instant(moment)}, in {span(seconds)}" if seconds > 0 else f"{instant(moment)}, {span(-seconds)} ago"
+    return (
+        f"{instant(moment)}, in {format_duration(seconds)}"
+        if seconds > 0
+        else f"{instant(moment)}, {format_duration(-seconds)} ago"
+    )

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from holdfast.cli.job_options import job_options
 from holdfast.cli.options import json_option, url_option, wait_option, with_options
-from holdfast.cli.output import utc_option
+from holdfast.cli.words import utc_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 

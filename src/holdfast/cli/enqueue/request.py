@@ -14,7 +14,7 @@ from holdfast.cli.enqueue.descriptions import Description, is_bulk, is_json, rea
 from holdfast.cli.enqueue.instants import ahead
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.options import deployment_at
-from holdfast.cli.output import say
+from holdfast.cli.output import note
 from holdfast.cli.spec import read_spec
 from holdfast.definition import JobDefinition
 from holdfast.definition.definition import check_id
@@ -146,7 +146,7 @@ def say_when(definition: JobDefinition, *, is_bulk: bool) -> None:
     with suppress(OverflowError):
         if definition.run_at is not None:
             late = "; that is over, so it is due at once" if definition.run_at <= now else ""
-            say(f"  due {ahead(definition.run_at, now)}{late}")
+            note(f"  due {ahead(definition.run_at, now)}{late}")
         if definition.expires_at is not None:
             late = "; that is over, so it will not be started" if definition.expires_at <= now else ""
-            say(f"  expires {ahead(definition.expires_at, now)}{late}")
+            note(f"  expires {ahead(definition.expires_at, now)}{late}")

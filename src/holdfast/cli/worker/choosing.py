@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.output import plain
+from holdfast.plaintext import plain
 from holdfast.values import WorkerState, WorkerView
 
 SHORTEST_ID: Final = 8

@@ -8,18 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-import click
 import msgspec
 
 from holdfast import __version__
 from holdfast.app import Holdfast
-from holdfast.cli.output import glyph, plain, say, span
+from holdfast.cli.output import note, write_jsonl, write_lines
 from holdfast.cli.worker.options import StartChoices
 from holdfast.config import find_project
 from holdfast.errors import UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.logs import log_to_stderr
+from holdfast.units import format_duration
 from holdfast.values import WorkerResult, WorkerStatus
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.supervisor import Supervisor
@@ -49,7 +49,7 @@ def run_worker(choices: StartChoices) -> int:
         )
         return service.run(
             lambda probes: _greet(hf, setup.backend, service.supervisor, probes),
-            lambda: say(_farewell(service.supervisor)),
+            lambda: note(_farewell(service.supervisor)),
         )
 
 
@@ -57,7 +57,7 @@ def _run_reloading(choices: StartChoices) -> int:
     from holdfast.worker.reload import run_reloading
 
     patience = choices.grace + choices.kill_after + 5.0 if choices.grace else math.inf
-    return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience, say=say)
+    return run_reloading(_without_reload(sys.argv), watched_directories(), grace_s=patience, say=note)
 
 
 def watched_directories() -> list[Path]:
@@ -81,16 +81,16 @@ def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
 
 def _greet(hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | None) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
-    dot, report = glyph("·", "-"), supervisor.report()
-    say(f"holdfast {__version__} {dot} {hf.deployment.location(backend)} {dot} worker {supervisor.id}")
+    dot, report = "·", supervisor.report()
+    note(f"holdfast {__version__} {dot} {hf.deployment.location(backend)} {dot} worker {supervisor.id}")
     slots = "1 process" if report.processes == 1 else f"{report.processes} processes"
     if report.slots > report.processes:
         slots += f" of {supervisor.options.concurrency} slots"
-    say(f"queues {', '.join(report.queues)} {dot} handlers {', '.join(handlers) or 'command jobs only'} {dot} {slots}")
+    note(f"queues {', '.join(report.queues)} {dot} handlers {', '.join(handlers) or 'command jobs only'} {dot} {slots}")
     if not handlers and not hf.commands.allowed:
-        say("no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM")
+        note("no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM")
     if probes is not None:
-        say(f"probes at {probes}")
+        note(f"probes at {probes}")
 
 
 def _asking_for_application(printer: Printer | None) -> Printer:
@@ -104,7 +104,7 @@ def _asking_for_application(printer: Printer | None) -> Printer:
         unknown = (each for each in results if each.error is not None and each.error.type == UnknownHandler.__name__)
         if not is_said and (first := next(unknown, None)) is not None:
             is_said = True
-            say(
+            note(
                 f"job '{first.job}' is a function's, and this worker was started without an application, for command "
                 "jobs only; name yours:  holdfast worker start APP"
             )
@@ -113,7 +113,9 @@ def _asking_for_application(printer: Printer | None) -> Printer:
 
 
 def _lines(results: Sequence[WorkerResult]) -> None:
-    _print("\n".join(plain(_line(result)) for result in results if not _was_only_held(result)))
+    # A closed pipe must not stop the worker.
+    with suppress(OSError):
+        write_lines(_line(result) for result in results if not _was_only_held(result))
 
 
 def _was_only_held(result: WorkerResult) -> bool:
@@ -127,7 +129,8 @@ def _was_only_held(result: WorkerResult) -> bool:
 
 
 def _documents(results: Sequence[WorkerResult]) -> None:
-    _print("\n".join(msgspec.json.encode(_document(result)).decode() for result in results))
+    with suppress(OSError):
+        write_jsonl(map(_document, results))
 
 
 class ResultDocument(WorkerResult, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker.result/1"):
@@ -138,24 +141,17 @@ def _document(result: WorkerResult) -> ResultDocument:
     return ResultDocument(**{name: getattr(result, name) for name in result.__struct_fields__})
 
 
-def _print(lines: str) -> None:
-    """Whole batches at once: a line for itself costs as much as a short job. A closed pipe ends no worker."""
-    if lines:
-        with suppress(OSError):
-            click.echo(lines)
-
-
 def _line(result: WorkerResult) -> str:
-    mark = glyph("✓", "*") if result.status is WorkerStatus.ACKED else glyph("✗", "x")
+    mark = "✓" if result.status is WorkerStatus.ACKED else "✗"
     return f"{mark} {result.job or '?'} {result.job_id} {_outcome(result)}"
 
 
 def _outcome(result: WorkerResult) -> str:
     error = f": {result.error.line}" if result.error else ""
-    again = f"; retrying in {span(result.retry_in)}" if result.retry_in else "; retrying now"
+    again = f"; retrying in {format_duration(result.retry_in)}" if result.retry_in else "; retrying now"
     match result.status:
         case WorkerStatus.ACKED:
-            return f"done in {span(result.duration_s)}"
+            return f"done in {format_duration(result.duration_s)}"
         case WorkerStatus.REQUEUED:
             return f"failed (attempt {result.attempt} of {result.max_attempts}){error}{again}"
         case WorkerStatus.DEAD_LETTERED:
@@ -165,7 +161,7 @@ def _outcome(result: WorkerResult) -> str:
         case WorkerStatus.RELEASED if result.error is not None:
             return f"requeued{error}{again}"
         case WorkerStatus.RELEASED:
-            return f"requeued{f', due in {span(result.retry_in)}' if result.retry_in else ''}"
+            return f"requeued{f', due in {format_duration(result.retry_in)}' if result.retry_in else ''}"
         case WorkerStatus.LOST_LEASE:
             return "result discarded: lease lost before the job was settled"
         case _:
@@ -194,7 +190,7 @@ def _farewell(supervisor: Supervisor) -> str:
         shown.append("nothing lost")
     else:
         shown.append(f"{supervisor.claimed - tally.total():,} unaccounted for: please report this")
-    return f" {glyph('·', '-')} ".join(["stopped", *shown])
+    return " · ".join(["stopped", *shown])
 
 
 def _without_reload(argv: list[str]) -> list[str]:

@@ -12,13 +12,15 @@ from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import TIME_IS_UP
 from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import age, glyph, print_json, say, say_where
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import counted, dry_run_option
+from holdfast.cli.selecting import dry_run_option
 from holdfast.cli.waiting import looks
+from holdfast.cli.words import age
 from holdfast.cli.worker.choosing import is_lost, named, short_id, unnamed
 from holdfast.cli.worker.views import job_line
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted
 from holdfast.values import StopOrder, WorkerView
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def stop(
         raise click.UsageError("name the workers by their ids, or say --all")
     order = StopOrder.NOW if now else StopOrder.DRAIN
     with existing(url) as site:
-        say_where(site.location)
+        note_location(site.location)
         engine = site.engine
         known = WorkerRegistry(engine.state).all()
         chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
@@ -78,13 +80,13 @@ def stop(
         if wait_s is not None and not dry_run:
             _wait(engine, asked, wait_s)
     if as_json:
-        print_json([StopDocument(id=end.view.report.id, order=order, state=end.state) for end in ends])
+        write_json([StopDocument(id=end.view.report.id, order=order, state=end.state) for end in ends])
     elif not ends:
-        say("no workers; nothing to stop")
+        note("no workers; nothing to stop")
     elif dry_run:
         for end in ends:
-            click.echo(f"would stop {end.name} ({end.state}, {counted(end.view.report.running, 'job')} running)")
-        say("nobody was asked: --dry-run")
+            write(f"would stop {end.name} ({end.state}, {counted(end.view.report.running, 'job')} running)")
+        note("nobody was asked: --dry-run")
     elif wait_s is not None:
         for end in asked:
             _say_end(end)
@@ -127,26 +129,26 @@ def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
 
 def _say_order(end: _End, order: StopOrder) -> None:
     if not end.is_known:
-        click.echo(f"{glyph('✓', '*')} {end.name} has left already")
+        write(f"✓ {end.name} has left already")
     elif not end.is_running:
         # The order is left all the same: a worker that is only out of reach finds it when it comes back.
-        say(f"{glyph('•', '-')} {end.name} is lost, heard {age(end.view.heard_at)} ago: there is nothing to stop")
-        say("  its jobs come back by themselves when their leases end; should it come back itself, it will stop")
+        note(f"• {end.name} is lost, heard {age(end.view.heard_at)} ago: there is nothing to stop")
+        note("  its jobs come back by themselves when their leases end; should it come back itself, it will stop")
     elif order is StopOrder.NOW:
-        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop now; running jobs are handed back")
+        write(f"✓ {end.name} asked to stop now; running jobs are handed back")
     else:
-        click.echo(f"{glyph('✓', '*')} {end.name} asked to stop; running jobs finish first")
+        write(f"✓ {end.name} asked to stop; running jobs finish first")
 
 
 def _say_end(end: _End) -> None:
     if not end.is_known:
-        click.echo(f"{glyph('✓', '*')} {end.name} has stopped")
+        write(f"✓ {end.name} has stopped")
     elif end.is_running:
-        say(f"{glyph('✗', 'x')} {end.name} has not stopped yet; {_running(end.view)}")
+        note(f"✗ {end.name} has not stopped yet; {_running(end.view)}")
         for job in end.view.report.jobs:
-            say(f"  {job_line(job)}")
+            note(f"  {job_line(job)}")
     else:
-        say(f"{glyph('•', '-')} {end.name} is lost; its jobs come back by themselves when their leases end")
+        note(f"• {end.name} is lost; its jobs come back by themselves when their leases end")
 
 
 def _running(view: WorkerView) -> str:

@@ -11,24 +11,14 @@ import msgspec
 
 from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
-from holdfast.cli.output import (
-    age,
-    glyph,
-    instant,
-    nothing,
-    plain,
-    print_json,
-    print_jsonl,
-    say,
-    say_where,
-    span,
-    utc_option,
-)
-from holdfast.cli.selecting import counted
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
+from holdfast.cli.words import NOTHING, age, instant, utc_option
 from holdfast.cli.worker.choosing import is_lost, named, short_id
+from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted, format_duration
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
 if TYPE_CHECKING:
@@ -65,22 +55,22 @@ def list_workers(
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
-            say_where(site.location)
+            note_location(site.location)
         if watch_s is not None:
             return _watch(site.engine, watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
         workers = _known(site.engine)
     if as_json:
-        print_json([_document(view) for view in workers])
+        write_json([_document(view) for view in workers])
     elif as_jsonl:
-        print_jsonl(_document(view) for view in workers)
+        write_jsonl(_document(view) for view in workers)
     elif quiet:
         for view in workers:
-            click.echo(plain(view.report.id))
+            write(view.report.id)
     elif workers:
         _table(workers, with_jobs=with_jobs).print()
         _say_lost(workers)
     else:
-        say(NOBODY)
+        note(NOBODY)
     return 0
 
 
@@ -111,21 +101,21 @@ def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
       holdfast worker show 5f3a
     """
     with existing(url) as site:
-        say_where(site.location)
+        note_location(site.location)
         known = WorkerRegistry(site.engine.state).all()
     view = named(worker_id, known)
     if as_json:
-        print_json(_document(view))
+        write_json(_document(view))
         return
     for label, value in _facts(view):
-        click.echo(f"{label:<10} {paint(str(value), STATES.get(view.state) if label == 'state' else None)}")
+        write(f"{label:<10} {paint(str(value), STATES.get(view.state) if label == 'state' else None)}")
     for line in _job_lines(view):
-        click.echo(line)
+        write(line)
     _say_lost([view])
 
 
 def _facts(view: WorkerView) -> list[tuple[str, object]]:
-    report, dot = view.report, glyph("·", "-")
+    report, dot = view.report, "·"
     asked = f" (asked to stop: {view.order})" if view.order is not None else ""
     return [
         ("id", report.id),
@@ -133,7 +123,7 @@ def _facts(view: WorkerView) -> list[tuple[str, object]]:
         ("where", f"pid {report.pid} on {report.host}"),
         ("version", report.version),
         ("up", f"{age(report.started_at)}, since {instant(report.started_at)}"),
-        ("heard", f"{age(view.heard_at)} ago, speaks every {span(report.beat_every_s)}"),
+        ("heard", f"{age(view.heard_at)} ago, speaks every {format_duration(report.beat_every_s)}"),
         ("queues", ", ".join(report.queues)),
         ("handlers", ", ".join(report.handlers) or "command jobs only"),
         ("slots", f"{report.running} of {report.slots} busy, in {counted(report.processes, 'process', 'processes')}"),
@@ -153,13 +143,13 @@ def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> Table:
 
 def _say_lost(workers: Sequence[WorkerView]) -> None:
     if any(is_lost(view) for view in workers):
-        say("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+        note("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
 
 
 def _job_lines(view: WorkerView) -> list[str]:
     more = view.report.running - len(view.report.jobs)
     said = [*map(job_line, view.report.jobs), *([f"and {more:,} more"] if more else [])]
-    return [shortened(f"  {glyph('└', '-')} {line}", columns()) for line in said]
+    return [shortened(f"  └ {line}", columns()) for line in said]
 
 
 def job_line(job: RunningJob) -> str:
@@ -186,7 +176,7 @@ def _row(view: WorkerView, known: Sequence[WorkerView]) -> tuple[object, ...]:
 
 def _memory(size: int) -> str:
     if not size:
-        return nothing()
+        return NOTHING
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
