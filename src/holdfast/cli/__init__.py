@@ -1,4 +1,4 @@
-"""The command line, `holdfast` and `queuectl`: one file per group of commands, loaded when it is used."""
+"""The command line, `holdfast` and `queuectl`: one file per group of commands, imported when it is used."""
 
 import atexit
 import gc
@@ -16,47 +16,56 @@ from holdfast import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# Where each command lives, and what `--help` says of it without loading it.
-COMMANDS: Final = {
-    "run": ("holdfast.cli.run:run", "Keep one command as a job, work it here, exit with its code."),
-    "enqueue": (
-        "holdfast.cli.enqueue.command:enqueue",
-        "Add jobs: by name, by JSON, from a file or stdin, or a command.",
-    ),
-    "worker": ("holdfast.cli.worker.command:worker", "Run jobs; list and stop workers."),
-    "list": ("holdfast.cli.jobs:list_jobs", "Show jobs, newest first."),
-    "show": ("holdfast.cli.jobs:show", "Show one job with its history."),
-    "logs": ("holdfast.cli.logs:logs", "Print what a job has printed."),
-    "wait": ("holdfast.cli.wait:wait", "Wait until jobs have ended."),
-    "cancel": ("holdfast.cli.cancel:cancel", "Cancel jobs, waiting or running."),
-    "retry": ("holdfast.cli.retry:retry", "Give dead or cancelled jobs a new life."),
-    "delete": ("holdfast.cli.delete:delete", "Forget jobs that have ended."),
-    "status": ("holdfast.cli.status:status", "Show how many jobs are where."),
-    "top": ("holdfast.cli.top:top", "Watch queues, jobs and workers in a view that fills the terminal."),
-    "queue": ("holdfast.cli.queue:queue", "Look at queues; pause, work, reap and purge them."),
-    "dlq": ("holdfast.cli.dlq:dlq", "Look at dead letters; run them again or discard them."),
-    "config": ("holdfast.cli.config:config", "Read, change and check settings."),
-    "backend": ("holdfast.cli.backend:backend", "Show what an engine is and can do."),
-    "migrate": ("holdfast.cli.migrate:migrate", "Create the schema or bring it up to date."),
-    "health": ("holdfast.cli.health:health", "Say whether all is well, for monitors."),
-    "doctor": ("holdfast.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "generate": ("holdfast.cli.generate:generate", "Write what runs workers: systemd, Docker, Compose."),
-    "completion": ("holdfast.cli.completion:completion", "Let the shell complete commands and names."),
-    "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schema of what a command prints."),
-    "help": ("holdfast.cli.topics:help_on", "Explain a topic: states, search, exit-codes, output and more."),
-    "version": ("holdfast.cli.version:version", "Show the version."),
+# The commands as `--help` groups them: where each one is, and its summary, which is shown without loading it.
+SECTIONS: Final = {
+    "Jobs": {
+        "enqueue": (
+            "holdfast.cli.enqueue.command:enqueue",
+            "Enqueue jobs: by name, as JSON, from a file or stdin, or a command.",
+        ),
+        "run": ("holdfast.cli.run:run", "Run one command as a durable job and exit with its code."),
+        "list": ("holdfast.cli.jobs:list_jobs", "List jobs, newest first."),
+        "show": ("holdfast.cli.jobs:show", "Show one job and its history."),
+        "logs": ("holdfast.cli.logs:logs", "Print a job's output."),
+        "wait": ("holdfast.cli.wait:wait", "Wait until jobs finish."),
+        "cancel": ("holdfast.cli.cancel:cancel", "Cancel waiting or running jobs."),
+        "retry": ("holdfast.cli.retry:retry", "Retry dead or cancelled jobs."),
+        "delete": ("holdfast.cli.delete:delete", "Delete finished jobs."),
+        "dlq": ("holdfast.cli.dlq:dlq", "List, retry and discard dead letters."),
+    },
+    "Workers": {
+        "worker": ("holdfast.cli.worker.command:worker", "Start, list and stop workers."),
+        "queue": ("holdfast.cli.queue:queue", "List, pause, resume and purge queues."),
+    },
+    "Operations": {
+        "status": ("holdfast.cli.status:status", "Show the number of jobs by queue and state."),
+        "top": ("holdfast.cli.top:top", "Monitor queues, jobs and workers in a full-screen view."),
+        "health": ("holdfast.cli.health:health", "Check whether everything is working, for monitoring."),
+        "doctor": ("holdfast.cli.doctor:doctor", "Diagnose problems and suggest fixes."),
+    },
+    "Set-up": {
+        "config": ("holdfast.cli.config:config", "Show, change and check settings."),
+        "migrate": ("holdfast.cli.migrate:migrate", "Create or upgrade the database schema."),
+        "backend": ("holdfast.cli.backend:backend", "Show the engine and its capabilities."),
+        "generate": ("holdfast.cli.generate:generate", "Generate files for systemd, Docker and Compose."),
+        "completion": ("holdfast.cli.completion:completion", "Set up shell completion."),
+        "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schemas of --json output and settings."),
+        "help": ("holdfast.cli.topics:help_on", "Explain a command, job states, searching or exit codes."),
+        "version": ("holdfast.cli.version:version", "Print the version."),
+    },
 }
+COMMANDS: Final = {name: command for section in SECTIONS.values() for name, command in section.items()}
 
-# Options before the command are noted below this name, for the command that they concern.
+# Options given before the command are stored in the context under this prefix, for the command to read.
 GLOBALS: Final = "holdfast.global"
 
-# A shell that wants to complete a command line sets it.
+# The variable that a shell sets to request completions.
 COMPLETING: Final = "_HOLDFAST_COMPLETE"
 
 EXAMPLES: Final = """\
 \b
 Examples:
-  holdfast run -- echo kept
+  holdfast run -- echo hello
   holdfast enqueue '{"id": "job1", "command": "sleep 2"}'
   holdfast worker start --allow sleep
   holdfast list --state pending
@@ -83,8 +92,8 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else " holdfast --help lists them."
-            ctx.fail(f"No such command '{args[0]}'.{hint}")
+            hint = f"Did you mean '{near[0]}'?" if near else f"{ctx.command_path} --help lists the commands."
+            ctx.fail(f"No such command '{args[0]}'. {hint}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if command is None else with_globals(command), rest
 
@@ -96,8 +105,10 @@ class LazyGroup(click.Group):
         return [*(CompletionItem(name, help=summary) for name, (_, summary) in fitting), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in commands.items()])
 
 
 def _color_option(*, hidden: bool = False) -> click.Option:
@@ -107,7 +118,7 @@ def _color_option(*, hidden: bool = False) -> click.Option:
         hidden=hidden,
         expose_value=False,
         callback=_note_color,
-        help="Colour: where a terminal is, unless NO_COLOR or FORCE_COLOR says otherwise; always; never.",
+        help="Whether to use colour; default: auto, which respects NO_COLOR and FORCE_COLOR.",
     )
 
 
@@ -117,7 +128,7 @@ def _note_color(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 
 def _global_option(name: str, words: str, *, hidden: bool = False) -> click.Option:
-    """A flag that may stand before the command as well as behind it."""
+    """A flag that can be given before or after the command."""
     return click.Option(
         [words], is_flag=True, hidden=hidden, expose_value=False, callback=_note_flag(name), help=_FLAGS[words][1]
     )
@@ -130,11 +141,11 @@ def _note_flag(name: str) -> Callable[[click.Context, click.Parameter, bool], No
     return note
 
 
-# Where each is noted, and what it means.
+# Where the context stores each flag, and its help.
 _FLAGS: Final = {
     "--json": (f"{GLOBALS}.as_json", "Print JSON."),
-    "--utc": ("holdfast.utc", "Show times in UTC, not in local time."),
-    "--no-input": ("holdfast.no_input", "Never ask; refuse what would have to be asked."),
+    "--utc": ("holdfast.utc", "Show times in UTC instead of local time."),
+    "--no-input": ("holdfast.no_input", "Never prompt; fail if a prompt would be needed."),
 }
 
 
@@ -144,14 +155,14 @@ def _refuse_json(ctx: click.Context, param: click.Parameter, given: bool) -> Non
 
 
 def with_globals(command: click.Command) -> click.Command:
-    """A copy of the command that accepts, unseen, the global options which it does not have itself."""
+    """A copy of the command that also accepts the global options, which its help does not list."""
     from copy import copy
 
     copied = copy(command)
     if isinstance(copied, click.Group):
         copied.commands = {name: with_globals(inner) for name, inner in copied.commands.items()}
         return copied
-    # Click keeps the help option it made first: for a command that was looked at by itself, that has no -h.
+    # Click caches the help option. One that was created outside of the group has no -h.
     vars(copied)["_help_option"] = None
     taken = {word for param in command.params for word in param.opts}
     flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
@@ -166,7 +177,7 @@ def with_globals(command: click.Command) -> click.Command:
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
-        click.Option(["--url"], metavar="URL", help="Where the jobs are: a URL, or the name of a backend."),
+        click.Option(["--url"], metavar="URL", help="Location of the jobs: a URL or the name of a backend."),
         *(_global_option(name, words) for words, (name, _) in _FLAGS.items()),
         _color_option(),
     ],
@@ -176,13 +187,13 @@ def with_globals(command: click.Command) -> click.Command:
 def cli(ctx: click.Context, url: str | None) -> None:
     """Holdfast keeps background jobs until they are done.
 
-    Options that stand here are understood behind the command, too.
+    The options below also work after the command.
     """
     ctx.meta[f"{GLOBALS}.url"] = url
 
 
 def wants_color(choice: str, environment: Mapping[str, str]) -> bool | None:
-    """Whether output is to be coloured; None leaves it to whether somebody looks at it."""
+    """Whether to colour the output. None means only on a terminal."""
     if choice != "auto":
         return choice == "always"
     if environment.get("NO_COLOR"):
@@ -193,11 +204,11 @@ def wants_color(choice: str, environment: Mapping[str, str]) -> bool | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and end the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="replace")  # a sign the terminal lacks shall not end the command
-    # At its end Python looks through everything once more for what nobody needs. That takes a fifth of `--help`.
+        reconfigure(errors="replace")  # a character that the terminal lacks must not stop the command
+    # Python runs a last garbage collection at exit, which would take a fifth of the time of `--help`.
     atexit.register(gc.freeze)
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(_run(given))
@@ -205,13 +216,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        answer: Any = cli.main(args=arguments, prog_name="holdfast", complete_var=COMPLETING, standalone_mode=False)
+        answer: Any = cli.main(args=arguments, prog_name=_program(), complete_var=COMPLETING, standalone_mode=False)
     except Exception as problem:
         from holdfast.cli.failing import report
 
         ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
         return report(problem, as_json=_speaks_json(ours))
     return answer if isinstance(answer, int) else 0
+
+
+def _program() -> str:
+    """The name that the user typed, for usage lines and hints."""
+    return "queuectl" if os.path.basename(sys.argv[0]) == "queuectl" else "holdfast"
 
 
 def _speaks_json(words: list[str]) -> bool:

@@ -1,10 +1,10 @@
-"""What to type next, where several commands advise the same."""
+"""Commands that several texts recommend."""
 
 from holdfast.values import DEFAULT_QUEUE
 
 
 def starting(queue: str = DEFAULT_QUEUE, *, app: str | None = None, job: str | None = None) -> str:
-    """The command that starts a worker for a queue. Functions need their application, unless the settings name it."""
+    """The command that starts a worker for a queue. It names the application, unless the setting `app` does."""
     from holdfast.cli.options import configured_app
     from holdfast.handlers import COMMAND_KEY
 

@@ -1,4 +1,4 @@
-"""`holdfast backend info`: what an engine is and can do."""
+"""`holdfast backend info`: the engine and its capabilities."""
 
 import click
 
@@ -8,7 +8,7 @@ from holdfast.errors import BackendError
 
 @click.group()
 def backend() -> None:
-    """Look at engines."""
+    """Show the engine and its capabilities."""
 
 
 @backend.command()
@@ -16,9 +16,9 @@ def backend() -> None:
 @url_option
 @json_option
 def info(place: str | None, url: str | None, as_json: bool) -> None:
-    """Show what the engine of a URL is and can do, and what a job survives there.
+    """Show the engine at a URL, its capabilities, and the failures that its jobs survive.
 
-    Nothing is made by asking: no file, no schema, no key. Without a URL it is the configured place.
+    This creates nothing: no file, no schema, no key. Default: the configured URL.
 
     \b
     Examples:
@@ -30,15 +30,15 @@ def info(place: str | None, url: str | None, as_json: bool) -> None:
     from holdfast.queues.opening import Mode
 
     if place is not None and url is not None and place != url:
-        raise click.UsageError("name the URL once: as an argument, or with --url")
+        raise click.UsageError("pass the URL once: as an argument or with --url")
     deployment = deployment_at(place or url)
     engine, _ = deployment.open(mode=Mode.READ)
     with engine:
         try:
-            said, problem = engine.describe(), None
+            described, problem = engine.describe(), None
         except BackendError as why:
-            said, problem = None, why
+            described, problem = None, why
     show = print_document if as_json else print_lines
-    show(deployment.location(), kind_of(deployment.url()).scheme, said, engine.capabilities)
+    show(deployment.location(), kind_of(deployment.url()).scheme, described, engine.capabilities)
     if problem is not None:
         raise problem

@@ -1,4 +1,4 @@
-"""What `holdfast backend info` shows of an engine: for people, or as a document."""
+"""The output of `holdfast backend info`, and the state of the schema in words."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from holdfast.queues.contract import Capabilities, EngineInfo
 
 
 class SchemaVersion(Struct, frozen=True, kw_only=True):
-    """Which version of the tables there is, and which this program knows."""
+    """The version of the tables, and the version that this program knows."""
 
     version: int
     known: int | None
@@ -20,7 +20,7 @@ class SchemaVersion(Struct, frozen=True, kw_only=True):
 
 
 class EngineDocument(Document, frozen=True, kw_only=True, tag="holdfast.backend/1"):
-    """What `backend info --json` prints; what could not be asked is null."""
+    """The document of `backend info --json`. What an unavailable engine did not report is null."""
 
     location: str
     engine: str
@@ -32,30 +32,30 @@ class EngineDocument(Document, frozen=True, kw_only=True, tag="holdfast.backend/
     capabilities: Capabilities
 
 
-def print_document(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+def print_document(location: str, name: str, info: EngineInfo | None, capabilities: Capabilities) -> None:
     write_json(
         EngineDocument(
             location=location,
             engine=name,
-            server=None if said is None else said.server,
-            names=None if said is None else said.names or None,
-            database_schema=None if said is None else _schema_document(said),
-            settings={} if said is None else dict(said.settings),
-            survives=None if said is None else said.survives,
+            server=None if info is None else info.server,
+            names=None if info is None else info.names or None,
+            database_schema=None if info is None else _schema_document(info),
+            settings={} if info is None else dict(info.settings),
+            survives=None if info is None else info.survives,
             capabilities=capabilities,
         )
     )
 
 
-def print_lines(location: str, name: str, said: EngineInfo | None, capabilities: Capabilities) -> None:
+def print_lines(location: str, name: str, info: EngineInfo | None, capabilities: Capabilities) -> None:
     facts = [("location", location), ("engine", name)]
-    if said is not None:
+    if info is not None:
         facts += [
-            ("server", said.server),
-            ("names", said.names),
-            ("schema", _schema(said)),
-            ("settings", ", ".join(f"{setting} {value}" for setting, value in said.settings.items())),
-            ("survives", said.survives),
+            ("server", info.server),
+            ("names", info.names),
+            ("schema", _schema_line(info)),
+            ("settings", ", ".join(f"{setting} {value}" for setting, value in info.settings.items())),
+            ("survives", info.survives),
         ]
     for label, value in facts:
         if value:
@@ -63,34 +63,40 @@ def print_lines(location: str, name: str, said: EngineInfo | None, capabilities:
     write()
     print_table(
         ("CAPABILITY", "", "MEANING"),
-        [(name, (answer), (MEANINGS[name])) for name, answer in answers(capabilities).items()],
+        [(name, answer, MEANINGS[name]) for name, answer in answers(capabilities).items()],
         (None, {"yes": GOOD}),
     )
 
 
-def _schema_document(said: EngineInfo) -> SchemaVersion | None:
-    if said.schema is None:
+def _schema_line(info: EngineInfo) -> str:
+    if info.schema is None:
+        return ""
+    state, remedy = schema_in_words(info)
+    return f"{state.removeprefix('schema ')}{f'; {remedy}' if remedy else ''}"
+
+
+def _schema_document(info: EngineInfo) -> SchemaVersion | None:
+    if info.schema is None:
         return None
-    return SchemaVersion(version=said.schema, known=said.known_schema, state=schema_state(said))
+    return SchemaVersion(version=info.schema, known=info.known_schema, state=schema_state(info))
 
 
-def schema_state(said: EngineInfo) -> str:
+def schema_state(info: EngineInfo) -> str:
     """Whether the tables are missing, older, current, or newer than this program."""
-    schema, known = said.schema or 0, said.known_schema or 0
+    schema, known = info.schema or 0, info.known_schema or 0
     if not schema:
         return "missing"
     return "current" if schema == known else "older" if schema < known else "newer"
 
 
-def _schema(said: EngineInfo) -> str:
-    if said.schema is None:
-        return ""
-    match schema_state(said):
+def schema_in_words(info: EngineInfo) -> tuple[str, str]:
+    """The state of the schema, and what to do about it."""
+    match schema_state(info):
         case "missing":
-            return "none yet; it is made when it is first needed, or by  holdfast migrate"
+            return "no schema yet", "it is created when first needed, or by  holdfast migrate"
         case "older":
-            return f"{said.schema}, older than this program's {said.known_schema}: run  holdfast migrate"
+            return f"schema {info.schema} is older than this program's {info.known_schema}", "run  holdfast migrate"
         case "newer":
-            return f"{said.schema}, newer than this program's {said.known_schema}: upgrade Holdfast here"
+            return f"schema {info.schema} is newer than this program's {info.known_schema}", "upgrade Holdfast here"
         case _:
-            return f"{said.schema}, current"
+            return f"schema {info.schema} (current)", ""

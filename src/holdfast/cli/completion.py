@@ -1,7 +1,7 @@
 """Shell completion: `completion show`, and the names that arguments and options offer through `shell_complete=`.
 
-Pressing Tab imports nothing of the project and opens only an embedded database. What is read from it may have been
-written by an attacker, so only well-formed names are offered: the shells insert them without quoting.
+Completion imports none of the project's code and opens only an embedded database. An attacker may have written what it
+reads there, and shells insert it without quoting, so only well-formed names are offered.
 """
 
 import os
@@ -44,7 +44,7 @@ def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str
 
 @click.group()
 def completion() -> None:
-    """Complete commands, options and names in your shell."""
+    """Set up shell completion."""
 
 
 @completion.command()
@@ -79,7 +79,7 @@ def matching(names: Iterable[str], incomplete: str) -> list[str]:
 
 def _read(names: "Callable[[Engine, click.Context], Iterable[str]]") -> Complete:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        # A prompt does not wait for a locked database; SQLite's wait can be ended in no other way.
+        # The prompt must not wait for a locked database. Nothing but a signal can interrupt SQLite's wait.
         signal.setitimer(signal.ITIMER_REAL, GIVE_UP_AFTER_S)
         with suppress(Exception):
             engine = _embedded()
@@ -91,7 +91,7 @@ def _read(names: "Callable[[Engine, click.Context], Iterable[str]]") -> Complete
 
 
 def _embedded() -> "Engine | None":
-    """The project's embedded engine, opened to read; None if there is none with tables of this version."""
+    """The project's embedded engine, opened to read. None if there is none, or if its schema has another version."""
     from holdfast.deployment import Deployment
     from holdfast.queues.addresses import embedded_file
     from holdfast.queues.opening import Mode
@@ -125,7 +125,7 @@ def _handlers(engine: "Engine", ctx: click.Context) -> Iterable[str]:
 
 
 def _queues(engine: "Engine", ctx: click.Context) -> Iterable[str]:
-    """The queues of the newest jobs and of the workers, and paused ones. Counting all jobs could take seconds."""
+    """The queues of the newest jobs and of workers, and paused queues. Counting all jobs could take seconds."""
     from holdfast.state.workers import WorkerRegistry
     from holdfast.values import JobFilter
 

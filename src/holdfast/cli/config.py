@@ -1,4 +1,4 @@
-"""`holdfast config`: read, change and check settings."""
+"""`holdfast config`: show, change and check settings."""
 
 from pathlib import Path
 from shutil import copyfile
@@ -28,10 +28,11 @@ from holdfast.config import (
     unset_setting,
     write_setting,
 )
+from holdfast.units import counted
 
 
 class SettingDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.setting/1"):
-    """One setting as it is in force, with all that the table says of it; what `config list` and `get` print."""
+    """One setting with its current value and its description, as `config list` and `get` print it."""
 
     key: str
     value: Any
@@ -47,7 +48,7 @@ class SettingDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.
 
 
 class SetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.set/1"):
-    """What `config set --json` prints: the value, and the file it was written to unless it was only tried."""
+    """The document of `config set --json`. `written` is false with `--dry-run`."""
 
     key: str
     value: Any
@@ -56,7 +57,7 @@ class SetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.set/
 
 
 class UnsetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.unset/1"):
-    """What `config unset --json` prints: whether it was taken out, and what is in force now."""
+    """The document of `config unset --json`: whether the file had the setting, and the value that now applies."""
 
     key: str
     removed: bool
@@ -66,7 +67,7 @@ class UnsetDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.un
 
 
 class PathDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.path/1"):
-    """What `config path --json` prints."""
+    """The document of `config path --json`."""
 
     file: str
     exists: bool
@@ -74,7 +75,7 @@ class PathDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.pat
 
 
 class CheckDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.check/1"):
-    """What `config check --json` prints: `ok` unless there is an error, or with `--strict` a warning."""
+    """The document of `config check --json`: `ok` unless there is an error, or with `--strict` a warning."""
 
     ok: bool
     file: str
@@ -83,7 +84,7 @@ class CheckDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.ch
 
 @click.group()
 def config() -> None:
-    """Read, change and check settings."""
+    """Show, change and check settings."""
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -116,12 +117,12 @@ def get_setting(key: str | None, as_json: bool) -> None:
 
 
 @config.command("list")
-@click.option("--show-origin", is_flag=True, help="Show where each value comes from, instead of what it means.")
+@click.option("--show-origin", is_flag=True, help="Show where each value comes from instead of its meaning.")
 @jsonl_option
 @url_option
 @json_option
 def list_settings(show_origin: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
-    """Show all settings as they are in force here.
+    """List all settings with their current values.
 
     \b
     Examples:
@@ -139,13 +140,13 @@ def list_settings(show_origin: bool, as_jsonl: bool, url: str | None, as_json: b
         _print_all(reading, show_origin=show_origin)
 
 
-@config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is a value, and out of range
+@config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is read as a value
 @click.argument("key", shell_complete=_names)
 @click.argument("value", shell_complete=_values)
 @dry_run_option
 @json_option
 def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
-    """Write one setting to the configuration file; comments in it are kept.
+    """Write one setting to the configuration file. Comments in the file are preserved.
 
     \b
     Examples:
@@ -158,16 +159,16 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
         write_json(SetDocument(key=found.name, value=written, written=not dry_run, file=str(file)))
     elif dry_run:
         write(f"would set {found.name} = {_text(written)}")
-        note(f"nothing was written to {file}: --dry-run")
+        note(f"dry run: nothing was written to {file}")
     else:
         write(f"✓ {found.name} = {_text(written)}")
-        note(f"  written to {file}; it counts for whatever starts from now on")
+        note(f"  written to {file}; applies to commands and workers started from now on")
     if not dry_run:
-        _say_what_else(found, Origin(place=Place.FILE, name=str(file)))
+        _note_surprises(found, file)
 
 
 def _tried(file: Path, key: str, value: str) -> Any:
-    """What would be written: into a copy of the file, so that every refusal is met."""
+    """Write to a copy of the file, to check everything that a write would check."""
     with TemporaryDirectory() as directory:
         copy = Path(directory) / file.name
         if file.is_file():
@@ -180,7 +181,7 @@ def _tried(file: Path, key: str, value: str) -> Any:
 @dry_run_option
 @json_option
 def unset(key: str, dry_run: bool, as_json: bool) -> None:
-    """Take one setting out of the configuration file; comments of others are kept.
+    """Remove one setting from the configuration file. Comments of other settings are preserved.
 
     \b
     Examples:
@@ -199,20 +200,20 @@ def unset(key: str, dry_run: bool, as_json: bool) -> None:
         )
     elif is_there:
         write(f"would unset {found.name} in {file}")
-        note("nothing was changed: --dry-run")
+        note("dry run: nothing was changed")
     elif removed:
-        write(f"✓ {found.name} is unset")
-        note(f"  taken out of {file}; in force now: {_in_force(found, now)}")
+        write(f"✓ {found.name} unset")
+        note(f"  removed from {file}; now in effect: {_in_effect(found, now)}")
     else:
         write(f"• {found.name} was not set in {file}")
-        note(f"  in force: {_in_force(found, now)}")
-    _say_problems(reading)
+        note(f"  in effect: {_in_effect(found, now)}")
+    _note_problems(reading)
 
 
 @config.command("path")
 @json_option
 def path(as_json: bool) -> None:
-    """Show which file the settings are read from and written to.
+    """Print the path of the configuration file.
 
     \b
     Examples:
@@ -226,15 +227,15 @@ def path(as_json: bool) -> None:
     else:
         write(str(file))
         if not file.is_file():
-            note("it does not exist;  holdfast config set  makes it")
+            note("it does not exist;  holdfast config set  creates it")
 
 
 @config.command("check")
-@click.option("--strict", is_flag=True, help="Warnings count, too: exit with 1.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 on warnings.")
 @url_option
 @json_option
 def check(strict: bool, url: str | None, as_json: bool) -> int:
-    """Read everything and report all that is wrong with it; no server is asked.
+    """Check all settings and report every problem, without connecting to a server.
 
     \b
     Examples:
@@ -256,25 +257,25 @@ def check(strict: bool, url: str | None, as_json: bool) -> int:
 
 
 def _sound_reading(url: str | None = None) -> Reading:
-    """The reading of settings that can be used; others are an error."""
+    """The settings; an error if they cannot be used."""
     reading = settings_at(url)
     reading.settings()
     return reading
 
 
 def _shown(reading: Reading, key: Key) -> Any:
-    """A setting without its secret; who needs that has the file."""
+    """The value of a setting, with secrets hidden."""
     return key.shown(reading.of(key).value)
 
 
-def _in_force(key: Key, found: Found) -> str:
+def _in_effect(key: Key, found: Found) -> str:
     text = _text(key.shown(found.value))
     return f"{text} ({found.origin})" if text else f"the {found.origin}"
 
 
 def _print_all(reading: Reading, *, show_origin: bool) -> None:
     rows = [
-        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else (key.meaning))
+        (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else key.meaning)
         for name, key in KEYS.items()
     ]
     print_table(("KEY", "VALUE", "ORIGIN" if show_origin else "MEANING"), rows)
@@ -307,32 +308,28 @@ def _print_problems(reading: Reading, problems: tuple[Problem, ...], errors: int
     file = reading.project.config_file
     where = str(file) if file.is_file() else f"no file ({file} does not exist)"
     if problems:
-        note(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}; read: {where}, the environment")
+        note(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}; checked: {where}, the environment")
     else:
-        write(f"✓ nothing is wrong: {len(reading.found)} of {len(KEYS)} settings are set")
-        note(f"  read: {where}, the environment")
+        write(f"✓ no problems found: {len(reading.found)} of {len(KEYS)} settings are set")
+        note(f"  checked: {where}, the environment")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _say_what_else(key: Key, written: Origin) -> None:
-    """What somebody who has just changed a setting would otherwise wonder about."""
+def _note_surprises(key: Key, file: Path) -> None:
+    """Explain why a change has no effect, and warn of a secret that others can read."""
     from holdfast.config.checking import others_can_read, remedy
 
     reading = settings_at()
     now = reading.of(key)
     if now.origin.place is not Place.FILE and key.name in reading.found:
-        note(f"  but here {now.origin} wins: {key.name} = {_text(key.shown(now.value))}")
-    if key.shown(now.value) != now.value and now.origin.name == written.name and others_can_read(now):
-        note(f"  others can read that file: {remedy(key, now)}")
-    _say_problems(reading)
+        note(f"  but {now.origin} takes precedence here: {key.name} = {_text(key.shown(now.value))}")
+    if key.shown(now.value) != now.value and now.origin.name == str(file) and others_can_read(now):
+        note(f"  other users can read that file: {remedy(key, now)}")
+    _note_problems(reading)
 
 
-def _say_problems(reading: Reading) -> None:
+def _note_problems(reading: Reading) -> None:
     for problem in reading.problems:
-        note(f"  every command will refuse to start: {problem.message}")
+        note(f"  commands will not start: {problem.message}")
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: what is wrong with an installation, and what to do about it."""
+"""`holdfast doctor`: diagnose an installation and suggest fixes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.plaintext import plain
 from holdfast.state.facts import Facts
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted
 from holdfast.values import WorkerState
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
 
 class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
-    """What `doctor --json` prints: `ok` unless there is an error, and everything that was looked at."""
+    """The document of `doctor --json`: all findings, and `ok` unless one of them is an error."""
 
     ok: bool
     location: str
@@ -45,18 +46,16 @@ class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
 
 
 @click.command()
-@app_option("Application to check: can it run the waiting jobs? Default: the setting app.")
-@click.option("--grace", type=Span(), default=30.0, metavar="SPAN", help="The --grace your workers are started with.")
-@click.option(
-    "--kill-after", type=Span(), default=10.0, metavar="SPAN", help="The --kill-after your workers are started with."
-)
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@app_option("Check whether this application can run the waiting jobs; default: the setting app.")
+@click.option("--grace", type=Span(), default=30.0, help="The --grace of your workers; default: 30s.")
+@click.option("--kill-after", type=Span(), default=10.0, help="The --kill-after of your workers; default: 10s.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 on warnings.")
 @url_option
 @json_option
 def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: str | None, as_json: bool) -> int:
-    """Look for what keeps jobs from being run, or could lose them, and say what to do.
+    """Diagnose problems that stop or lose jobs, and suggest fixes.
 
-    Nothing is made or changed by looking.
+    This creates and changes nothing.
 
     \b
     Examples:
@@ -88,18 +87,18 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
 
 
 def _refused(problem: HoldfastError, url: str | None, before: Sequence[Finding]) -> list[Finding]:
-    """Why nothing more can be looked at: all that is wrong with the settings, and what else it is."""
-    from holdfast.cli.diagnosis.settings import is_told, problem_findings
+    """The findings when the settings cannot be used: their problems, and the exception if it is not one of them."""
+    from holdfast.cli.diagnosis.settings import is_reported, problem_findings
     from holdfast.config.checking import check_settings
 
-    told = [one for one in problem_findings(check_settings(settings_at(url))) if one not in before]
-    if not is_told(problem, told):
-        told.append(error("settings", str(problem)))
-    return [*told, note("the rest", "was not looked at: set that right, and ask again")]
+    found = [each for each in problem_findings(check_settings(settings_at(url))) if each not in before]
+    if not is_reported(problem, found):
+        found.append(error("settings", str(problem)))
+    return [*found, note("the rest", "skipped; fix the errors above and run  holdfast doctor  again")]
 
 
 class Subject(NamedTuple):
-    """What is examined: where the jobs live, and the application that runs them, if one was named."""
+    """What to examine: the backends, and the application that runs the jobs, if there is one."""
 
     deployment: Deployment
     app: str | None
@@ -119,40 +118,40 @@ def _examined(subject: Subject, *, url: str | None, grace_s: float, kill_after_s
 
     deployment = subject.deployment
     problems = check_settings(reading_of(deployment, url))
-    told = list(settings_findings(problems, deployment.settings, grace_s=grace_s, kill_after_s=kill_after_s))
+    found = list(settings_findings(problems, deployment.settings, grace_s=grace_s, kill_after_s=kill_after_s))
     yield from version_findings()
     yield from path_findings(deployment)
     yield from permission_findings(deployment)
     yield from file_system_findings(deployment)
-    yield from told
+    yield from found
     yield from elsewhere_findings(deployment)
-    yield from _examined_engine(subject, told)
+    yield from _examined_engine(subject, found)
     if url is None:
-        yield from _of_others(subject, told)
+        yield from _examined_others(subject, found)
 
 
-def _of_others(subject: Subject, told: Sequence[Finding]) -> Iterator[Finding]:
-    """What is wrong in the other backends, one after the other; a line for each in which nothing is."""
+def _examined_others(subject: Subject, reported: Sequence[Finding]) -> Iterator[Finding]:
+    """The problems of the other backends, and one line for each backend without any."""
     for name in subject.deployment.others:
         other = subject.deployment.at(name)
-        examined = _examined_engine(subject._replace(deployment=other), told)
-        for one in [one for one in examined if one.level is not Level.OK] or [fine("backend", other.location())]:
-            yield structs.replace(one, message=f"{name}: {one.message}")
+        examined = _examined_engine(subject._replace(deployment=other), reported)
+        for each in [each for each in examined if each.level is not Level.OK] or [fine("backend", other.location())]:
+            yield structs.replace(each, message=f"{name}: {each.message}")
 
 
-def _examined_engine(subject: Subject, told: Sequence[Finding]) -> Iterator[Finding]:
+def _examined_engine(subject: Subject, reported: Sequence[Finding]) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
-    from holdfast.cli.diagnosis.settings import is_told
+    from holdfast.cli.diagnosis.settings import is_reported
     from holdfast.queues.opening import Mode
 
     deployment = subject.deployment
     try:
         engine, _ = deployment.open(mode=Mode.READ)
     except HoldfastError as problem:
-        if is_told(problem, told):
+        if is_reported(problem, reported):
             yield note("engine", f"{deployment.location()} was not checked: fix its settings first")
         else:
-            yield error("engine", str(problem), "set url right, or install what the engine needs")
+            yield error("engine", str(problem), "correct the url, or install what the engine needs")
         yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     with engine:
@@ -167,7 +166,9 @@ def _examined_store(subject: Subject, engine: Engine) -> Iterator[Finding]:
     try:
         info = engine.describe()
     except HoldfastError as problem:
-        yield error("engine", str(problem), "see that it runs, and that this machine and this user may reach it")
+        yield error(
+            "engine", str(problem), "check that it is running, and that this machine and this user can connect to it"
+        )
         yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     answered_us = engine.clock.now_us()
@@ -176,20 +177,20 @@ def _examined_store(subject: Subject, engine: Engine) -> Iterator[Finding]:
         info, asked_us=asked_us, answered_us=answered_us, lease_s=subject.deployment.settings.lease
     )
     if info.schema is not None and info.schema != info.known_schema:
-        # To look any further would make the schema, or fail on it.
+        # Reading jobs would create the schema, or fail.
         yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     try:
         yield from _examined_jobs(subject, engine)
     except HoldfastError as problem:
-        yield error("engine", str(problem), "see that this user may read and write there")
+        yield error("engine", str(problem), "check that this user can read and write it")
 
 
 def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     from holdfast.cli.diagnosis.keys import key_findings
     from holdfast.cli.diagnosis.store import (
         handler_findings,
-        heard_findings,
+        heartbeat_findings,
         of_workers,
         queue_findings,
         worker_findings,
@@ -198,7 +199,7 @@ def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
 
     counts, workers = engine.counts(), WorkerRegistry(engine.state).all()
     yield from key_findings(subject.deployment, Facts(engine.state).of(KEY_FACTS), has_jobs=bool(counts))
-    yield from heard_findings(workers, now_us=time.time_ns() // 1000, lease_s=subject.deployment.settings.lease)
+    yield from heartbeat_findings(workers, now_us=time.time_ns() // 1000, lease_s=subject.deployment.settings.lease)
     yield from worker_findings(workers, subject.app)
     yield from queue_findings(counts, workers, engine.pauses(), subject.app)
     if subject.app is not None:
@@ -206,7 +207,7 @@ def _examined_jobs(subject: Subject, engine: Engine) -> Iterator[Finding]:
     elif any(view.state is WorkerState.LIVE for view in workers):
         yield from handler_findings(engine, of_workers(workers), "the live workers")
     else:
-        yield note("handlers", "not looked at: no worker is live", "name your application:  holdfast doctor --app APP")
+        yield note("handlers", "not checked: no worker is running", "pass your application:  holdfast doctor --app APP")
 
 
 def _print(findings: list[Finding]) -> None:
@@ -220,14 +221,14 @@ def _print(findings: list[Finding]) -> None:
         for line in lines[1:]:
             write(f"{' ' * len(head)}{line}")
         if finding.advice:
-            # Not wrapped: it is to be copied.
+            # Not wrapped, so that it can be copied.
             write(f"{' ' * len(head)}{paint('→', colour)} {finding.advice}")
     counts = {level: sum(finding.level is level for finding in findings) for level in (Level.ERROR, Level.WARNING)}
     write(_verdict(counts[Level.ERROR], counts[Level.WARNING]))
 
 
 def _wrapped(message: str, width: int | None) -> list[str]:
-    """The lines of a message. Between two spaces and the next two stands a command, which is kept whole."""
+    """The lines of a message. A command, which has two spaces on each side, is never wrapped."""
     parts = message.split("  ")
     parts[1::2] = [part.replace(" ", _UNBROKEN) for part in parts[1::2]]
     whole = "  ".join(parts)
@@ -237,10 +238,6 @@ def _wrapped(message: str, width: int | None) -> list[str]:
 
 def _verdict(errors: int, warnings: int) -> str:
     if not errors and not warnings:
-        return "nothing is wrong"
-    said = [
-        f"{number} {what if number == 1 else f'{what}s'}"
-        for number, what in ((errors, "error"), (warnings, "warning"))
-        if number
-    ]
-    return ", ".join(said)
+        return "no problems found"
+    numbers = {"error": errors, "warning": warnings}
+    return ", ".join(counted(number, what) for what, number in numbers.items() if number)

@@ -1,7 +1,7 @@
-"""The JSON documents of commands about jobs and queues, as types: what is published as their schemas.
+"""The JSON documents of commands about jobs and queues, from which their published schemas are derived.
 
-Each carries the name of its schema in `schema`. Lists print an array of them, or one on each line. Members may be
-added; none is taken away or changes its meaning.
+Each has the name of its schema in `schema`. Commands that list things print an array of documents, or one per line.
+Members may be added; none is removed or changes its meaning.
 """
 
 from datetime import datetime
@@ -13,17 +13,17 @@ from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobSta
 
 
 class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
-    """What a command prints with `--json`: its tag is the name of its schema, and every member is always there."""
+    """A document of `--json`. Its tag is the name of its schema, and every member is always present."""
 
 
 class TraitsDocument(JobTraits, Document, frozen=True, kw_only=True):
-    """The options that a job carries, with its meta as a JSON value."""
+    """The options of a job, with its metadata as a JSON value."""
 
     meta: Any = {}
 
 
 class ProgressDocument(Struct, frozen=True, kw_only=True):
-    """How far a running job says it is."""
+    """The progress that a running job reports."""
 
     done: float
     total: float | None
@@ -38,7 +38,7 @@ class JobDocument(TraitsDocument, frozen=True, tag="holdfast.job/1"):
     queue: str
     state: JobState
     job: str
-    attempts: Annotated[int, Meta(description="Runs that failed in this life of the job; its history may have more.")]
+    attempts: Annotated[int, Meta(description="Failed runs in the current life of the job; the history may have more.")]
     max_retries: int | None
     crashes: int
     deliveries: int
@@ -54,7 +54,7 @@ class JobDocument(TraitsDocument, frozen=True, tag="holdfast.job/1"):
     payload: Any
     timeout: float | None
     expires_at: datetime | None
-    damaged: Annotated[bool, Meta(description="The engine holds values that Holdfast does not write for this job.")]
+    damaged: Annotated[bool, Meta(description="The stored record has values that Holdfast never writes.")]
 
 
 class AttemptDocument(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class AttemptDocument(Struct, frozen=True, kw_only=True):
 
 
 class LiveOutputDocument(Struct, frozen=True, kw_only=True):
-    """What a running attempt has printed lately; `start` is how many bytes it had printed before that."""
+    """The latest output of a running attempt; `start` is the number of bytes before it."""
 
     text: str
     start: int
@@ -86,15 +86,15 @@ class HistoryDocument(JobDocument, frozen=True, kw_only=True, tag="holdfast.job.
 
 
 class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):
-    """One job with its attempts and why it is where it is, as `show` shows it."""
+    """One job with its attempts and the reasons for its state, as `show` shows it."""
 
     why: tuple[str, ...]
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):
-    """One job, as `enqueue` was asked for it: its id, and whether it was added or had been there already.
+    """One enqueued job: its id, and whether it is new or existed already.
 
-    With `--dry-run` nothing was added, and an id that would be made is not known yet.
+    With `--dry-run` nothing is added, and an id that would be generated is null.
     """
 
     id: str | None
@@ -108,7 +108,7 @@ class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.en
 
 
 class PlannedDocument(TraitsDocument, frozen=True, tag="holdfast.job.plan/1"):
-    """One job, as `enqueue --dry-run` would add it, with what the settings would fill in."""
+    """One job as `enqueue --dry-run` would add it, with the defaults from the settings."""
 
     id: str | None
     queue: str
@@ -125,17 +125,19 @@ class PlannedDocument(TraitsDocument, frozen=True, tag="holdfast.job.plan/1"):
 
 
 class CountDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.count/1"):
-    """How many jobs there are; not exact, if the search was given up before all were looked at."""
+    """The number of jobs. It is not exact if the search stopped before it had checked all jobs."""
 
     count: int
     is_exact: bool
 
 
 class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1"):
-    """What one attempt has printed; without an outcome it is running, and has printed `start` bytes before this."""
+    """The output of one attempt; `start` is the number of bytes before it. A running attempt has no outcome."""
 
     id: str
-    attempt: Annotated[int, Meta(description="Its number among all recorded attempts, over all lives of the job.")]
+    attempt: Annotated[
+        int, Meta(description="The number of the attempt among all recorded attempts, over all lives of the job.")
+    ]
     delivery: int
     outcome: Outcome | None
     started_at: datetime | None
@@ -146,7 +148,7 @@ class LogDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.log/1")
 
 
 class RehearsalDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.rehearsal/1"):
-    """What `--dry-run` would have done to a job, or would have been refused; a job without a state is not known."""
+    """What a command would do to a job, or that it would be refused; `state` is null if there is no such job."""
 
     id: str
     state: JobState | None
@@ -155,7 +157,7 @@ class RehearsalDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.r
 
 
 class CancelDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.cancel/1"):
-    """What a request to cancel did, and where the job is now."""
+    """The result of a cancellation request, and the state of the job."""
 
     id: str
     answer: CancelAnswer
@@ -163,7 +165,7 @@ class CancelDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.canc
 
 
 class RetryDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.retry/1"):
-    """What a request to retry did."""
+    """The result of a retry."""
 
     id: str
     answer: ReplayAnswer
@@ -184,14 +186,14 @@ class DiscardDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.dis
 
 
 class PauseDocument(Struct, frozen=True, kw_only=True):
-    """Why a queue is paused, and since when."""
+    """The reason and the start of a pause."""
 
     reason: str
     since: datetime
 
 
 class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1"):
-    """One queue: jobs by state, its pause, the workers that take from it."""
+    """One queue: its jobs by state, its pause and its workers."""
 
     queue: str
     states: dict[JobState, int]
@@ -215,21 +217,21 @@ class ResumedDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.r
 
 
 class ReapDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.reap/1"):
-    """How many leases had ended, and how many jobs were taken back."""
+    """The number of expired leases, and of jobs that were reaped."""
 
     reaped: int
     expired: int
 
 
 class PurgeDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue.purge/1"):
-    """How many jobs were meant, and how many were purged."""
+    """The number of jobs that matched, and of jobs that were purged."""
 
     purged: int
     meant: int
 
 
 class ErrorText(Struct, frozen=True, kw_only=True):
-    """What went wrong; `hint` is what to do next, where that is not part of the message."""
+    """An error; `hint` is the next step, if the message does not name it."""
 
     code: str
     message: str
@@ -237,6 +239,6 @@ class ErrorText(Struct, frozen=True, kw_only=True):
 
 
 class ErrorDocument(Document, frozen=True, kw_only=True, tag="holdfast.error/1"):
-    """What a command that was to speak JSON says on stderr when it fails."""
+    """The document that a command with `--json` prints on stderr when it fails."""
 
     error: ErrorText

@@ -1,4 +1,4 @@
-"""How the command line fails: every error in one sentence on stderr, and an exit code that scripts can tell apart."""
+"""Errors of the command line: one sentence on stderr, and an exit code for scripts."""
 
 import os
 import sys
@@ -33,12 +33,12 @@ UTF8: Final = "write it in UTF-8"
 
 
 def report(problem: Exception, *, as_json: bool) -> int:
-    """Say what went wrong and return the exit code for it."""
+    """Print the error and return its exit code."""
     import logging
 
     match problem:
         case click.Abort():
-            # Click makes one of Ctrl-C and of the end of its input alike.
+            # Click raises Abort both for Ctrl-C and for the end of its input.
             interrupted = isinstance(problem.__cause__, KeyboardInterrupt)
             note("interrupted" if interrupted else "aborted")
             return INTERRUPTED if interrupted else FAILED
@@ -51,11 +51,11 @@ def report(problem: Exception, *, as_json: bool) -> int:
                 problem.show()
             return problem.exit_code
         case BrokenPipeError():
-            # Whoever read our output has left; so that Python does not complain at exit, give it somewhere to go.
+            # The reader of our output has exited. Redirect the rest, or Python would report the closed pipe at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return FAILED
         case UnicodeEncodeError():
-            write_error(_name(problem), "an argument holds bytes that are no text in UTF-8", UTF8, as_json=as_json)
+            write_error(_name(problem), "an argument is not valid UTF-8", UTF8, as_json=as_json)
             return USAGE
         case HoldfastError():
             write_error(_name(problem), str(problem), hint(problem), as_json=as_json)
@@ -70,17 +70,17 @@ def report(problem: Exception, *, as_json: bool) -> int:
 
 
 def hint(problem: Exception) -> str | None:
-    """What to do next, where the message itself does not say it."""
+    """The next step, if the message itself does not name it."""
     match problem:
         case click.UsageError():
-            # To people, Click says the same above the error.
+            # For people, Click prints the same above the error.
             return None if problem.ctx is None else f"see  {problem.ctx.command_path} --help"
         case UnknownJob():
-            return "see which there are:  holdfast list"
+            return "list the jobs:  holdfast list"
         case NotSupported():
-            return "see what this engine can do:  holdfast backend info"
+            return "show the capabilities of this engine:  holdfast backend info"
         case BackendUnavailable() | OSError():
-            return "look for what is wrong:  holdfast doctor"
+            return "diagnose it:  holdfast doctor"
         case _:
             return None
 

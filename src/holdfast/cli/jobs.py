@@ -22,7 +22,6 @@ from holdfast.cli.output import note, note_location, write, write_block, write_j
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
 from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_table
-from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.why import why
 from holdfast.cli.words import age, attempt_summary, instant, utc_option
 from holdfast.errors import ConfigError, UnknownJob
@@ -99,15 +98,12 @@ class ListShape(Struct, frozen=True, kw_only=True):
     as_jsonl: bool
     as_json: bool
     output: str | None
-    watch_s: float | None
 
     def form(self) -> str:
         """As what it is to be printed: the one form that was said."""
         flags = {"--json": self.as_json, "--jsonl": self.as_jsonl, "--csv": self.as_csv, "--quiet": self.quiet}
         one_form({**flags, f"-o {self.output}": self.output is not None})
         form = self.output or next((name.removeprefix("--") for name, given in flags.items() if given), TABLE)
-        if self.watch_s is not None and (self.count or form not in (TABLE, "wide", "json", "jsonl")):
-            raise click.UsageError("--watch shows a table, or with --json a line for each look; leave out the rest")
         return "quiet" if form == "ids" else form
 
 
@@ -142,7 +138,6 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
     jsonl_option,
-    watch_option,
     utc_option,
     url_option,
     json_option,
@@ -181,8 +176,6 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
         engine = site.engine
         if form != "quiet":
             note_location(site.location)
-        if shape.watch_s is not None:
-            return _watch(engine, filters, shape, form)
         made = filters.plan()
         if shape.count:
             _print_count(engine, made, shape, as_json=form in ("json", "jsonl"))
@@ -200,21 +193,6 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
     elif finding.next is not None:
         note(f"more:  --after {finding.next}")
     return 0
-
-
-def _watch(engine: Engine, filters: Filters, shape: ListShape, form: str) -> int:
-    as_json = form in ("json", "jsonl")
-
-    def look() -> Sequence[JobView] | list[dict[str, Any]]:
-        # A search says what it means by the time of the look: an age grows.
-        jobs = _find(engine, filters.plan(), shape).jobs
-        return [_members(job, shape.columns) for job in jobs] if as_json else jobs
-
-    def lines(jobs: Any) -> list[str]:
-        return _table(jobs, shape, form).lines if jobs else ["no jobs"]
-
-    assert shape.watch_s is not None  # noqa: S101 - for the type checker
-    return watch(shape.watch_s, look, lines, as_json=as_json)
 
 
 def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:

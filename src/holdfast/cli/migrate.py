@@ -1,4 +1,4 @@
-"""`holdfast migrate`: create the schema or bring it up to date; or print what would do so."""
+"""`holdfast migrate`: create or upgrade the database schema, or print the SQL for it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SchemaChange: TypeAlias = Literal["made", "upgraded", "none"]
 
 
 class MigrateDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate/1"):
-    """What `migrate --json` prints: what became of the schema, and its version before and now.
+    """The document of `migrate --json`: what was done, and the version of the schema before and after.
 
-    With `--dry-run` it is how the schema was found. 0 is no schema yet, and null that the engine has none.
+    With `--dry-run`, both are the current version. 0 means no schema yet; null means that the engine needs none.
     """
 
     location: str
@@ -33,21 +33,21 @@ class MigrateDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate
 
 
 class SqlDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate.sql/1"):
-    """What `migrate --sql --json` prints: every step, oldest first."""
+    """The document of `migrate --sql --json`: all migrations, oldest first."""
 
     location: str
     migrations: tuple[Migration, ...]
 
 
 @click.command()
-@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that makes the schema, and execute nothing.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that creates the schema instead of executing it.")
 @dry_run_option
 @url_option
 @json_option
 def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Create the schema or bring it up to date; safe to run from many places at once.
+    """Create or upgrade the database schema. It is safe to run this several times, also at once.
 
-    The engines do this by themselves, except in an SQLite database that other programs use.
+    Holdfast does this automatically, except in an SQLite database that belongs to another program.
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
 
 
 def _version(deployment: Deployment) -> int | None:
-    """The version of the schema that is there: 0 if there is none yet, None if there is none to be had."""
+    """The version of the schema: 0 if there is none yet, None if the engine needs none."""
     return _described(deployment).schema
 
 
@@ -94,41 +94,45 @@ def _document(location: str, before: int | None, after: int | None) -> MigrateDo
 def _sentence(document: MigrateDocument) -> str:
     match document.change:
         case "made":
-            return f"schema {document.version} was made"
+            return f"schema {document.version} created"
         case "upgraded":
-            return f"schema {document.before} was brought to {document.version}"
+            return f"schema upgraded from {document.before} to {document.version}"
         case "none":
-            return "it needs no schema" if document.version is None else f"schema {document.version} was there already"
+            return (
+                "this engine needs no schema"
+                if document.version is None
+                else f"schema {document.version} already exists"
+            )
 
 
 def _print_rehearsal(deployment: Deployment, *, as_json: bool) -> None:
-    from holdfast.cli.backend_info import schema_state
+    from holdfast.cli.backend_info import schema_in_words, schema_state
 
-    said, location = _described(deployment), deployment.location()
-    found = "none" if said.schema is None else schema_state(said)
+    info, location = _described(deployment), deployment.location()
+    found = "none" if info.schema is None else schema_state(info)
     if as_json:
         write_json(
             MigrateDocument(
                 location=location,
                 database_schema=found,
                 change="none",
-                before=said.schema,
-                version=said.schema,
+                before=info.schema,
+                version=info.schema,
             )
         )
         return
     match found:
         case "missing":
-            write(f"would create schema {said.known_schema} in {location}")
+            write(f"would create schema {info.known_schema} in {location}")
         case "older":
-            write(f"would bring {location} from schema {said.schema} to {said.known_schema}")
+            write(f"would upgrade {location} from schema {info.schema} to {info.known_schema}")
         case "newer":
-            write(f"{location} has schema {said.schema}, newer than this program's: upgrade Holdfast here")
+            write(f"{location}: {': '.join(schema_in_words(info))}")
         case "current":
-            write(f"{location} is up to date; nothing would be changed")
+            write(f"{location} is up to date; nothing to do")
         case _:
-            write(f"{location} needs no schema; nothing would be changed")
-    note("nothing was changed: --dry-run")
+            write(f"{location} needs no schema; nothing to do")
+    note("dry run: nothing was changed")
 
 
 def _print_sql(deployment: Deployment, *, as_json: bool) -> None:
@@ -139,8 +143,8 @@ def _print_sql(deployment: Deployment, *, as_json: bool) -> None:
         write_json(SqlDocument(location=deployment.location(), migrations=tuple(migrations)))
         return
     kind = kind_of(deployment.url())
-    how = "to be run once, in one transaction" if kind.migrates_at_once else "to be run until it succeeds"
+    how = "run it once, in one transaction" if kind.migrates_at_once else "run it until it succeeds"
     for migration in migrations:
-        write(f"-- Holdfast's schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.")
+        write(f"-- Holdfast schema, {kind.scheme}/{migration.number:04}_{migration.name}: {how}.")
         write()
         write_lines(migration.sql.splitlines())

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and opening the application they name."""
+"""Options and arguments that several commands share, and opening the backend that they name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: F) -> F:
-    """Give a command several options at once; they are in the order of the help."""
+    """Add several options to a command, in the order of its help."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -42,27 +42,27 @@ def url_option(command: F) -> F:
         "--url",
         metavar="URL",
         callback=given_or_global,
-        help="Where the jobs are: a URL, or the name of a backend.",
+        help="Location of the jobs: a URL or the name of a backend.",
     )(command)
 
 
 def app_option(help: str) -> Callable[[F], F]:
-    """`--app`; by default the application of the settings."""
+    """`--app`, which defaults to the setting `app`."""
     return click.option(
         "--app", metavar="MODULE:NAME", callback=given_or_configured, shell_complete=complete_app, help=help
     )
 
 
 def given_or_configured(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The application that was given, or else the one in the settings."""
+    """The given application, or the one in the settings."""
     return value or (None if ctx.resilient_parsing else configured_app())
 
 
 def configured_app() -> str | None:
-    """The application in the settings, if there is one."""
+    """The setting `app`, if it is set."""
     from holdfast.config import KEYS, find_project, read_settings
 
-    # Whatever else may be wrong with the settings is reported where they are used.
+    # Other problems with the settings are reported where they are used.
     return read_settings(find_project()).of(KEYS["app"]).value or None
 
 
@@ -71,25 +71,25 @@ def json_option(command: F) -> F:
 
 
 def jsonl_option(command: F) -> F:
-    return click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON document on each line.")(command)
+    return click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON document per line.")(command)
 
 
-def one_form(said: Mapping[str, bool]) -> None:
-    """Refuse more than one form of output, by the names of their options."""
-    chosen = [name for name, given in said.items() if given]
+def one_form(given: Mapping[str, bool]) -> None:
+    """Raise an error if more than one output format was given. The keys are the names of the options."""
+    chosen = [name for name, is_given in given.items() if is_given]
     if len(chosen) > 1:
-        raise click.UsageError(f"{' and '.join(chosen)} exclude each other; choose one")
+        raise click.UsageError(f"{' and '.join(chosen)} cannot be used together; choose one")
 
 
 def given_or_global(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """What was given behind the command, else what was given before it."""
+    """The value given after the command, or else the one given before it."""
     return value or ctx.meta.get(f"{GLOBALS}.{param.name}", value)
 
 
 class Span(click.ParamType[float]):
-    """A time span: seconds, or like 90s, 15m, 2h, 3d."""
+    """A duration: seconds, or like 90s, 15m, 2h, 3d."""
 
-    name = "span"
+    name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from holdfast.config import parse_span
@@ -101,7 +101,7 @@ class Span(click.ParamType[float]):
 
 
 def wait_option(*, alone: str, help: str) -> Callable[[F], F]:
-    """`--wait [SPAN]`; `alone` is the span it means without one."""
+    """`--wait [DURATION]`; without a duration it means `alone`."""
     return click.option(
         "--wait",
         "wait_s",
@@ -109,7 +109,7 @@ def wait_option(*, alone: str, help: str) -> Callable[[F], F]:
         type=Span(),
         is_flag=False,
         flag_value=alone,
-        metavar="[SPAN]",
+        metavar="[DURATION]",
         help=f"{help} 0 = no limit.",
     )
 
@@ -119,7 +119,7 @@ class _WaitOption(click.Option):
 
 
 class WithWait(click.Command):
-    """A command with `--wait [SPAN]`: a word behind it that is no time span is the next argument, such as an id."""
+    """A command with `--wait [DURATION]`. A word after it that is not a duration is the next argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = args[: args.index("--")] if "--" in args else args
@@ -131,7 +131,7 @@ class WithWait(click.Command):
 
 
 def is_span(word: str) -> bool:
-    """Whether a word is a time span."""
+    """Whether a word is a duration."""
     from holdfast.config import parse_span
 
     try:
@@ -142,7 +142,7 @@ def is_span(word: str) -> bool:
 
 
 class WeightedQueues(click.ParamType[dict[str, int]]):
-    """Queues with their weights: `a:3,b` gives three turns to a for one of b."""
+    """Queues with their weights: `a:3,b` serves a three times as often as b."""
 
     name = "queues"
 
@@ -157,7 +157,7 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
             if name in weights:
                 self.fail(f"{value!r} names the queue '{name}' twice; name it once", param, ctx)
             if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
-                self.fail(f"{part!r}: a weight is a whole number from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
+                self.fail(f"{part!r}: a weight is an integer from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
             try:
                 weights[check_queue(name)] = int(weight or 1)
             except DefinitionError as problem:
@@ -166,7 +166,7 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
 
 
 def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[str, int], ...]) -> dict[str, int]:
-    """The queues of an option that was given several times; the default one if it was not given."""
+    """The queues of an option that can be given several times; default: the queue `default`."""
     merged: dict[str, int] = {}
     for weights in given:
         for name, weight in weights.items():
@@ -186,10 +186,10 @@ class Size(click.ParamType[int]):
             return value
         match = _size_pattern.fullmatch(str(value).strip().upper())
         if match is None:
-            self.fail(f"{value!r}: write an amount of memory as bytes or like 500K, 300M, 2G", param, ctx)
+            self.fail(f"{value!r} is not a size; write bytes, or like 500K, 300M, 2G", param, ctx)
         size = int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
         if 0 < size < LEAST_MEMORY:
-            self.fail(f"{value!r}: a process needs more than 32M before it runs anything; 0 is no limit", param, ctx)
+            self.fail(f"{value!r} is too small: an idle process already needs 32M; 0 = no limit", param, ctx)
         return size
 
 
@@ -211,18 +211,18 @@ class States(click.ParamType[tuple[JobState, ...]]):
         except ValueError:
             known = ", ".join(JobState)
             hints = [near for name in str(value).split(",") if (near := did_you_mean(name.strip().lower(), JobState))]
-            self.fail(f"{value!r} is no state; {' '.join([*hints, 'known are'])} {known}", param, ctx)
+            self.fail(f"{value!r} is not a state; {' '.join([*hints, 'known states:'])} {known}", param, ctx)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion for a word that is not known, if one is like it."""
+    """A suggestion for an unknown word, or an empty text if no known word is similar."""
     words = [str(each) for each in known]
     near = [] if word in words else get_close_matches(word, words, n=1)
     return f"did you mean '{near[0]}'?" if near else ""
 
 
 def settings_at(place: str | None = None) -> Reading:
-    """What the settings say with the jobs at that URL, or in the backend of that name; without one, as they are."""
+    """The settings, with `url` replaced by a URL or by that of a named backend."""
     from holdfast.config import KEYS, find_project, read_settings
     from holdfast.config.keys import DEFAULT_BACKEND
 
@@ -235,7 +235,7 @@ def settings_at(place: str | None = None) -> Reading:
 
 
 class Site(NamedTuple):
-    """An open backend: its engine, and where it is, for people."""
+    """An open backend: its engine, and its location for people."""
 
     engine: Engine
     location: str
@@ -244,10 +244,10 @@ class Site(NamedTuple):
 
 @contextmanager
 def existing(url: str | None, *queues: str | None, job: str | None = None, creates: bool = False) -> Generator[Site]:
-    """Open the backend to read or operate. A missing file is created only if it `creates`: without a URL it counts as
-    empty, and one that a URL names by mistake is an error.
+    """Open a backend: the one at a URL, or else the one that has these queues or this job.
 
-    Without a URL, what concerns some queues, or a job, concerns the backend they are in.
+    A missing database file is created only if `creates` is set. Otherwise it counts as empty, or is an error if a URL
+    names it.
     """
     from holdfast.deployment import DEFAULT
     from holdfast.queues.addresses import sqlite_path, sqlite_prefix
@@ -255,7 +255,7 @@ def existing(url: str | None, *queues: str | None, job: str | None = None, creat
 
     if url is not None and url.startswith("sqlite:") and not sqlite_prefix(url) and not sqlite_path(url).exists():
         raise ConfigError(
-            f"there is no database at {sqlite_path(url)}: name another --url, or create it with  holdfast migrate"
+            f"there is no database at {sqlite_path(url)}: pass another --url, or create it with  holdfast migrate"
         )
     deployment = deployment_at(url)
     named = [queue for queue in queues if queue is not None]
@@ -268,7 +268,7 @@ def existing(url: str | None, *queues: str | None, job: str | None = None, creat
 
 
 def deployment_at(place: str | None) -> Deployment:
-    """The backends of the project; with a place, only the backend of that URL or name."""
+    """The backends of the project, or only the one with this URL or name."""
     from holdfast.deployment import Deployment
 
     deployment = Deployment.configured()

@@ -1,8 +1,8 @@
-"""`holdfast queue`: what is in queues, whether they are worked, and what operators do with them."""
+"""`holdfast queue`: list queues; pause, resume, process, reap and purge them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,7 @@ from holdfast.cli.options import (
     url_option,
 )
 from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
-from holdfast.cli.private_queue import SHOWN, is_private
+from holdfast.cli.private_queue import is_private
 from holdfast.cli.selecting import (
     change_options,
     confirm,
@@ -41,9 +41,10 @@ from holdfast.cli.selecting import (
     dry_run_option,
     unknown_queues,
 )
+from holdfast.cli.status import folded
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
-from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.words import NOTHING, instant, utc_option
+from holdfast.cli.worker.choosing import queues_of
 from holdfast.cli.worker.options import work_options
 from holdfast.clock import to_us
 from holdfast.state.workers import WorkerRegistry
@@ -58,17 +59,17 @@ EVERYTHING: Final = "all"
 FIT: Final = Fit(
     pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
 )
-NO_QUEUES: Final = "no queues yet; they come with their first job"
+NO_QUEUES: Final = "no queues yet; a queue exists once it has a job, a worker or a pause"
 
 
 class NoSuchQueue(click.ClickException):
-    """Nothing is known of the queue: no job, no pause, no worker."""
+    """The queue has no jobs, no pause and no worker."""
 
     exit_code = NOT_FOUND
 
 
 class FinalStates(States):
-    """Final states, separated by commas; `all` are all of them."""
+    """Final states, separated by commas; `all` means all of them."""
 
     known = FINAL_STATES
 
@@ -78,10 +79,10 @@ class FinalStates(States):
         states = super().convert(value, param, ctx)
         for state in states:
             if state not in FINAL_STATES:
-                waits = ", which wait for their retry" if state is JobState.FAILED else ""
+                waiting = " (they are waiting for a retry)" if state is JobState.FAILED else ""
                 self.fail(
-                    f"only completed, dead and cancelled jobs can be purged, not {state} ones{waits}: "
-                    "end them first with  holdfast cancel --where",
+                    f"only completed, dead and cancelled jobs can be purged, not {state} jobs{waiting}; "
+                    "cancel them first:  holdfast cancel --where",
                     param,
                     ctx,
                 )
@@ -90,23 +91,20 @@ class FinalStates(States):
 
 @click.group()
 def queue() -> None:
-    """Look at queues; pause, work, reap and purge them."""
+    """List, pause, resume and purge queues."""
 
 
 @queue.command("list")
-@click.option("--quiet", "-q", is_flag=True, help="Print only names, one on each line.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only names, one per line.")
 @jsonl_option
-@watch_option
 @url_option
 @json_option
-def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool) -> int:
-    """Show the queues: those with jobs, those that are paused, those that workers take from."""
+def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
+    """List the queues that have jobs, workers or a pause."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
             note_location(site.location)
-        if watch_s is not None:
-            return watch(watch_s, lambda: _documents(site.engine), _lines, as_json=as_json or as_jsonl)
         documents = _documents(site.engine)
     if as_json:
         write_json(documents)
@@ -119,11 +117,6 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
         _table(documents).print()
     else:
         note(NO_QUEUES)
-    return 0
-
-
-def _lines(documents: Sequence[QueueDocument]) -> list[str]:
-    return _table(documents).lines if documents else [NO_QUEUES]
 
 
 def _table(documents: Sequence[QueueDocument]) -> Table:
@@ -142,36 +135,25 @@ def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
 
 
 def _documents(engine: Engine) -> list[QueueDocument]:
-    counts, pauses, workers = (
-        engine.counts(),
-        {pause.queue: pause for pause in engine.pauses()},
-        WorkerRegistry(engine.state).all(),
-    )
-    folded: dict[str, dict[JobState, int]] = {}
-    for name, numbers in counts.items():
-        states = folded.setdefault(SHOWN if is_private(name) else name, {})
-        for state, number in numbers.items():
-            states[state] = states.get(state, 0) + number
-    taken = {name for view in workers for name in _queues(view) if not is_private(name)}
+    counts = folded(engine.counts())
+    pauses = {pause.queue: pause for pause in engine.pauses()}
+    workers = WorkerRegistry(engine.state).all()
+    served = {name for view in workers for name in queues_of(view) if not is_private(name)}
     return [
-        _document(name, folded.get(name, {}), pauses.get(name), workers) for name in sorted({*folded, *pauses, *taken})
+        _document(name, counts.get(name, {}), pauses.get(name), workers) for name in sorted({*counts, *pauses, *served})
     ]
 
 
 def _document(
-    name: str, numbers: dict[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
+    name: str, numbers: Mapping[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
 ) -> QueueDocument:
     live = (view for view in workers if view.state is WorkerState.LIVE)
     return QueueDocument(
         queue=name,
         states={state: numbers.get(state, 0) for state in JobState},
         paused=None if pause is None else PauseDocument(reason=pause.reason, since=pause.since),
-        workers=tuple(view.report.id for view in live if name in _queues(view)),
+        workers=tuple(view.report.id for view in live if name in queues_of(view)),
     )
-
-
-def _queues(view: WorkerView) -> Iterable[str]:
-    return [name.partition(":")[0] for name in view.report.queues]
 
 
 @queue.command()
@@ -180,7 +162,7 @@ def _queues(view: WorkerView) -> Iterable[str]:
 @url_option
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
-    """Show one queue: its jobs by state, its pause, its workers."""
+    """Show one queue: its jobs by state, its pause and its workers."""
     with existing(url, name) as site:
         note_location(site.location)
         engine = site.engine
@@ -188,8 +170,8 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
     if name not in known:
         hint = did_you_mean(name, known)
-        names = f"known are {', '.join(known)}" if known else "none is known yet, they come with their first job"
-        raise NoSuchQueue(f"nothing is known of a queue '{name}'; {f'{hint} ' if hint else ''}{names}")
+        names = f"known queues: {', '.join(known)}" if known else NO_QUEUES
+        raise NoSuchQueue(f"there is no queue '{name}'; {f'{hint} ' if hint else ''}{names}")
     document = known[name]
     if as_json:
         write_json(document)
@@ -205,17 +187,17 @@ def show(name: str, url: str | None, as_json: bool) -> None:
         report = workers[worker_id].report
         write(f"{'worker':<12} {f'{worker_id} on {report.host}, pid {report.pid}'}")
     if not document.workers:
-        note(f"no worker takes jobs of this queue; start one:  {starting(name)}")
+        note(f"no worker processes this queue; start one:  {starting(name)}")
 
 
 @queue.command()
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
-@click.option("--reason", default="", metavar="TEXT", help="Shown to whoever wonders.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason for the pause, shown with the queue.")
 @dry_run_option
 @url_option
 @json_option
 def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Let no worker take more jobs of a queue; what is running goes on."""
+    """Stop workers from claiming jobs from a queue. Running jobs continue."""
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
@@ -229,12 +211,12 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
         write_json([PausedDocument(queue=name, paused=not dry_run, reason=reason) for name in chosen])
         return
     for name in chosen:
-        write(f"would pause {name}" if dry_run else f"✓ {name} is paused")
+        write(f"would pause {name}" if dry_run else f"✓ {name} paused")
     for name, hint in unknown.items():
-        undo = "" if dry_run else f"  undo it:  holdfast queue resume {name}"
-        note(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
+        undo = "" if dry_run else f"  undo:  holdfast queue resume {name}"
+        note(f"  queue '{name}' has no jobs and no worker; {hint or 'see  holdfast queue list'}{undo}")
     if not dry_run and len(unknown) < len(chosen):
-        note(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
+        note(f"  resume:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
 
 
 @queue.command()
@@ -243,7 +225,7 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
 @url_option
 @json_option
 def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Let workers take jobs of a paused queue again."""
+    """Let workers claim jobs from a paused queue again."""
     from holdfast.definition.definition import check_queue
 
     chosen = [check_queue(name) for name in dict.fromkeys(names)]
@@ -256,7 +238,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
         return
     for name, was_paused in answers.items():
         if was_paused:
-            write(f"would resume {name}" if dry_run else f"✓ {name} is worked again")
+            write(f"would resume {name}" if dry_run else f"✓ {name} resumed")
         else:
             hint = did_you_mean(name, paused)
             note(f"{name} is not paused; {hint or 'see  holdfast queue list'}")
@@ -272,11 +254,11 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
     shell_complete=complete_queues,
 )
 @app_option("Application to run; default: the setting app. Without one, only command jobs run.")
-@click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Work one job, if one is due, and stop.")
+@click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Run one job, if one is due, and exit.")
 @work_options
 @click.pass_context
 def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
-    """Work these queues, or `default`, until told to stop, like  holdfast worker start --queue.
+    """Run jobs from these queues until stopped, like  holdfast worker start --queue; default: the queue 'default'.
 
     \b
     Examples:
@@ -296,7 +278,7 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
 @url_option
 @json_option
 def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Take back jobs whose workers have gone without a verdict. Workers do this by themselves."""
+    """Requeue jobs whose leases have expired. Workers do this automatically."""
     from holdfast.definition.definition import check_queue
 
     if name is not None:
@@ -308,9 +290,9 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
     if as_json:
         write_json(ReapDocument(reaped=0 if dry_run else number, expired=number))
     elif dry_run:
-        write(f"would take back {counted(number, 'job')}")
+        write(f"would reap {counted(number, 'job')}")
     else:
-        write(f"✓ {counted(number, 'job')} taken back")
+        write(f"✓ {counted(number, 'job')} reaped")
 
 
 def _expired(engine: Engine, name: str | None) -> int:
@@ -323,20 +305,19 @@ def _expired(engine: Engine, name: str | None) -> int:
 
 @queue.command()
 @click.argument("name", metavar="[QUEUE]", required=False, shell_complete=complete_queues)
-@click.option("--queue", "named", metavar="NAME", shell_complete=complete_queues, help="The same as QUEUE.")
-@click.option("--all", "everything", is_flag=True, help="Of every queue.")
-@click.option("--confirm", "said", metavar="all", help="With --all, instead of typing it when asked.")
+@click.option("--queue", "named", metavar="NAME", shell_complete=complete_queues, help="Same as QUEUE.")
+@click.option("--all", "everything", is_flag=True, help="Purge every queue.")
+@click.option("--confirm", "said", metavar="all", help="Confirm --all without a prompt.")
 @click.option(
     "--state",
     "--status",
     "states",
     type=FinalStates(),
     default="completed",
-    show_default=True,
-    metavar="S",
-    help="Completed, dead, cancelled, or all.",
+    metavar="STATE",
+    help="States to purge: completed, dead, cancelled, or all; default: completed.",
 )
-@click.option("--before", "age_s", type=Span(), metavar="SPAN", help="Only what finished longer ago than that.")
+@click.option("--before", "age_s", type=Span(), help="Only jobs that finished longer ago than this.")
 @change_options
 @url_option
 @json_option
@@ -352,7 +333,7 @@ def purge(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Forget finished jobs for good; work that is not done is never purged.
+    """Permanently delete finished jobs. Unfinished jobs are never purged.
 
     \b
     Examples:
@@ -362,21 +343,22 @@ def purge(
     from holdfast.definition.definition import check_queue
 
     if len({word for word in (name, named) if word is not None}) + everything != 1:
-        raise click.UsageError("name the queue, or say --all")
+        raise click.UsageError("name one queue, or pass --all")
     name = name or named
     if said is not None and not everything:
-        raise click.UsageError("--confirm belongs to --all; of one queue say --yes")
+        raise click.UsageError("--confirm is for --all; for one queue pass --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
     with existing(url, name) as site:
         note_location(site.location)
         engine = site.engine
         meant = _finished(engine, name, states, age_s)
-        what = f"{counted(meant, f'{chr(44).join(states)} job')} of {place}"
+        kind = ",".join(states)
+        what = f"{counted(meant, f'{kind} job')} from {place}"
         if meant and not dry_run:
             if everything:
-                confirm_severe(f"purge {what} for good", EVERYTHING, said=said)
+                confirm_severe(f"permanently delete {what}", EVERYTHING, said=said)
             else:
-                confirm(f"purge {what} for good", yes=yes)
+                confirm(f"permanently delete {what}", yes=yes)
             older_than = None if age_s is None else timedelta(seconds=age_s)
             number = engine.purge(states, queue=name, older_than=older_than)
         else:
@@ -389,11 +371,11 @@ def purge(
         write(f"✓ {counted(number, 'job')} purged from {place}")
     else:
         ago = "" if age_s is None else f" that finished more than {format_duration(age_s)} ago"
-        note(f"there are no {' or '.join(states)} jobs{ago} in {place}")
+        note(f"no {' or '.join(states)} jobs{ago} in {place}")
 
 
 def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:
-    """How many jobs a purge would take, exactly."""
+    """The exact number of jobs that a purge would delete."""
     from holdfast.search import plan, walk
     from holdfast.search.terms import Measure, Range, RangeTerm
 

@@ -1,7 +1,7 @@
-"""The documents that `--json` prints, by the names they carry, and `holdfast schema`, which prints their JSON Schemas.
+"""The documents that `--json` prints, by name, and `holdfast schema`, which prints their JSON Schemas.
 
-A name ends with a version: members may be added under the same one, anything else gets the next. Each is the type that
-makes the document, so that the two cannot differ.
+A name ends with a version. Adding members keeps the version; any other change increases it. Each schema is derived from
+the type that encodes the document, so that the two always agree.
 """
 
 from importlib import import_module
@@ -15,7 +15,7 @@ from holdfast.cli.options import did_you_mean
 from holdfast.cli.output import write_json
 from holdfast.cli.style import print_table
 
-# Where the type of each document is, and which commands print it, an array of it, or one on each line.
+# The type of each document, and the commands that print it: alone, in an array, or one per line.
 DOCUMENTS: Final = {
     "holdfast.backend/1": ("holdfast.cli.backend_info:EngineDocument", "backend info"),
     "holdfast.config.check/1": ("holdfast.cli.config:CheckDocument", "config check"),
@@ -53,13 +53,13 @@ DOCUMENTS: Final = {
     ),
     "holdfast.worker.stop/1": ("holdfast.cli.worker.stop:StopDocument", "worker stop"),
 }
-# The schema of the configuration file is no document's: it is made from the table of settings.
+# The schema of the configuration file is derived from the table of settings.
 CONFIGURATION: Final = "config"
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class UnknownSchema(click.ClickException):
-    """No document has that name."""
+    """There is no document of that name."""
 
     exit_code = NOT_FOUND
 
@@ -67,9 +67,9 @@ class UnknownSchema(click.ClickException):
 @click.command()
 @click.argument("name", required=False)
 def schema(name: str | None) -> None:
-    """Print the JSON Schema of a document that a command prints with --json; without a NAME, list all schemas.
+    """Print the JSON Schema of a document that --json prints. Without a NAME, list the schemas.
 
-    `config` is the schema of the configuration file, for editors.
+    The schema `config` is that of the configuration file, for editors.
 
     \b
     Examples:
@@ -88,7 +88,7 @@ def schema(name: str | None) -> None:
 
 
 def document(name: str) -> tuple[str, Any]:
-    """The whole name of a document and its type; the newest version, if none is said."""
+    """The full name of a document and its type; default: its newest version."""
     full = name if name.startswith("holdfast.") else f"holdfast.{name}"
     whole = max((each for each in DOCUMENTS if each.partition("/")[0] == full), default=full)
     if whole not in DOCUMENTS:

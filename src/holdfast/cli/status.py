@@ -1,7 +1,10 @@
-"""`holdfast status`: how many jobs are where."""
+"""`holdfast status`: the number of jobs by queue and state, once or refreshed."""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -11,12 +14,12 @@ from msgspec import Struct
 
 from holdfast.cli.completion import complete_queues
 from holdfast.cli.documents import Document
-from holdfast.cli.options import Site, existing, json_option, url_option
-from holdfast.cli.output import note, write, write_json
+from holdfast.cli.failing import INTERRUPTED
+from holdfast.cli.options import Site, Span, existing, json_option, url_option
+from holdfast.cli.output import note, redraw, write_json, write_jsonl, write_lines
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, Fit, Table, columns, painted_table, shortened
-from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.words import NOTHING
 from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
@@ -26,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 SHORTEST_QUEUE: Final = 16
-# What a narrow terminal is not shown, the least important state first.
+SHORTEST_PAUSE_S: Final = 0.01
+# The states that a narrow terminal leaves out, the least important first.
 UNIMPORTANT: Final = (
     JobState.BLOCKED,
     JobState.CANCELLED,
@@ -39,7 +43,7 @@ UNIMPORTANT: Final = (
 
 
 class Workers(Struct, frozen=True, kw_only=True):
-    """How many workers there are, how many jobs they run and how many they could."""
+    """The number of workers by state, of running jobs, and of slots."""
 
     live: int = 0
     draining: int = 0
@@ -49,7 +53,7 @@ class Workers(Struct, frozen=True, kw_only=True):
 
 
 class Status(Document, frozen=True, kw_only=True, tag="holdfast.status/1"):
-    """What `status --json` prints: jobs by state, in all and by queue; a queue also says whether it is `paused`."""
+    """The document of `status --json`: jobs by state, in total and by queue. A queue also has `paused`."""
 
     location: str
     totals: Mapping[str, int]
@@ -59,13 +63,22 @@ class Status(Document, frozen=True, kw_only=True, tag="holdfast.status/1"):
 
 @click.command()
 @click.option("--queue", "-q", metavar="NAME", shell_complete=complete_queues, help="Only this queue.")
-@watch_option
+@click.option(
+    "--watch",
+    "watch_s",
+    type=Span(),
+    is_flag=False,
+    flag_value="2s",
+    metavar="[DURATION]",
+    help="Refresh at this interval until Ctrl-C; default: 2s.",
+)
 @url_option
 @json_option
 def status(queue: str | None, watch_s: float | None, url: str | None, as_json: bool) -> int:
-    """Show how many jobs are where.
+    """Show the number of jobs by queue and state.
 
-    Watching, a terminal shows the latest look; elsewhere one follows another, with --json as a line each.
+    With --watch, a terminal shows only the latest status. Elsewhere each status follows the one before; with --json
+    each is one line.
 
     \b
     Examples:
@@ -74,27 +87,49 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
     """
     with existing(url, queue) as site:
         if watch_s is not None:
-            return watch(watch_s, lambda: look(site, queue), lines, as_json=as_json)
-        seen = look(site, queue)
-        if not seen.queues and not as_json:
+            return _watch(site, queue, watch_s, as_json=as_json)
+        current = read_status(site, queue)
+        if not current.queues and not as_json:
             say_if_unknown(site.engine, queue)
     if as_json:
-        write_json(seen)
+        write_json(current)
         return 0
-    for line in lines(seen):
-        write(line)
-    if seen.queues:
-        _table(seen).say_what_is_missing()
+    write_lines(_lines(current))
+    if current.queues:
+        _table(current).say_what_is_missing()
     if url is None and queue is None:
         for name in site.deployment.others:
             note(f"other backend: {name} (holdfast status --url {name})")
-    if not seen.queues and queue is None:
-        note("no jobs yet; add one:  holdfast enqueue -- COMMAND")
+    if not current.queues and queue is None:
+        note("no jobs yet; enqueue one:  holdfast enqueue -- COMMAND")
     return 0
 
 
-def look(site: Site, queue: str | None = None) -> Status:
-    """What there is at this moment."""
+def _watch(site: Site, queue: str | None, pause_s: float, *, as_json: bool) -> int:
+    is_screen = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    drawn = 0
+    try:
+        while True:
+            current = read_status(site, queue)
+            if as_json:
+                write_jsonl([current])
+            else:
+                # A line that the terminal wraps would count as two when it is overwritten.
+                lines = [line if "\x1b" in line else shortened(line, columns()) for line in _lines(current)]
+                lines = lines[: _rows() if is_screen else None]
+                redraw(lines, over=drawn if is_screen else 0)
+                drawn = len(lines)
+            time.sleep(max(pause_s, SHORTEST_PAUSE_S))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _rows() -> int:
+    return max(2, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
+
+
+def read_status(site: Site, queue: str | None = None) -> Status:
+    """The current status."""
     engine = site.engine
     counts = engine.counts(queue)
     paused = {pause.queue for pause in engine.pauses()}
@@ -103,36 +138,35 @@ def look(site: Site, queue: str | None = None) -> Status:
         totals={state: sum(states.get(state, 0) for states in counts.values()) for state in JobState},
         queues={
             name: {**{state: states.get(state, 0) for state in JobState}, "paused": name in paused}
-            for name, states in sorted(_folded(counts).items())
+            for name, states in sorted(folded(counts).items())
         },
         workers=_workers(engine),
     )
 
 
-def lines(seen: Status) -> list[str]:
-    """The same for people, no wider than their terminal."""
-    shown = [plain(seen.location)]  # whole: it is to be copied
-    if seen.queues:
-        shown += _table(seen).lines
-    if workers := worker_line(seen.workers):
-        shown.append(shortened(workers, columns()))
-    return shown
+def _lines(current: Status) -> list[str]:
+    lines = [plain(current.location)]  # not shortened, so that it can be copied
+    if current.queues:
+        lines += _table(current).lines
+    if workers := worker_line(current.workers):
+        lines.append(shortened(workers, columns()))
+    return lines
 
 
-def _table(seen: Status) -> Table:
+def _table(current: Status) -> Table:
     rows = [
         (f"{name} (paused)" if states["paused"] else name, *(states[state] or NOTHING for state in JobState))
-        for name, states in seen.queues.items()
+        for name, states in current.queues.items()
     ]
     colours = (None, *(COLOURS.get(state) for state in JobState))
-    # Where no job is, nothing is lost by not saying so.
-    order = sorted(UNIMPORTANT, key=lambda state: bool(seen.totals[state]))
+    # States without jobs are left out first.
+    order = sorted(UNIMPORTANT, key=lambda state: bool(current.totals[state]))
     fit = Fit(pliant={"QUEUE": SHORTEST_QUEUE}, left_out=tuple(state.upper() for state in order))
     return painted_table(("QUEUE", *(state.upper() for state in JobState)), rows, colours, fit=fit)
 
 
 def worker_line(workers: Workers) -> str:
-    """The workers in one line; nothing if none is known."""
+    """The workers in one line, or an empty text if there are none."""
     numbers = {"live": workers.live, "draining": workers.draining, "lost": workers.lost}
     known = [f"{number:,} {what}" for what, number in numbers.items() if number]
     if not known:
@@ -143,20 +177,19 @@ def worker_line(workers: Workers) -> str:
 def _workers(engine: Engine) -> Workers:
     views = WorkerRegistry(engine.state).all()
     states = Counter(view.state for view in views)
-    there = [view.report for view in views if view.state is not WorkerState.LOST]
+    present = [view.report for view in views if view.state is not WorkerState.LOST]
     return Workers(
         live=states[WorkerState.LIVE],
         draining=states[WorkerState.DRAINING],
         lost=states[WorkerState.LOST],
-        running=sum(report.running for report in there),
-        slots=sum(report.slots for report in there),
+        running=sum(report.running for report in present),
+        slots=sum(report.slots for report in present),
     )
 
 
-def _folded(counts: dict[str, dict[JobState, int]]) -> dict[str, Counter[JobState]]:
-    """The private queues of `holdfast run` in one line: there is one for every run."""
-    folded: dict[str, Counter[JobState]] = {}
+def folded(counts: Mapping[str, Mapping[JobState, int]]) -> dict[str, Counter[JobState]]:
+    """The counts with the private queues of `holdfast run` added up as one: every run has its own."""
+    sums: dict[str, Counter[JobState]] = {}
     for name, states in counts.items():
-        shown = SHOWN if is_private(name) else name
-        folded.setdefault(shown, Counter()).update(states)
-    return folded
+        sums.setdefault(SHOWN if is_private(name) else name, Counter()).update(states)
+    return sums

@@ -1,4 +1,4 @@
-"""The screen of `holdfast top`, with Textual, the extra `tui`: panes, keys, and a terminal left as it was found."""
+"""The screen of `holdfast top`: panes and keys, drawn with Textual (the extra `tui`)."""
 
 import asyncio
 import signal
@@ -13,24 +13,24 @@ from textual.widgets import DataTable, Footer, Input, RichLog, Static
 
 from holdfast.cli.status import worker_line
 from holdfast.cli.style import COLOURS
-from holdfast.cli.top import Board, Picture, job_cells
+from holdfast.cli.top import Board, Snapshot, job_cells
 from holdfast.cli.words import age
 from holdfast.errors import HoldfastError
 from holdfast.plaintext import plain
 from holdfast.values import JobState, WorkerState
 
-JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "SAYS")
+JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "MESSAGE")
 QUEUE_COLUMNS: Final = ("QUEUE", "WAITING", "RUNNING", "FAILED", "DEAD")
-WORKER_COLUMNS: Final = ("WORKER", "STATE", "SLOTS", "HEARD")
+WORKER_COLUMNS: Final = ("WORKER", "STATE", "SLOTS", "SEEN")
 HELP: Final = (
-    "/ filter · esc no filter · tab next pane · x select · r retry · c cancel · "
-    "D discard dead letters, D D several · p pause or resume the queue · l live on or off · q leave"
+    "/ filter · esc clear filter · tab next pane · x select · r retry · c cancel · "
+    "D discard dead letters (several: press twice) · p pause or resume the queue · l refresh on or off · q quit"
 )
 Cells = Sequence[str | Text]
 
 
 class Screen(App[int]):
-    """Draws one picture after another. Asking the engine is done on a thread: a slow one must not freeze the keys."""
+    """The screen. Threads query the engine, so that a slow engine does not block the keys."""
 
     TITLE = "holdfast top"
     ENABLE_COMMAND_PALETTE = False
@@ -44,7 +44,7 @@ class Screen(App[int]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("escape", "no_filter", "No filter", show=False),
+        Binding("escape", "clear_filter", "Clear filter", show=False),
         Binding("x", "select", "Select"),
         Binding("r", "retry", "Retry"),
         Binding("c", "cancel", "Cancel"),
@@ -52,22 +52,23 @@ class Screen(App[int]):
         Binding("p", "pause", "Pause queue"),
         Binding("l", "live", "Live"),
         Binding("question_mark", "keys", "Keys", key_display="?"),
-        Binding("q", "leave", "Leave"),
-        Binding("ctrl+c", "leave", "Leave", show=False, priority=True),
+        Binding("q", "leave", "Quit"),
+        Binding("ctrl+c", "leave", "Quit", show=False, priority=True),
     ]
 
     def __init__(self, board: Board, *, every_s: float) -> None:
         super().__init__()
         self._board = board
         self._every_s = every_s
-        self._needle = ""
+        self._words = ""
         self._is_live = True
         self._selected: set[str] = set()
-        self._asked_about: list[str] = []
+        # The jobs that D will discard if it is pressed again.
+        self._to_discard: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield Static(id="head", markup=False)
-        yield Input(id="filter", placeholder="words that a job shows: an id, a state, a name, a queue, an error")
+        yield Input(id="filter", placeholder="filter by words: an id, a state, a name, a queue, an error")
         with Horizontal():
             yield DataTable[Text](id="queues", cursor_type="row")
             yield DataTable[Text](id="jobs", cursor_type="row")
@@ -79,37 +80,37 @@ class Screen(App[int]):
         for name, columns in (("queues", QUEUE_COLUMNS), ("jobs", JOB_COLUMNS), ("workers", WORKER_COLUMNS)):
             self._table(name).add_columns(*columns)
         self._table("jobs").focus()
-        # Whoever is told to end, by a signal or by a terminal that goes away, leaves the terminal as it was.
+        # Restore the terminal also when a signal stops us, or the terminal is closed.
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._end, 128 + number)
-        self.set_interval(self._every_s, self._look_if_live)
-        self._look()
+        self.set_interval(self._every_s, self._refresh_if_live)
+        self._refresh_tables()
 
     def action_filter(self) -> None:
         field = self.query_one("#filter", Input)
         field.display = True
-        self.set_focus(field)  # at once, so that what is typed next is in it
+        self.set_focus(field)  # at once, so that the field receives the next key
 
-    def action_no_filter(self) -> None:
-        self._asked_about = []
+    def action_clear_filter(self) -> None:
+        self._to_discard = []
         field = self.query_one("#filter", Input)
         field.value = ""
         field.display = False
         self.set_focus(self._table("jobs"))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._needle = event.value
-        self._look()
+        self._words = event.value
+        self._refresh_tables()
 
     def on_input_submitted(self) -> None:
         self.set_focus(self._table("jobs"))
-        self._say("only what fits is shown; esc shows all again")
+        self._say("filtered; press esc to show all jobs")
 
     def action_select(self) -> None:
         job_id = self._under_cursor("jobs")
         if job_id is not None:
             self._selected ^= {job_id}
-            self._look()
+            self._refresh_tables()
 
     def action_retry(self) -> None:
         self._do_to_jobs(self._board.retry)
@@ -119,9 +120,9 @@ class Screen(App[int]):
 
     def action_discard(self) -> None:
         chosen = self._chosen()
-        if len(chosen) > 1 and chosen != self._asked_about:
-            self._asked_about = chosen
-            self._say(f"discard {len(chosen):,} jobs for good? D again discards them, esc does not")
+        if len(chosen) > 1 and chosen != self._to_discard:
+            self._to_discard = chosen
+            self._say(f"permanently discard {len(chosen):,} jobs? press D again, or esc to keep them")
             return
         self._do_to_jobs(self._board.discard)
 
@@ -132,7 +133,7 @@ class Screen(App[int]):
 
     def action_live(self) -> None:
         self._is_live = not self._is_live
-        self._say("live" if self._is_live else "standing still; l goes on")
+        self._say("refreshing" if self._is_live else "paused; press l to resume")
 
     def action_keys(self) -> None:
         self._say(HELP)
@@ -144,13 +145,13 @@ class Screen(App[int]):
         self.exit(code, return_code=code)
 
     def _do_to_jobs(self, act: Callable[[str], str]) -> None:
-        self._asked_about = []
+        self._to_discard = []
         chosen = self._chosen()
         self._selected.difference_update(chosen)
         self._do(lambda: [act(job_id) for job_id in chosen])
 
     def _chosen(self) -> list[str]:
-        """The selected jobs that are shown, else the one under the cursor."""
+        """The selected jobs that are shown, or else the one under the cursor."""
         shown = {key.value for key in self._table("jobs").rows}
         under = self._under_cursor("jobs")
         return sorted(self._selected & shown) or ([under] if under is not None else [])
@@ -163,35 +164,35 @@ class Screen(App[int]):
                 sentences = [str(problem)]
             for sentence in sentences:
                 self.call_from_thread(self._say, sentence)
-            self.call_from_thread(self._look)
+            self.call_from_thread(self._refresh_tables)
 
         self.run_worker(run, thread=True, group="acts", exit_on_error=True)
 
-    def _look_if_live(self) -> None:
+    def _refresh_if_live(self) -> None:
         if self._is_live:
-            self._look()
+            self._refresh_tables()
 
-    def _look(self) -> None:
-        needle = self._needle
+    def _refresh_tables(self) -> None:
+        words = self._words
 
         def run() -> None:
             try:
-                picture = self._board.look(needle)
+                snapshot = self._board.snapshot(words)
             except HoldfastError as problem:
                 self.call_from_thread(self._say, str(problem))
             else:
-                self.call_from_thread(self._show, picture)
+                self.call_from_thread(self._show, snapshot)
 
         self.run_worker(run, thread=True, group="looks", exclusive=True)
 
-    def _show(self, picture: Picture) -> None:
-        totals = picture.status.totals
+    def _show(self, snapshot: Snapshot) -> None:
+        totals = snapshot.status.totals
         numbers = " · ".join(f"{number:,} {state}" for state, number in totals.items() if number) or "no jobs yet"
-        workers = worker_line(picture.status.workers) or "no worker is running"
-        fitting = f" · {len(picture.jobs):,} fit '{picture.needle}'" if picture.needle else ""
-        self.query_one("#head", Static).update(plain(f"{picture.status.location}\n{numbers} · {workers}{fitting}"))
-        self._fill("queues", {name: _queue_cells(name, states) for name, states in picture.status.queues.items()})
-        self._fill("jobs", {job.id: self._job_cells(job_cells(job)) for job in picture.jobs})
+        workers = worker_line(snapshot.status.workers) or "no worker is running"
+        matching = f" · {len(snapshot.jobs):,} match '{snapshot.words}'" if snapshot.words else ""
+        self.query_one("#head", Static).update(plain(f"{snapshot.status.location}\n{numbers} · {workers}{matching}"))
+        self._fill("queues", {name: _queue_cells(name, states) for name, states in snapshot.status.queues.items()})
+        self._fill("jobs", {job.id: self._job_cells(job_cells(job)) for job in snapshot.jobs})
         self._fill(
             "workers",
             {
@@ -201,7 +202,7 @@ class Screen(App[int]):
                     f"{view.report.running}/{view.report.slots}",
                     f"{age(view.heard_at)} ago",
                 )
-                for view in picture.workers
+                for view in snapshot.workers
             },
         )
 
@@ -211,7 +212,7 @@ class Screen(App[int]):
         return (mark, job_id, Text(state, style=COLOURS.get(JobState(state)) or ""), *rest)
 
     def _fill(self, name: str, rows: dict[str, Cells]) -> None:
-        """Put rows into a table, its cursor staying with whatever it was on."""
+        """Fill a table. The cursor stays on its row."""
         table = self._table(name)
         under = self._under_cursor(name)
         table.clear()

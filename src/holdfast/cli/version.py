@@ -1,4 +1,4 @@
-"""`holdfast version`."""
+"""`holdfast version`: print the version."""
 
 import platform
 

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` looks at: each file examines one side of an installation; findings say what to do."""
+"""The checks of `holdfast doctor`, one file for each part of an installation."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Level(StrEnum):
-    """How bad it is: `error` keeps jobs from being run or loses them, `warning` will, `note` is good to know."""
+    """Severity. An `error` stops or loses jobs, a `warning` may do so later, a `note` is for information."""
 
     OK = "ok"
     NOTE = "note"
@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at: what was found, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     level: Level

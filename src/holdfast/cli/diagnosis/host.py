@@ -1,4 +1,4 @@
-"""This machine: paths, permissions, file systems, versions, and others who keep the jobs of this project elsewhere."""
+"""This machine: versions, paths, permissions, file systems, and other databases with jobs of this project."""
 
 import os
 import platform
@@ -18,30 +18,29 @@ from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
 from holdfast.queues.addresses import embedded_file, missing_above, redacted
 from holdfast.queues.engines.sqlite import connections as sqlite_file
-from holdfast.queues.keyfiles import key_path
 from holdfast.queues.opening import Mode
 from holdfast.state.workers import WorkerRegistry
+from holdfast.units import counted
 from holdfast.values import WorkerState
 
 GONE_AT_REBOOT: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 GONE_WITH_THE_CONTAINER: Final = frozenset({"overlay", "aufs"})
-BESIDE_A_DATABASE: Final = ("-wal", "-shm")
-PROCESSES: Final = Path("/proc")
+SIDE_FILES: Final = ("-wal", "-shm")
 
 
 def database_of(deployment: Deployment) -> Path | None:
-    """The file of the jobs, where they are in one."""
+    """The database file, if the jobs are in one."""
     return embedded_file(deployment.url())
 
 
 def version_findings() -> Findings:
-    """What runs here."""
+    """The versions of Holdfast, Python and SQLite."""
     least = ".".join(map(str, sqlite_file.MIN_VERSION))
     if sqlite3.sqlite_version_info < sqlite_file.MIN_VERSION:
         yield error(
             "versions",
-            f"this Python is linked with SQLite {sqlite3.sqlite_version}; Holdfast needs {least} or newer",
-            "use a newer build of Python, or an engine on a server",
+            f"this Python has SQLite {sqlite3.sqlite_version}; Holdfast needs {least} or newer",
+            "use a newer build of Python, or another engine",
         )
     else:
         python = platform.python_version()
@@ -49,9 +48,9 @@ def version_findings() -> Findings:
 
 
 def path_findings(deployment: Deployment) -> Findings:
-    """Where settings and jobs are, and whether they can be there."""
+    """The location of settings and jobs, and whether this user can write there."""
     project = deployment.project
-    where = f"project {project.directory}" if project.directory else "outside of any project: the user's own jobs"
+    where = f"project {project.directory}" if project.directory else "not in a project; using this user's own jobs"
     file = project.config_file if project.config_file.is_file() else f"{project.config_file}, which does not exist"
     yield fine("paths", f"{where}; settings {file}")
     database = database_of(deployment)
@@ -60,36 +59,36 @@ def path_findings(deployment: Deployment) -> Findings:
         return
     standing = standing_above(database)
     if not standing.is_dir():
-        return  # that is told with the settings
+        return  # reported with the settings
     if not os.access(standing, os.W_OK | os.X_OK):
         yield error(
             "paths",
-            f"{standing} cannot be written by this user, and SQLite keeps files beside its database",
-            f"let user {os.geteuid()} write there, or choose another url",
+            f"this user cannot write to {standing}, and SQLite creates files next to its database",
+            f"let user {os.geteuid()} write to it, or choose another url",
         )
     elif database.is_file():
         yield fine("paths", f"jobs {database}")
     elif not database.is_dir() and (missing_above(database) is None or deployment.url() == project.default_url):
-        yield note("paths", f"{database} does not exist yet; it is made when it is first needed")
+        yield note("paths", f"{database} does not exist yet; it is created when first needed")
 
 
 def permission_findings(deployment: Deployment) -> Findings:
-    """Who else can read jobs, or put their own among them."""
+    """Whether other users can read or change jobs and settings."""
     if os.name != "posix":
         return
     found = [*_settings_file(deployment)]
     if (database := database_of(deployment)) is not None and database.exists():
         found += [*_directory(database.parent), *_database(database)]
-    yield from found or [fine("permissions", "settings and jobs are this user's alone to write")]
+    yield from found or [fine("permissions", "only this user can change settings and jobs")]
 
 
 def _settings_file(deployment: Deployment) -> Findings:
-    """Only here: where a pipeline checks settings, files are often open to all, and nobody works there."""
+    """Not part of `config check`: in a CI pipeline files are often writable by everyone, and no worker runs there."""
     path = deployment.project.config_file
     if _mode(path) & stat.S_IWOTH:
         yield error(
             "permissions",
-            f"{path} can be written by everybody: whoever does may allow any command, or move the jobs",
+            f"everyone can write to {path}, and so allow any command or redirect the jobs",
             f"chmod o-w {path}",
         )
 
@@ -99,39 +98,39 @@ def _directory(directory: Path) -> Findings:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         yield error(
             "permissions",
-            f"{directory} can be written by everybody: whoever does may replace the jobs and their key",
+            f"everyone can write to {directory}, and so replace the jobs and their key",
             f"chmod o-w {directory}",
         )
 
 
 def _database(database: Path) -> Findings:
     owner = database.stat().st_uid
-    for path in (database, *(Path(f"{database}{end}") for end in BESIDE_A_DATABASE)):
+    for path in (database, *(Path(f"{database}{end}") for end in SIDE_FILES)):
         if not path.exists():
             continue
         if not os.access(path, os.R_OK | os.W_OK):
             yield error(
                 "permissions",
-                f"{path} cannot be read and written by this user",
+                f"this user cannot read and write {path}",
                 f"run as its owner, user {path.stat().st_uid}, or  chown {os.geteuid()} {path}",
             )
         elif path.stat().st_uid != owner:
             yield error(
                 "permissions",
-                f"{path} belongs to user {path.stat().st_uid}, {database.name} to user {owner}: the one of them shuts "
-                "the other out; somebody has run a command as another user",
-                f"chown {owner} {path}, and run everything as one user",
+                f"{path} belongs to user {path.stat().st_uid}, but {database.name} to user {owner}: a command was run "
+                "as another user, and the two lock each other out",
+                f"chown {owner} {path}  and run everything as one user",
             )
         if _mode(path) & (stat.S_IROTH | stat.S_IWOTH):
             yield warning(
                 "permissions",
-                f"{path} is open to everybody on this machine, with the payload of every job",
+                f"every user of this machine can access {path} and the payloads in it",
                 f"chmod 600 {path}",
             )
 
 
 def file_system_findings(deployment: Deployment) -> Findings:
-    """Whether SQLite can keep what it promises where the file is."""
+    """Whether the file system is safe for an SQLite database."""
     database = database_of(deployment)
     if database is None:
         return
@@ -139,30 +138,30 @@ def file_system_findings(deployment: Deployment) -> Findings:
     if kind in sqlite_file.NETWORK_FILE_SYSTEMS:
         yield error(
             "file system",
-            f"{database} is on a network file system ({kind}), where SQLite's locks cannot be trusted: two workers "
-            "can run the same job, and the file can be damaged",
-            "keep the file on a local disk, or use PostgreSQL, MySQL or Redis",
+            f"{database} is on a network file system ({kind}), where SQLite's locks are unreliable: two workers can "
+            "run the same job, and the file can be corrupted",
+            "move the file to a local disk, or use PostgreSQL, MySQL or Redis",
         )
     elif kind in GONE_AT_REBOOT:
         yield warning(
             "file system",
-            f"{database} is in memory ({kind}): every job is gone when the machine restarts",
-            "keep the file on a disk",
+            f"{database} is in memory ({kind}): all jobs are lost when the machine restarts",
+            "move the file to a disk",
         )
     elif kind in GONE_WITH_THE_CONTAINER:
         yield note(
             "file system",
-            f"{database} is in a container's own layer ({kind}): every job is gone with the container",
-            "mount a volume there, if the container is not to be kept",
+            f"{database} is in a container's own layer ({kind}): all jobs are lost when the container is removed",
+            "mount a volume there",
         )
     else:
-        yield fine("file system", kind or "this system does not tell which one it is")
+        yield fine("file system", kind or "unknown")
 
 
 def elsewhere_findings(deployment: Deployment) -> Findings:
-    """Others of this project who look for jobs in another place: the classic reason why a job never runs."""
-    found = [*_variable(deployment), *_forgotten_files(deployment), *_workers_elsewhere(deployment)]
-    yield from found or [fine("one place", "nobody else of this project was found to use another place")]
+    """Find other databases with jobs of this project: the classic reason why a job never runs."""
+    found = [*_variable(deployment), *_other_files(deployment)]
+    yield from found or [fine("one place", "found no other database with jobs of this project")]
 
 
 def _variable(deployment: Deployment) -> Findings:
@@ -172,13 +171,12 @@ def _variable(deployment: Deployment) -> Findings:
     if without != deployment.url():
         yield warning(
             "one place",
-            f"HOLDFAST_URL is set here; without it, {redacted(without)} would be used instead of "
-            f"{deployment.location()}",
-            f"write the place into {deployment.project.config_file}, where all of the project find it",
+            f"HOLDFAST_URL is set; processes without it use {redacted(without)} instead of {deployment.location()}",
+            f"set the url in {deployment.project.config_file}, where every process of the project reads it",
         )
 
 
-def _forgotten_files(deployment: Deployment) -> Findings:
+def _other_files(deployment: Deployment) -> Findings:
     ours = database_of(deployment)
     for path in _candidates(deployment.project):
         if ours is not None and path.resolve() == ours.resolve():
@@ -187,14 +185,14 @@ def _forgotten_files(deployment: Deployment) -> Findings:
         if waiting or live:
             yield warning(
                 "one place",
-                f"{path} has {waiting:,} unfinished jobs and {live:,} live workers, but here the jobs are in "
-                f"{deployment.location()}",
-                f"see what it is:  holdfast status --url sqlite:///{path}  - and let all of the project use one url",
+                f"{path} has {counted(waiting, 'unfinished job')} and {counted(live, 'live worker')}, but the jobs of "
+                f"this project are in {deployment.location()}",
+                f"see  holdfast status --url sqlite:///{path}  and use one url for the whole project",
             )
 
 
 def _candidates(project: Project) -> Iterator[Path]:
-    """Where jobs of this project would be if a process did not know its settings, or was started elsewhere."""
+    """The default databases of a process that ignores the settings, or that was started in another directory."""
     here = project.directory or Path.cwd()
     places = [place / ".holdfast" for place in (here, *here.parents)]
     for directory in dict.fromkeys([*places, find_project(Path("/")).data_directory]):
@@ -204,11 +202,11 @@ def _candidates(project: Project) -> Iterator[Path]:
 
 
 def _contents(deployment: Deployment, path: Path) -> tuple[int, int]:
-    """Unfinished jobs and live workers of a file; nothing of what cannot be looked at without changing it."""
+    """The numbers of unfinished jobs and of live workers in a file. A schema of another version counts as empty."""
     place = deployment.at(f"sqlite:///{quote(str(path))}")
     with suppress(HoldfastError), place.open(mode=Mode.READ).engine as engine:
-        said = engine.describe()
-        if said.schema and said.schema == said.known_schema:
+        info = engine.describe()
+        if info.schema and info.schema == info.known_schema:
             counts = engine.counts().values()
             waiting = sum(number for states in counts for state, number in states.items() if not state.is_final)
             live = sum(view.state is not WorkerState.LOST for view in WorkerRegistry(engine.state).all())
@@ -216,45 +214,8 @@ def _contents(deployment: Deployment, path: Path) -> tuple[int, int]:
     return 0, 0
 
 
-def _workers_elsewhere(deployment: Deployment) -> Findings:
-    ours = database_of(deployment)
-    for pid in _workers_of(deployment.project):
-        for path in _databases_of(pid):
-            if ours is None or path != ours.resolve():
-                yield error(
-                    "one place",
-                    f"process {pid} is a worker of this project and works {path}, but here the jobs are in "
-                    f"{deployment.location()}: it will not run them",
-                    "stop one of the two, and start it again with the url of the other",
-                )
-
-
-def _workers_of(project: Project) -> Iterator[int]:
-    """Processes of this machine that look like workers started within the project, as far as we may know."""
-    for entry in PROCESSES.glob("[0-9]*"):
-        with suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            is_ours = any(Path(os.fsdecode(word)).name in ("holdfast", "queuectl") for word in words[:4])
-            if is_ours and words.count(b"worker") and words.count(b"start"):
-                started_in = Path(os.readlink(entry / "cwd"))
-                if project.directory is not None and find_project(started_in).directory == project.directory:
-                    yield int(entry.name)
-
-
-def _databases_of(pid: int) -> set[Path]:
-    """The databases a process has open: SQLite holds on to the log beside each."""
-    found: set[Path] = set()
-    with suppress(OSError):
-        for descriptor in (PROCESSES / str(pid) / "fd").iterdir():
-            with suppress(OSError):
-                target = os.readlink(descriptor)
-                if target.endswith("-wal"):
-                    found.add(Path(target.removesuffix("-wal")))
-    return found
-
-
 def _written_url(project: Project) -> str:
-    # Whatever else may be wrong with the file, or be set by variables alone.
+    # Only the file counts here, and other problems with it do not matter.
     return str(read_settings(project, environment={}).of(KEYS["url"]).value)
 
 
@@ -263,9 +224,3 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except OSError:
         return 0
-
-
-def key_file_beside(deployment: Deployment) -> Path | None:
-    """Where the key of an embedded database lies."""
-    database = database_of(deployment)
-    return None if database is None else key_path(database)

@@ -1,4 +1,4 @@
-"""What is wrong with the settings, in the words of `config check`, and with options of workers that go by them."""
+"""Problems with the settings, as `config check` reports them, and with worker options that do not fit them."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ ABOUT_KEYS = frozenset({"signing-key", "signing-key-file", "verify", "allow-unsi
 
 
 def reading_of(deployment: Deployment, url: str | None) -> Reading:
-    """What the settings say, and over them what `--url`, or else the application, has decided."""
+    """The settings, overridden by the application and by `--url`."""
     reading = read_settings(deployment.project)
     decided = {name: getattr(deployment.settings, key.field) for name, key in KEYS.items() if key.in_file}
     decided["backends"] = {name: deployment.url(name) for name in deployment.others}
@@ -30,54 +30,53 @@ def reading_of(deployment: Deployment, url: str | None) -> Reading:
 
 
 def problem_findings(problems: Iterable[Problem]) -> Findings:
-    """Problems of settings as findings; of some the message says what to do."""
+    """The problems of the settings as findings."""
     for problem in problems:
-        tell = warning if problem.warning else error
+        report = warning if problem.warning else error
         check = "keys" if problem.key in ABOUT_KEYS else "settings"
-        yield tell(check, problem.message, problem.advice)
+        yield report(check, problem.message, problem.advice)
 
 
-def is_told(problem: Exception, told: Iterable[Finding]) -> bool:
-    """Whether a finding says what was raised: the one names the place, the other may say that there are more."""
-    return any(one.message in str(problem) or str(problem) in one.message for one in told)
+def is_reported(problem: Exception, findings: Iterable[Finding]) -> bool:
+    """Whether a finding already reports the exception. One of the two texts may contain more than the other."""
+    return any(each.message in str(problem) or str(problem) in each.message for each in findings)
 
 
 def worker_option_findings(settings: Settings, *, grace_s: float, kill_after_s: float) -> Findings:
-    """The options that workers are started with, beside the settings."""
+    """Check the worker options against the settings."""
     if 0 < grace_s < 1:
         yield warning(
             "settings",
             f"the grace period is {format_duration(grace_s)}: when a worker stops, nearly every running job is "
             "interrupted and run again",
-            "start workers with a grace their usual job fits in:  holdfast worker start --grace 30s",
+            "give running jobs time to finish:  holdfast worker start --grace 30s",
         )
     if kill_after_s >= settings.lease:
         yield warning(
             "settings",
-            f"--kill-after is {format_duration(kill_after_s)}, and a lease only {format_duration(settings.lease)}: "
-            "a cancelled or timed-out job that does not stop may still run when another worker starts it",
-            "give --kill-after less than the lease, or make the lease longer",
+            f"--kill-after is {format_duration(kill_after_s)}, longer than the lease of "
+            f"{format_duration(settings.lease)}: a cancelled or timed-out job that does not stop may still be running "
+            "when another worker starts it",
+            "make --kill-after shorter than the lease, or the lease longer",
         )
     if grace_s and settings.timeout and grace_s > settings.timeout:
         yield note(
             "settings",
             f"the grace period of {format_duration(grace_s)} is longer than the timeout of jobs, "
             f"{format_duration(settings.timeout)}",
-            "a worker that has not stopped after the timeout waits for jobs with a timeout of their own",
+            "only jobs with their own timeout can make a stopping worker wait that long",
         )
 
 
 def settings_findings(
     problems: Iterable[Problem], settings: Settings, *, grace_s: float, kill_after_s: float
 ) -> Findings:
-    """All that is wrong with them; or a line that says they are well."""
+    """All problems with the settings, or one line if there are none."""
     found = [
         *problem_findings(problems),
         *worker_option_findings(settings, grace_s=grace_s, kill_after_s=kill_after_s),
     ]
     yield from found
-    if all(one.check != "settings" for one in found):
-        yield fine(
-            "settings",
-            f"lease {format_duration(settings.lease)}, grace {format_duration(grace_s) if grace_s else 'without end'}",
-        )
+    if all(each.check != "settings" for each in found):
+        grace = format_duration(grace_s) if grace_s else "unlimited"
+        yield fine("settings", f"lease {format_duration(settings.lease)}, grace period {grace}")

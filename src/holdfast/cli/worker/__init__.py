@@ -1,1 +1,1 @@
-"""`holdfast worker`: starting one here, and looking at and stopping those that run anywhere."""
+"""`holdfast worker`: start a worker here; list and stop workers on any host."""

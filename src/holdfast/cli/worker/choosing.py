@@ -1,4 +1,4 @@
-"""Which workers are meant: by the beginnings of their ids, or because there is only one."""
+"""Choosing workers: by a prefix of their id, or the only one that is running."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,43 +13,44 @@ SHORTEST_ID: Final = 8
 
 
 class NoSuchWorker(click.ClickException):
-    """Nobody is known by that id."""
+    """No worker has that id."""
 
     exit_code = NOT_FOUND
 
 
 class WhichWorker(click.ClickException):
-    """Several could be meant."""
+    """Several workers match."""
 
     exit_code = REFUSED
 
 
 def named(given: str, known: Sequence[WorkerView]) -> WorkerView:
-    """The one worker whose id begins like that."""
+    """The one worker whose id starts with `given`."""
     found = [view for view in known if view.report.id.startswith(given)] if given else []
     exact = [view for view in found if view.report.id == given]
     match exact or found:
         case [view]:
             return view
         case []:
-            raise NoSuchWorker(f"no worker '{plain(given)}' is known here; see  holdfast worker list")
+            raise NoSuchWorker(f"there is no worker '{plain(given)}'; see  holdfast worker list")
         case several:
-            which = f"'{plain(given)}' may be any of {len(several)} workers; write more of it:"
+            which = f"'{plain(given)}' matches {len(several)} workers; pass more of the id:"
             raise WhichWorker(f"{which}\n{_candidates(several, known)}")
 
 
 def unnamed(known: Sequence[WorkerView], *, everybody: bool) -> list[WorkerView]:
+    """The only running worker, or all running workers."""
     running = [view for view in known if not is_lost(view)]
     if everybody or len(running) == 1:
         return running
     if running:
-        raise WhichWorker(f"several workers are running; name some, or say --all:\n{_candidates(running, known)}")
-    lost = "; lost ones have nothing to stop" if known else ""
+        raise WhichWorker(f"several workers are running; name some, or pass --all:\n{_candidates(running, known)}")
+    lost = "; lost workers cannot be stopped" if known else ""
     raise NoSuchWorker(f"no worker is running{lost}; see  holdfast worker list")
 
 
 def short_id(view: WorkerView, known: Sequence[WorkerView]) -> str:
-    """The beginning of an id that no other one shares."""
+    """The shortest unique prefix of the worker's id, at least eight characters."""
     whole = view.report.id
     others = [other.report.id for other in known if other.report.id != whole]
     for length in range(min(SHORTEST_ID, len(whole)), len(whole)):
@@ -63,6 +64,16 @@ def _candidates(workers: Sequence[WorkerView], known: Sequence[WorkerView]) -> s
         plain(f"  {short_id(view, known)}  {view.state}, pid {view.report.pid} on {view.report.host}")
         for view in workers
     )
+
+
+def queues_of(view: WorkerView) -> list[str]:
+    """The names of the worker's queues, without their weights."""
+    return [queue.partition(":")[0] for queue in view.report.queues]
+
+
+def served_queues(workers: Sequence[WorkerView]) -> set[str]:
+    """The queues that live workers process."""
+    return {queue for view in workers if view.state is WorkerState.LIVE for queue in queues_of(view)}
 
 
 def is_lost(view: WorkerView) -> bool:

@@ -1,4 +1,4 @@
-"""`holdfast worker`: its commands, and `start`, of which nothing is loaded before it runs."""
+"""The group `holdfast worker`, and `start`, whose code is imported only when it runs."""
 
 from typing import Any
 
@@ -11,17 +11,18 @@ from holdfast.cli.worker.views import list_workers, show_worker
 
 @click.group()
 def worker() -> None:
-    """Run jobs."""
+    """Start, list and stop workers."""
 
 
 @worker.command()
 @start_options
 def start(**said: Any) -> int:
-    """Work jobs until told to stop.
+    """Run jobs until stopped.
 
-    APP is your application, as MODULE:NAME. Without one, only command jobs are run, and only allowed programs.
-    Jobs run in processes of their own, which may crash without a job being lost. Ctrl-C, SIGTERM or the closing of the
-    terminal lets running jobs finish; a second one hands them back at once.
+    APP is your application, as MODULE:NAME; default: the setting app. Without one, the worker runs only command jobs
+    with allowed programs. Jobs run in child processes; no job is lost when one of them crashes. Ctrl-C, SIGTERM or
+    closing the terminal stops the worker once its running jobs have finished. A second signal stops it at once and
+    requeues them.
 
     \b
     Examples:

@@ -131,13 +131,14 @@ grace_option: Final = click.option(
     "--grace",
     type=Span(),
     default=30.0,
-    metavar="SPAN",
     help="Grace period for running jobs at shutdown; default: 30s; 0 = no limit.",
 )
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
     *size_options,
-    click.option("--allow", multiple=True, metavar="PROGRAM", help="Program that command jobs may run. Repeatable."),
+    click.option(
+        "--allow", multiple=True, metavar="PROGRAM", help="Allow command jobs to run this program. Repeatable."
+    ),
     click.option("--burst", is_flag=True, help="Exit when no job is due."),
     click.option(
         "--max-jobs",
@@ -145,21 +146,21 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Exit after N jobs; 0 = no limit.",
+        help="Exit after N jobs; default: 0 = no limit.",
     ),
     click.option(
         "--max-jobs-per-child",
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Restart a process after N jobs; 0 = never.",
+        help="Restart a process after N jobs; default: 0 = never.",
     ),
     click.option(
         "--max-memory",
         type=Size(),
         default=0,
         metavar="SIZE",
-        help="Restart a process that uses more memory than this (for example 300M).",
+        help="Restart a process that uses more memory than this, for example 300M; default: 0 = no limit.",
     ),
     click.option(
         "--nice",
@@ -173,21 +174,19 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--kill-after",
         type=Span(),
         default=KILL_AFTER_S,
-        metavar="SPAN",
         help="Kill a job that is still running this long after its timeout or cancellation; default: 10s.",
     ),
     click.option(
         "--give-up-after",
         type=Span(),
         default=0.0,
-        metavar="SPAN",
-        help="Exit with an error when the engine has been unavailable for this long; 0 = never.",
+        help="Exit with an error when the engine has been unavailable for this long; default: 0 = never.",
     ),
     click.option(
         "--probe-port",
         type=click.IntRange(0, 65535),
         metavar="PORT",
-        help="Serve /livez, /readyz and /metrics on this port.",
+        help="Serve /livez, /readyz and /metrics on this port; 0 = any free port. Off by default.",
     ),
     click.option(
         "--probe-host",
@@ -201,7 +200,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         "--log-level",
         type=click.Choice(LOG_LEVELS),
         default="warning",
-        help="Log level on stderr; default: warning. debug also logs the start of each job.",
+        help="Log level on stderr; default: warning; debug also logs the start of each job.",
     ),
     url_option,
     json_option,

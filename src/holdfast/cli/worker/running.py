@@ -1,4 +1,4 @@
-"""What `holdfast worker start` does: a worker in this terminal, its jobs in processes of their own."""
+"""`holdfast worker start`: run a worker in this terminal, and its jobs in child processes."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from holdfast.errors import UnknownHandler
 from holdfast.executor import Setup
 from holdfast.handlers import COMMAND_KEY
 from holdfast.logs import log_to_stderr
-from holdfast.units import format_duration
+from holdfast.units import counted, format_duration
 from holdfast.values import WorkerResult, WorkerStatus
 from holdfast.worker.executors.process import Program, python_program
 from holdfast.worker.supervisor import Supervisor
@@ -61,19 +61,19 @@ def _run_reloading(choices: StartChoices) -> int:
 
 
 def watched_directories() -> list[Path]:
-    """The directory of the project, which contains the current one; the current one outside of any project."""
+    """The directory of the project, or outside any project the current one."""
     here = Path.cwd()
     return [find_project(here).directory or here]
 
 
 def _program(setup: Setup) -> Program:
-    """How the children are started: told the same as this process, but not to speak to systemd."""
+    """The program of the child processes. They get this setup, and do not notify systemd."""
     environment = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT_NAMES}
     return python_program("holdfast.executor", [msgspec.json.encode(setup).decode()], environment)
 
 
 def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
-    """Say which backend is worked: the one that --url names or is, or else the one the queues are in."""
+    """The setup with its backend: the one given by --url, or else the one that has the queues."""
     if setup.url is None:
         return msgspec.structs.replace(setup, backend=hf.deployment.name_for_all(choices.queues))
     return msgspec.structs.replace(setup, backend=setup.url) if setup.url in hf.deployment.urls else setup
@@ -81,32 +81,32 @@ def _placed(setup: Setup, hf: Holdfast, choices: StartChoices) -> Setup:
 
 def _greet(hf: Holdfast, backend: str, supervisor: Supervisor, probes: str | None) -> None:
     handlers = [key for key in hf.registry.keys() if key != COMMAND_KEY]  # noqa: SIM118 - not a dict
-    dot, report = "·", supervisor.report()
-    note(f"holdfast {__version__} {dot} {hf.deployment.location(backend)} {dot} worker {supervisor.id}")
-    slots = "1 process" if report.processes == 1 else f"{report.processes} processes"
+    report = supervisor.report()
+    note(f"holdfast {__version__} · {hf.deployment.location(backend)} · worker {supervisor.id}")
+    slots = counted(report.processes, "process", "processes")
     if report.slots > report.processes:
-        slots += f" of {supervisor.options.concurrency} slots"
-    note(f"queues {', '.join(report.queues)} {dot} handlers {', '.join(handlers) or 'command jobs only'} {dot} {slots}")
+        slots += f" with {supervisor.options.concurrency} slots each"
+    note(f"queues {', '.join(report.queues)} · handlers {', '.join(handlers) or 'command jobs only'} · {slots}")
     if not handlers and not hf.commands.allowed:
-        note("no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM")
+        note("no program is allowed: every command job will be rejected; allow programs with  --allow PROGRAM")
     if probes is not None:
         note(f"probes at {probes}")
 
 
 def _asking_for_application(printer: Printer | None) -> Printer:
-    """The same, for a worker without an application; the first job that needs one is remarked, and why it waits."""
-    is_said = False
+    """The printer of a worker without an application, which also explains the first job that needs one."""
+    is_explained = False
 
     def on_results(results: Sequence[WorkerResult]) -> None:
-        nonlocal is_said
+        nonlocal is_explained
         if printer is not None:
             printer(results)
         unknown = (each for each in results if each.error is not None and each.error.type == UnknownHandler.__name__)
-        if not is_said and (first := next(unknown, None)) is not None:
-            is_said = True
+        if not is_explained and (first := next(unknown, None)) is not None:
+            is_explained = True
             note(
-                f"job '{first.job}' is a function's, and this worker was started without an application, for command "
-                "jobs only; name yours:  holdfast worker start APP"
+                f"job '{first.job}' needs an application, and this worker runs only command jobs; pass yours:  "
+                "holdfast worker start APP"
             )
 
     return on_results
@@ -119,7 +119,7 @@ def _lines(results: Sequence[WorkerResult]) -> None:
 
 
 def _was_only_held(result: WorkerResult) -> bool:
-    """A job that was fetched and given back without being started: nothing has happened to it."""
+    """Whether the job was claimed and released without having been started."""
     return (
         result.status is WorkerStatus.RELEASED
         and result.error is None
@@ -134,7 +134,7 @@ def _documents(results: Sequence[WorkerResult]) -> None:
 
 
 class ResultDocument(WorkerResult, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker.result/1"):
-    """What `worker start --json` prints on a line for each run: what happened to which job."""
+    """The document that `worker start --json` prints for each run, one per line."""
 
 
 def _document(result: WorkerResult) -> ResultDocument:
@@ -169,7 +169,7 @@ def _outcome(result: WorkerResult) -> str:
 
 
 def _farewell(supervisor: Supervisor) -> str:
-    """What was done, and that nothing was lost: every job that was claimed has been accounted for."""
+    """The closing line: the number of jobs by outcome, and that every claimed job is accounted for."""
     tally = supervisor.reporter.tally
     retries, requeued = tally[WorkerStatus.REQUEUED], tally[WorkerStatus.RELEASED]
     parts = {

@@ -1,4 +1,4 @@
-"""`holdfast worker stop`: an order that is left with the jobs, where each worker looks for it."""
+"""`holdfast worker stop`: store a stop order in the engine, where each worker checks for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.stop/1"):
-    """What was asked of a worker, and how it was seen last; `left`, if it is not there any more."""
+    """The stop order for a worker and its last known state; `left` if it has exited."""
 
     id: str
     order: StopOrder
@@ -37,9 +37,9 @@ class StopDocument(Document, frozen=True, kw_only=True, tag="holdfast.worker.sto
 
 @click.command(cls=WithWait)
 @click.argument("worker_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker_ids)
-@click.option("--all", "everybody", is_flag=True, help="Every worker.")
-@click.option("--now", is_flag=True, help="Hand running jobs back at once.")
-@wait_option(alone="60", help="Wait that long until they have stopped, 60 s if not said.")
+@click.option("--all", "everybody", is_flag=True, help="Stop all workers.")
+@click.option("--now", is_flag=True, help="Release running jobs at once instead of letting them finish.")
+@wait_option(alone="60", help="Wait until the workers have stopped, at most this long; default: 60s.")
 @dry_run_option
 @url_option
 @json_option
@@ -52,10 +52,10 @@ def stop(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Ask workers to stop, wherever they run. Running jobs finish first.
+    """Stop workers on any host. Running jobs finish first.
 
-    The order is left with the jobs, where each worker looks for it; no process is signalled. The beginning of an ID
-    is enough. Without one, the only worker there is.
+    The stop order is stored with the jobs, where each worker checks for it; no process is signalled. A prefix of an ID
+    is enough. Without an ID, this stops the only running worker.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def stop(
       holdfast worker stop --all --wait 5m
     """
     if worker_ids and everybody:
-        raise click.UsageError("name the workers by their ids, or say --all")
+        raise click.UsageError("pass the ids of workers or --all, not both")
     order = StopOrder.NOW if now else StopOrder.DRAIN
     with existing(url) as site:
         note_location(site.location)
@@ -86,7 +86,7 @@ def stop(
     elif dry_run:
         for end in ends:
             write(f"would stop {end.name} ({end.state}, {counted(end.view.report.running, 'job')} running)")
-        note("nobody was asked: --dry-run")
+        note("dry run: no worker was asked to stop")
     elif wait_s is not None:
         for end in asked:
             _say_end(end)
@@ -95,7 +95,7 @@ def stop(
 
 
 class _End(Struct):
-    """One worker that shall stop: as it was when the order was given, then as it was seen last."""
+    """A worker that is to stop, as it was last seen."""
 
     name: str
     view: WorkerView
@@ -111,7 +111,7 @@ class _End(Struct):
 
 
 def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
-    """Until each has left or is lost, or the time is up."""
+    """Wait until each worker has exited or is lost, or the wait times out."""
     line = StatusLine()
     try:
         for _ in looks(limit_s):
@@ -129,13 +129,13 @@ def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
 
 def _say_order(end: _End, order: StopOrder) -> None:
     if not end.is_known:
-        write(f"✓ {end.name} has left already")
+        write(f"✓ {end.name} has already exited")
     elif not end.is_running:
-        # The order is left all the same: a worker that is only out of reach finds it when it comes back.
-        note(f"• {end.name} is lost, heard {age(end.view.heard_at)} ago: there is nothing to stop")
-        note("  its jobs come back by themselves when their leases end; should it come back itself, it will stop")
+        # The order is stored nevertheless: a worker that was only disconnected finds it later.
+        note(f"• {end.name} is lost, last seen {age(end.view.heard_at)} ago; if it reconnects, it will stop")
+        note("  its jobs are requeued when their leases expire")
     elif order is StopOrder.NOW:
-        write(f"✓ {end.name} asked to stop now; running jobs are handed back")
+        write(f"✓ {end.name} asked to stop now; running jobs are released")
     else:
         write(f"✓ {end.name} asked to stop; running jobs finish first")
 
@@ -148,10 +148,10 @@ def _say_end(end: _End) -> None:
         for job in end.view.report.jobs:
             note(f"  {job_line(job)}")
     else:
-        note(f"• {end.name} is lost; its jobs come back by themselves when their leases end")
+        note(f"• {end.name} is lost; its jobs are requeued when their leases expire")
 
 
 def _running(view: WorkerView) -> str:
-    """What it said it was doing; it may be about something else by now."""
+    """The number of running jobs at the last heartbeat."""
     number = view.report.running
     return f"{age(view.heard_at)} ago it was running {counted(number, 'job') if number else 'no job'}"

@@ -1,40 +1,36 @@
-"""`holdfast worker list` and `show`: the workers that have said they are there, on whichever host."""
+"""`holdfast worker list` and `show`: the workers on all hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import msgspec
 
+from holdfast.cli.advice import starting
 from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
 from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
-from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.words import NOTHING, age, instant, utc_option
 from holdfast.cli.worker.choosing import is_lost, named, short_id
 from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
-from holdfast.units import counted, format_duration
+from holdfast.units import counted, format_duration, format_size
 from holdfast.values import RunningJob, StopOrder, WorkerReport, WorkerState, WorkerView
 
-if TYPE_CHECKING:
-    from holdfast.queues.contract import Engine
-
-COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "HEARD")
+COLUMNS: Final = ("ID", "STATE", "HOST", "PID", "QUEUES", "SLOTS", "DONE", "FAILED", "MEMORY", "UP", "SEEN")
 FIT: Final = Fit(
     pliant={"QUEUES": 12, "HOST": 12},
-    left_out=("MEMORY", "UP", "FAILED", "DONE", "PID", "HOST", "HEARD", "QUEUES"),
+    left_out=("MEMORY", "UP", "FAILED", "DONE", "PID", "HOST", "SEEN", "QUEUES"),
 )
-NOBODY: Final = "no workers; start one:  holdfast worker start APP"
 STATES: Final[Mapping[str, str]] = {WorkerState.LIVE: GOOD, WorkerState.DRAINING: DOUBTFUL, WorkerState.LOST: BAD}
 
 
 class WorkerDocument(WorkerReport, frozen=True, kw_only=True, tag_field="schema", tag="holdfast.worker/1"):
-    """What a worker last said of itself, when it was heard, and what is asked of it."""
+    """The last report of a worker, when it was received, and the stop order for the worker."""
 
     state: WorkerState
     heard_at: datetime
@@ -42,23 +38,18 @@ class WorkerDocument(WorkerReport, frozen=True, kw_only=True, tag_field="schema"
 
 
 @click.command("list")
-@click.option("--jobs", "with_jobs", is_flag=True, help="Show what each is running.")
-@click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line.")
+@click.option("--jobs", "with_jobs", is_flag=True, help="Also show the jobs that each worker is running.")
+@click.option("--quiet", "-q", is_flag=True, help="Print only ids, one per line.")
 @jsonl_option
-@watch_option
 @url_option
 @json_option
-def list_workers(
-    with_jobs: bool, quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | None, as_json: bool
-) -> int:
-    """Show the workers: live ones, draining ones, and lost ones last."""
+def list_workers(with_jobs: bool, quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
+    """List workers; lost workers come last."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
             note_location(site.location)
-        if watch_s is not None:
-            return _watch(site.engine, watch_s, with_jobs=with_jobs, as_json=as_json or as_jsonl)
-        workers = _known(site.engine)
+        workers = sorted(WorkerRegistry(site.engine.state).all(), key=is_lost)
     if as_json:
         write_json([_document(view) for view in workers])
     elif as_jsonl:
@@ -68,24 +59,9 @@ def list_workers(
             write(view.report.id)
     elif workers:
         _table(workers, with_jobs=with_jobs).print()
-        _say_lost(workers)
+        _explain_lost(workers)
     else:
-        note(NOBODY)
-    return 0
-
-
-def _known(engine: Engine) -> list[WorkerView]:
-    return sorted(WorkerRegistry(engine.state).all(), key=is_lost)
-
-
-def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) -> int:
-    if as_json:
-        return watch(pause_s, lambda: [_document(view) for view in _known(engine)], lambda _: [], as_json=True)
-
-    def lines(seen: Sequence[WorkerView]) -> list[str]:
-        return _table(seen, with_jobs=with_jobs).lines if seen else [NOBODY]
-
-    return watch(pause_s, lambda: _known(engine), lines)
+        note(f"no workers; start one:  {starting()}")
 
 
 @click.command("show")
@@ -94,7 +70,7 @@ def _watch(engine: Engine, pause_s: float, *, with_jobs: bool, as_json: bool) ->
 @url_option
 @json_option
 def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
-    """Show one worker: what it works, what it is running, what it has done. The beginning of an ID is enough.
+    """Show one worker: its queues, its running jobs and its counts. A prefix of the ID is enough.
 
     \b
     Examples:
@@ -111,11 +87,11 @@ def show_worker(worker_id: str, url: str | None, as_json: bool) -> None:
         write(f"{label:<10} {paint(str(value), STATES.get(view.state) if label == 'state' else None)}")
     for line in _job_lines(view):
         write(line)
-    _say_lost([view])
+    _explain_lost([view])
 
 
 def _facts(view: WorkerView) -> list[tuple[str, object]]:
-    report, dot = view.report, "·"
+    report = view.report
     asked = f" (asked to stop: {view.order})" if view.order is not None else ""
     return [
         ("id", report.id),
@@ -123,12 +99,12 @@ def _facts(view: WorkerView) -> list[tuple[str, object]]:
         ("where", f"pid {report.pid} on {report.host}"),
         ("version", report.version),
         ("up", f"{age(report.started_at)}, since {instant(report.started_at)}"),
-        ("heard", f"{age(view.heard_at)} ago, speaks every {format_duration(report.beat_every_s)}"),
+        ("seen", f"{age(view.heard_at)} ago, heartbeat every {format_duration(report.beat_every_s)}"),
         ("queues", ", ".join(report.queues)),
         ("handlers", ", ".join(report.handlers) or "command jobs only"),
         ("slots", f"{report.running} of {report.slots} busy, in {counted(report.processes, 'process', 'processes')}"),
-        ("runs", f"{report.done:,} done {dot} {report.failed:,} failed"),
-        ("memory", _memory(report.memory_bytes)),
+        ("runs", f"{report.done:,} done · {report.failed:,} failed"),
+        ("memory", format_size(report.memory_bytes) if report.memory_bytes else NOTHING),
     ]
 
 
@@ -141,15 +117,15 @@ def _table(workers: Sequence[WorkerView], *, with_jobs: bool) -> Table:
     return msgspec.structs.replace(table, lines=shown)
 
 
-def _say_lost(workers: Sequence[WorkerView]) -> None:
+def _explain_lost(workers: Sequence[WorkerView]) -> None:
     if any(is_lost(view) for view in workers):
-        note("lost: not heard of for three of its heartbeats; its jobs come back by themselves when their leases end")
+        note("lost: missed three heartbeats; its jobs are requeued when their leases expire")
 
 
 def _job_lines(view: WorkerView) -> list[str]:
     more = view.report.running - len(view.report.jobs)
-    said = [*map(job_line, view.report.jobs), *([f"and {more:,} more"] if more else [])]
-    return [shortened(f"  └ {line}", columns()) for line in said]
+    lines = [*map(job_line, view.report.jobs), *([f"and {more:,} more"] if more else [])]
+    return [shortened(f"  └ {line}", columns()) for line in lines]
 
 
 def job_line(job: RunningJob) -> str:
@@ -168,16 +144,10 @@ def _row(view: WorkerView, known: Sequence[WorkerView]) -> tuple[object, ...]:
         f"{report.running}/{report.slots}",
         f"{report.done:,}",
         f"{report.failed:,}",
-        _memory(report.memory_bytes),
+        format_size(report.memory_bytes) if report.memory_bytes else NOTHING,
         age(report.started_at),
         f"{age(view.heard_at)} ago",
     )
-
-
-def _memory(size: int) -> str:
-    if not size:
-        return NOTHING
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _document(view: WorkerView) -> WorkerDocument:
