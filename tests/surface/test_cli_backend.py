@@ -55,7 +55,7 @@ def test_a_database_is_described_and_left_as_it_is(terminal: Terminal) -> None:
         "engine     sqlite",
         f"server     {SQLITE}",
         "names      holdfast_…",
-        "schema     5, current",
+        "schema     5 (current)",
         "settings   journal_mode wal",
         "survives   process crash and power loss (every commit is fsynced)",
         "",
@@ -77,8 +77,8 @@ def test_an_older_schema_says_what_to_do(terminal: Terminal) -> None:
         for thing in (*tables, "INDEX holdfast_jobs_tally"):
             database.execute(f"DROP {thing}")
         database.execute("CREATE TABLE holdfast_facts (kind TEXT, fact TEXT)")
-    assert "schema     1, older than this program's 5: run  holdfast migrate\n" in terminal("backend", "info").out
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 1 was brought to 5\n"
+    assert "schema     1 is older than this program's 5; run  holdfast migrate\n" in terminal("backend", "info").out
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema upgraded from 1 to 5\n"
 
 
 @pytest.mark.parametrize("journal_mode", ["delete", "wal"])

@@ -36,7 +36,7 @@ def test_a_queue_is_filled_worked_shown_and_changed_where_it_is(shop: Terminal) 
     assert shop("queue", "pause", "nightly").code == 0
     assert shop("status", "--queue", "nightly").out.startswith(str(Path(shop.config.parent, "reports.db")))
     assert "holdfast status --url reports" in shop("status").err
-    assert shop("queue", "resume", "nightly").out == "✓ nightly is worked again\n"
+    assert shop("queue", "resume", "nightly").out == "✓ nightly resumed\n"
 
     worked = shop("worker", "start", "--queue", "nightly", "--burst")
     assert worked.code == 0, worked.err

@@ -42,7 +42,7 @@ def test_a_setting_is_shown_as_it_is_in_force(terminal: Terminal, monkeypatch: p
 def test_what_is_set_is_what_is_got(terminal: Terminal, key: str, value: str, shown: str, as_json: object) -> None:
     answer = terminal("config", "set", key, value)
     assert (answer.code, answer.out) == (0, f"✓ {key} = {shown}\n")
-    assert answer.err == f"  written to {terminal.config}; it counts for whatever starts from now on\n"
+    assert answer.err == f"  written to {terminal.config}; applies to commands and workers started from now on\n"
     assert terminal("config", "get", key).out == f"{shown}\n"
     assert terminal("config", "get", key, "--json").json["value"] == as_json
     assert terminal("config", "set", key, value, "--json").json == {
@@ -286,13 +286,13 @@ def test_no_secret_is_shown_wherever_it_comes_from(terminal: Terminal, monkeypat
 def test_unsetting_leaves_what_is_in_force_then(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.config.write_text(FILE)
     answer = terminal("config", "unset", "max-retries")
-    assert (answer.code, answer.out) == (0, "✓ max-retries is unset\n")
-    assert answer.err == f"  taken out of {terminal.config}; in force now: 3 (default)\n"
+    assert (answer.code, answer.out) == (0, "✓ max-retries unset\n")
+    assert answer.err == f"  removed from {terminal.config}; now in effect: 3 (default)\n"
     assert terminal.config.read_text() == FILE.replace("max_retries = 5  # enough\n", "")
     monkeypatch.setenv("HOLDFAST_MAX_RETRIES", "7")
     answer = terminal("config", "unset", "max-retries")
     assert (answer.code, answer.out) == (0, f"• max-retries was not set in {terminal.config}\n")
-    assert answer.err == "  in force: 7 ($HOLDFAST_MAX_RETRIES)\n"
+    assert answer.err == "  in effect: 7 ($HOLDFAST_MAX_RETRIES)\n"
     assert terminal("config", "unset", "max-retries", "--json").json == {
         "key": "max-retries",
         "removed": False,
@@ -304,7 +304,7 @@ def test_unsetting_leaves_what_is_in_force_then(terminal: Terminal, monkeypatch:
 
 
 def test_what_is_in_force_without_a_value_is_the_default(terminal: Terminal) -> None:
-    assert terminal("config", "unset", "url").err == "  in force: the default\n"
+    assert terminal("config", "unset", "url").err == "  in effect: the default\n"
 
 
 def test_unsetting_mends_a_file_that_is_refused(terminal: Terminal) -> None:
@@ -317,19 +317,19 @@ def test_what_is_set_but_overruled_is_said(terminal: Terminal, monkeypatch: pyte
     monkeypatch.setenv("HOLDFAST_LEASE", "40s")
     answer = terminal("config", "set", "lease", "5")
     assert (answer.code, answer.out) == (0, "✓ lease = 5\n")
-    assert answer.err.splitlines()[1:] == ["  but here $HOLDFAST_LEASE wins: lease = 40"]
+    assert answer.err.splitlines()[1:] == ["  but $HOLDFAST_LEASE takes precedence here: lease = 40"]
 
 
 def test_what_is_set_but_refused_as_a_whole_is_said(terminal: Terminal) -> None:
     answer = terminal("config", "set", "verify", "false")
     assert answer.code == 0
-    assert f"  every command will refuse to start: verify = false in {terminal.config}:1 lets anybody" in answer.err
+    assert f"  commands will not start: verify = false in {terminal.config}:1 lets anybody" in answer.err
 
 
 def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> None:
     terminal.config.chmod(0o644)
     answer = terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop")
-    assert f"  others can read that file: chmod 600 {terminal.config}, or give it in HOLDFAST_URL" in answer.err
+    assert f"  other users can read that file: chmod 600 {terminal.config}, or give it in HOLDFAST_URL" in answer.err
     terminal.config.chmod(0o600)
     assert "others can read" not in terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop").err
 
@@ -365,7 +365,7 @@ def test_the_path_is_that_of_the_file_in_use(terminal: Terminal, monkeypatch: py
     monkeypatch.chdir(terminal.home)
     own = terminal.home / "config" / "holdfast" / "holdfast.toml"
     answer = terminal("config", "path")
-    assert answer == (0, f"{own}\n", "it does not exist;  holdfast config set  makes it\n")
+    assert answer == (0, f"{own}\n", "it does not exist;  holdfast config set  creates it\n")
     assert terminal("config", "path", "--json").json["exists"] is False
 
 
@@ -377,8 +377,8 @@ def test_the_path_is_told_even_of_a_file_that_is_refused(terminal: Terminal) -> 
 def test_a_check_finds_nothing_wrong_with_sound_settings(terminal: Terminal) -> None:
     terminal.config.write_text("lease = 30\n")
     answer = terminal("config", "check")
-    assert (answer.code, answer.out) == (0, f"✓ nothing is wrong: 1 of {len(KEYS)} settings are set\n")
-    assert answer.err == f"  read: {terminal.config}, the environment\n"
+    assert (answer.code, answer.out) == (0, f"✓ no problems found: 1 of {len(KEYS)} settings are set\n")
+    assert answer.err == f"  checked: {terminal.config}, the environment\n"
     assert terminal("config", "check", "--strict").code == 0
     assert terminal("config", "check", "--json").json == {
         "schema": "holdfast.config.check/1",
@@ -401,7 +401,7 @@ def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pyt
         f"⚠ allow-unsigned = true in {terminal.config}:2 does nothing without verify = false",
         "  → remove it",
     ]
-    assert answer.err == f"3 errors, 1 warning; read: {terminal.config}, the environment\n"
+    assert answer.err == f"3 errors, 1 warning; checked: {terminal.config}, the environment\n"
     answer = terminal("config", "check", "--json")
     assert (answer.code, answer.err, answer.json["ok"]) == (2, "", False)
     assert [(one["warning"], one["key"]) for one in answer.json["problems"]] == [

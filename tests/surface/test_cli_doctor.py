@@ -1,7 +1,6 @@
 """`doctor`: every kind of misconfiguration, planted and found, each with what to do about it."""
 
 import os
-import signal
 import sqlite3
 import stat
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.cli.diagnosis import Level
 from holdfast.cli.diagnosis.settings import worker_option_findings
-from holdfast.cli.diagnosis.store import clock_findings, heard_findings
+from holdfast.cli.diagnosis.store import clock_findings, heartbeat_findings
 from holdfast.config import Settings
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite import connections as sqlite_file
@@ -23,7 +22,7 @@ from holdfast.queues.signing import SigningKey
 from holdfast.state.workers import WorkerRegistry
 
 from ..servers.places import SERVERS, Place
-from .registry import lose, report, until
+from .registry import lose, report
 from .terminal import Terminal
 
 Document = Mapping[str, Any]
@@ -69,7 +68,7 @@ def worked(terminal: Terminal) -> Terminal:
 def test_a_sound_installation_has_nothing_wrong(worked: Terminal) -> None:
     answer = worked("doctor", "--strict")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.endswith("nothing is wrong\n")
+    assert answer.out.endswith("no problems found\n")
     assert {each["check"] for each in findings(worked)} == {
         "versions",
         "paths",
@@ -99,7 +98,10 @@ def test_a_setting_that_cannot_be_read_is_a_finding(terminal: Terminal) -> None:
     assert "lease = 0.5" in sentence
     assert "out of range" in sentence
     last = findings(terminal)[-1]
-    assert (last["check"], last["message"]) == ("the rest", "was not looked at: set that right, and ask again")
+    assert (last["check"], last["message"]) == (
+        "the rest",
+        "skipped; fix the errors above and run  holdfast doctor  again",
+    )
 
 
 # Paths, permissions, file systems
@@ -120,7 +122,7 @@ def test_a_place_that_cannot_be_written_is_found(terminal: Terminal) -> None:
     terminal.home.chmod(0o500)
     terminal.config.write_text(f'url = "sqlite:///{terminal.home}/jobs.db"\n')
     try:
-        assert "cannot be written by this user" in planted(terminal, "paths")[1]
+        assert "this user cannot write to" in planted(terminal, "paths")[1]
     finally:
         terminal.home.chmod(0o700)
 
@@ -136,14 +138,14 @@ def test_a_directory_that_everybody_can_write_is_found(worked: Terminal) -> None
     worked.database.parent.chmod(0o777)
     level, sentence = planted(worked, "permissions")
     assert level == "error"
-    assert "may replace the jobs and their key" in sentence
+    assert "and so replace the jobs and their key" in sentence
 
 
 def test_settings_that_everybody_can_write_are_found(terminal: Terminal) -> None:
     terminal.config.chmod(0o666)
     assert planted(terminal, "permissions") == (
         "error",
-        f"{terminal.config} can be written by everybody: whoever does may allow any command, or move the jobs",
+        f"everyone can write to {terminal.config}, and so allow any command or redirect the jobs",
     )
 
 
@@ -168,8 +170,8 @@ def test_a_log_that_belongs_to_another_user_is_found(worked: Terminal) -> None:
 @pytest.mark.parametrize(
     ("kind", "level", "why"),
     [
-        ("nfs4", "error", "SQLite's locks cannot be trusted"),
-        ("tmpfs", "warning", "gone when the machine restarts"),
+        ("nfs4", "error", "SQLite's locks are unreliable"),
+        ("tmpfs", "warning", "lost when the machine restarts"),
     ],
 )
 def test_a_file_system_that_keeps_nothing_is_found(
@@ -199,7 +201,7 @@ def test_a_worker_of_another_version_is_found(worked: Terminal) -> None:
         WorkerRegistry(hf.backend().state).beat(report("b" * 32, version="0.0.1"))
     level, sentence = planted(worked, "workers")
     assert level == "warning"
-    assert "run Holdfast 0.0.1" in sentence
+    assert "1 worker with Holdfast 0.0.1" in sentence
 
 
 def test_a_library_that_is_too_old_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +219,7 @@ def test_a_schema_that_does_not_fit_is_found(worked: Terminal, schema: int, leve
     database.close()
     found = planted(worked, "schema")
     assert found[0] == level
-    assert f"the schema is {schema}," in found[1]
+    assert f"schema {schema} is " in found[1]
 
 
 # Clocks
@@ -250,7 +252,7 @@ def test_a_server_tells_its_clock(place: Place, terminal: Terminal, monkeypatch:
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", "k" * 32)
     sound = [each for each in findings(terminal, "--url", place.url) if each["check"] == "clocks"]
     assert [each["level"] for each in sound] == ["ok"]
-    assert "the server's differs" in sound[0]["message"]
+    assert "the server's clock and this host's agree" in sound[0]["message"]
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + 3_600 * 10**9)
     level, sentence = planted(terminal, "clocks", "--url", place.url)
@@ -262,7 +264,7 @@ def test_a_clock_that_was_set_back_is_found(worked: Terminal) -> None:
     with Holdfast(directory=worked.project) as hf:
         views = WorkerRegistry(hf.backend().state).all()
     an_hour_ago = time.time_ns() // 1000 - 3_600_000_000
-    [found] = heard_findings(views, now_us=an_hour_ago, lease_s=60)
+    [found] = heartbeat_findings(views, now_us=an_hour_ago, lease_s=60)
     assert found.level is Level.ERROR
     assert "the clock was set back" in found.message
 
@@ -276,7 +278,7 @@ def test_jobs_in_a_file_nobody_looks_at_are_found(worked: Terminal) -> None:
     worked.config.write_text(f'url = "sqlite:///{other}"\n')
     level, sentence = planted(worked, "one place")
     assert level == "warning"
-    assert f"{worked.database} has 1 unfinished jobs and 1 live workers" in sentence
+    assert f"{worked.database} has 1 unfinished job and 1 live worker" in sentence
     assert str(other) in sentence
 
 
@@ -289,22 +291,7 @@ def test_jobs_left_outside_of_the_project_are_found(terminal: Terminal, monkeypa
 
 def test_a_variable_that_others_lack_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite:///{terminal.home}/mine.db")
-    assert "HOLDFAST_URL is set here" in planted(terminal, "one place")[1]
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux says what others have open")
-def test_a_worker_on_another_file_is_found(worked: Terminal) -> None:
-    other = worked.project / "other.db"
-    worked("migrate", "--url", f"sqlite:///{other}")
-    process = worked.start("worker", "start", "--url", f"sqlite:///{other}", "--quiet")
-    with Holdfast(f"sqlite:///{other}", directory=worked.project) as hf:
-        until(WorkerRegistry(hf.backend().state).all)
-    level, sentence = planted(worked, "one place")
-    assert level == "error"
-    assert f"process {process.pid} is a worker of this project and works {other}" in sentence
-    assert found_in(worked, "one place", "--url", f"sqlite:///{worked.database}") == [(level, sentence)]
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert "HOLDFAST_URL is set; processes without it use" in planted(terminal, "one place")[1]
 
 
 # Keys
@@ -324,14 +311,14 @@ def test_a_key_that_git_would_keep_is_found(worked: Terminal) -> None:
     assert found_in(worked, "keys") == []  # our own .gitignore is there
     (directory / ".gitignore").unlink()
     level, sentence = planted(worked, "keys")
-    assert (level, sentence.split(" ", 1)[0]) == ("warning", str(directory / "signing.key"))
+    assert (level, sentence.split(":")[0]) == ("warning", f"git does not ignore {directory / 'signing.key'}")
     (directory / ".gitignore").write_text("*.key\n")
     assert found_in(worked, "keys") == []
 
 
 def test_a_key_that_was_lost_is_found(worked: Terminal) -> None:
     (worked.database.parent / "signing.key").unlink()
-    assert "is missing, and the jobs beside it were signed with it" in planted(worked, "keys")[1]
+    assert "is missing, and the jobs were signed with it" in planted(worked, "keys")[1]
 
 
 def test_a_key_file_that_is_not_there_is_found(terminal: Terminal) -> None:
@@ -358,7 +345,7 @@ def test_two_keys_for_one_file_are_found(worked: Terminal, monkeypatch: pytest.M
     assert found_in(worked, "keys") == []
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", SigningKey.generate_text())
     worked.database.unlink()
-    assert "reject each other's jobs" in planted(worked, "keys")[1]
+    assert "and this one rejects theirs" in planted(worked, "keys")[1]
 
 
 def test_a_key_that_is_too_short_is_found_and_not_shown(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,9 +374,9 @@ def test_signatures_that_are_switched_off_are_found(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("settings", "grace", "kill_after", "level", "why"),
     [
-        (Settings(), 0.5, 10, Level.WARNING, "the grace is 500 ms"),
-        (Settings(), 30, 90, Level.WARNING, "longer than a lease (60 s)"),
-        (Settings(timeout=5), 30, 10, Level.NOTE, "longer than any job may take"),
+        (Settings(), 0.5, 10, Level.WARNING, "the grace period is 500 ms"),
+        (Settings(), 30, 90, Level.WARNING, "longer than the lease of 60 s"),
+        (Settings(timeout=5), 30, 10, Level.NOTE, "longer than the timeout of jobs, 5 s"),
     ],
 )
 def test_options_of_workers_that_contradict_the_settings_are_found(
@@ -402,7 +389,7 @@ def test_options_of_workers_that_contradict_the_settings_are_found(
 
 def test_the_grace_of_the_workers_is_told_by_an_option(terminal: Terminal) -> None:
     assert found_in(terminal, "settings") == []
-    assert "90 s to be killed" in planted(terminal, "settings", "--kill-after", "90s")[1]
+    assert "--kill-after is 90 s" in planted(terminal, "settings", "--kill-after", "90s")[1]
 
 
 def test_a_strict_doctor_fails_for_warnings(terminal: Terminal) -> None:
@@ -427,7 +414,9 @@ def test_a_queue_without_a_worker_is_found(worked: Terminal) -> None:
     worked("enqueue", "--queue", "defaults", '{"job": "add"}')
     level, sentence = planted(worked, "queues")
     assert level == "error"
-    assert sentence == "defaults has 1 job waiting and no worker; a worker works 'default': is one of the two mistyped?"
+    assert sentence == (
+        "defaults has 1 job waiting and no worker; a worker processes 'default': is one of the names misspelled?"
+    )
 
 
 def test_where_no_job_waits_no_worker_is_claimed(terminal: Terminal) -> None:
@@ -435,7 +424,7 @@ def test_where_no_job_waits_no_worker_is_claimed(terminal: Terminal) -> None:
     assert "start one:  holdfast worker start APP" in [each["advice"] for each in findings(terminal)]
     terminal("cancel", "a")
     said = {each["check"]: each["message"] for each in findings(terminal)}
-    assert said["queues"] == "no job waits"
+    assert said["queues"] == "no jobs are waiting"
 
 
 def test_a_paused_queue_is_worth_a_note(worked: Terminal) -> None:
@@ -478,7 +467,7 @@ def test_handlers_no_worker_has_are_found_without_an_application(worked: Termina
     worked("enqueue", '{"job": "ad"}')
     level, sentence = planted(worked, "handlers")
     assert level == "error"
-    assert "no live worker of queue 'default' has a handler 'ad', did you mean 'add'?" in sentence
+    assert "no live worker of queue 'default' has the handler 'ad', did you mean 'add'?" in sentence
 
 
 def test_an_application_that_cannot_be_imported_is_a_finding(terminal: Terminal) -> None:

@@ -57,7 +57,7 @@ def among(modules: set[str], unwanted: set[str]) -> Iterator[str]:
 
 
 def test_the_help_of_the_program_loads_nothing_else_of_it(terminal: Terminal) -> None:
-    modules = loaded(terminal, "-m", "holdfast", "--help", says="Commands:")
+    modules = loaded(terminal, "-m", "holdfast", "--help", says="Operations:")
     ours = {name for name in modules if name.startswith("holdfast")}
     assert ours <= {"holdfast", "holdfast.cli"}
     assert not list(among(modules, {"msgspec", "json", *RUNNING, *STORING, *ENGINES, *SLOW, "sqlite3"}))

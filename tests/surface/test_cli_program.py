@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli import COMMANDS
+from holdfast.cli import COMMANDS, SECTIONS
 from holdfast.errors import BackendError
 from holdfast.queues.engines.sqlite.records import SqliteRecords
 
@@ -120,7 +120,31 @@ def test_help_lists_every_command_with_a_summary_and_examples(terminal: Terminal
     for name, (_, summary) in COMMANDS.items():
         assert f"  {name}" in answer.out
         assert summary in " ".join(answer.out.split())
-    assert "holdfast run -- echo kept" in answer.out
+    assert "holdfast run -- echo hello" in answer.out
+
+
+def test_help_groups_the_commands_in_the_order_people_need_them(terminal: Terminal) -> None:
+    lines = terminal("--help").out.splitlines()
+    headings = [line[:-1] for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [*SECTIONS, "Options"]
+    assert list(SECTIONS) == ["Jobs", "Workers", "Operations", "Set-up"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--help"], "Usage: queuectl [OPTIONS] COMMAND [ARGS]..."),
+        (["worker", "start", "--help"], "Usage: queuectl worker start [OPTIONS] [APP]"),
+        (["status", "--qeue"], "Try 'queuectl status --help' for help."),
+        (["nothing"], "Error: No such command 'nothing'. queuectl --help lists the commands."),
+    ],
+)
+def test_queuectl_calls_itself_by_its_name(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/local/bin/queuectl"])
+    answer = terminal(*words)
+    assert line in (answer.out + answer.err).splitlines()
 
 
 def test_every_command_is_where_the_table_says_and_explains_itself(terminal: Terminal) -> None:
@@ -142,7 +166,7 @@ def test_a_command_without_documents_refuses_json(terminal: Terminal, leaf: str)
 def test_without_a_command_it_shows_its_help(terminal: Terminal) -> None:
     answer = terminal()
     assert answer.code == 2
-    assert "Commands:" in answer.out + answer.err
+    assert "Operations:" in answer.out + answer.err
 
 
 @pytest.mark.parametrize(
@@ -202,7 +226,7 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(
 def test_looking_at_a_database_that_is_not_there_does_not_make_one(terminal: Terminal) -> None:
     answer = terminal("list", "--url", f"sqlite:///{terminal.home}/typo.db")
     assert answer.code == 2
-    assert answer.err.startswith(f"holdfast: there is no database at {terminal.home}/typo.db: name another --url")
+    assert answer.err.startswith(f"holdfast: there is no database at {terminal.home}/typo.db: pass another --url")
     assert not (terminal.home / "typo.db").exists()
 
 
@@ -241,12 +265,12 @@ def test_where_there_is_no_database_yet_looking_finds_nothing_and_makes_nothing(
     assert sorted(terminal.home.rglob("*")) == before
 
 
-def test_whoever_watches_a_database_that_is_not_there_yet_sees_what_comes(terminal: Terminal) -> None:
-    watching = terminal.start("list", "--watch=10ms", "--json")
+def test_watching_a_database_that_does_not_exist_yet_shows_its_first_job(terminal: Terminal) -> None:
+    watching = terminal.start("status", "--watch=10ms", "--json")
     assert watching.stdout is not None
-    assert json.loads(watching.stdout.readline()) == []
+    assert json.loads(watching.stdout.readline())["queues"] == {}
     terminal("enqueue", '{"id": "job1", "job": "x"}')
-    assert any('"job1"' in line for line in watching.stdout)
+    assert any('"pending": 1' in line or '"pending":1' in line for line in watching.stdout)
     watching.terminate()
 
 
@@ -333,7 +357,7 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
         assert "is a database of another program (it has the table 'orders')" in sentence
         assert "holdfast migrate" in sentence
     assert foreign.read_bytes() == before
-    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 5 was made\n"
+    assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 5 created\n"
     assert terminal("enqueue", *option, '{"id": "job1", "job": "x"}').code == 0
     database = sqlite3.connect(foreign)
     assert database.execute("SELECT id FROM orders").fetchall() == [(7,)]
@@ -533,7 +557,7 @@ def test_an_error_of_the_system_is_a_sentence(terminal: Terminal, monkeypatch: p
 
     monkeypatch.setattr(SqliteRecords, "counts", failing)
     answer = terminal("status")
-    hint = "  look for what is wrong:  holdfast doctor\n"
+    hint = "  diagnose it:  holdfast doctor\n"
     assert (answer.code, answer.err) == (5, f"holdfast: jobs.db: Input/output error\n{hint}")
 
 
@@ -562,12 +586,12 @@ def test_whoever_reads_only_the_beginning_ends_the_command_quietly(terminal: Ter
 
 
 def test_migrating_is_safe_to_repeat_and_keeps_the_jobs(terminal: Terminal) -> None:
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 was made\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 created\n"
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     again = terminal("migrate", "--json").json
     assert again["location"] == str(terminal.database)
     assert (again["database_schema"], again["change"], again["before"], again["version"]) == ("current", "none", 5, 5)
-    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 was there already\n"
+    assert terminal("migrate").out == f"✓ {terminal.database} is up to date: schema 5 already exists\n"
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 

@@ -131,7 +131,10 @@ def test_a_mistake_of_ours_is_not_blamed_on_the_cursor(shop: Terminal, monkeypat
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--state", "broken"], "'broken' is no state; did you mean 'blocked'? known are blocked, scheduled, pending"),
+        (
+            ["--state", "broken"],
+            "'broken' is not a state; did you mean 'blocked'? known states: blocked, scheduled, pending",
+        ),
         (["--limit", "0"], "--limit"),
         (["--limit", "10001"], "--limit"),
         (["--limit", "many"], "--limit"),
@@ -343,7 +346,7 @@ def test_a_paused_queue_is_marked(shop: Terminal) -> None:
 def test_an_empty_place_says_how_to_fill_it(terminal: Terminal) -> None:
     answer = terminal("status")
     assert (answer.code, answer.out) == (0, f"{terminal.database}\n")
-    assert answer.err == "no jobs yet; add one:  holdfast enqueue -- COMMAND\n"
+    assert answer.err == "no jobs yet; enqueue one:  holdfast enqueue -- COMMAND\n"
     assert terminal("status", "--json").json["queues"] == {}
 
 

@@ -135,7 +135,7 @@ def test_cells_that_a_spreadsheet_would_run_are_text(terminal: Terminal) -> None
 
 def test_shapes_exclude_each_other_and_columns_are_known(shop: Terminal) -> None:
     answer = shop("list", "--csv", "--quiet")
-    assert (answer.code, "--csv and --quiet exclude each other" in answer.err) == (2, True)
+    assert (answer.code, "--csv and --quiet cannot be used together" in answer.err) == (2, True)
     answer = shop("list", "--columns", "stat")
     assert answer.code == 2
     assert "'stat' is no column; did you mean 'state'? known are id, state" in answer.err
@@ -302,7 +302,7 @@ def test_waiting_ends_with_how_jobs_ended(shop: Terminal) -> None:
 
 def test_queues_are_paused_with_a_reason_and_resumed(shop: Terminal) -> None:
     answer = shop("queue", "pause", "mail", "--reason", "vendor is down")
-    assert (answer.code, answer.out) == (0, "✓ mail is paused\n")
+    assert (answer.code, answer.out) == (0, "✓ mail paused\n")
     assert "the queue has been paused since" in shop("show", "w1").out
     assert "vendor is down" in shop("queue", "list").out
     assert "vendor is down" in shop("queue", "show", "mail").out
@@ -311,10 +311,10 @@ def test_queues_are_paused_with_a_reason_and_resumed(shop: Terminal) -> None:
     assert mail["paused"]["reason"] == "vendor is down"
     assert shop("queue", "list", "-q").out == "default\nmail\n"
     assert shop("queue", "resume", "mail", "--dry-run").out == "would resume mail\n"
-    assert shop("queue", "resume", "mail").out == "✓ mail is worked again\n"
+    assert shop("queue", "resume", "mail").out == "✓ mail resumed\n"
     assert shop("queue", "resume", "mail", "--json").json[0]["resumed"] is False
     answer = shop("queue", "show", "nothing")
-    assert (answer.code, "known are default, mail" in answer.err) == (3, True)
+    assert (answer.code, "known queues: default, mail" in answer.err) == (3, True)
     assert shop("queue", "pause", "Bad Name").code == 2
 
 
@@ -324,10 +324,13 @@ def test_a_queue_is_worked(shop: Terminal) -> None:
 
 
 def test_a_purge_asks_with_the_exact_count(shop: Terminal) -> None:
-    assert "name the queue, or say --all" in shop("queue", "purge").err
-    assert shop("queue", "purge", "default", "--dry-run").out == "would purge 2 completed jobs of queue default\n"
+    assert "name one queue, or pass --all" in shop("queue", "purge").err
+    assert shop("queue", "purge", "default", "--dry-run").out == "would purge 2 completed jobs from queue default\n"
     answer = shop("queue", "purge", "--all", "--state", "all")
-    assert (answer.code, "this would purge 4 completed,dead,cancelled jobs of all queues" in answer.err) == (2, True)
+    assert (
+        answer.code,
+        "this would permanently delete 4 completed,dead,cancelled jobs from all queues" in answer.err,
+    ) == (2, True)
     assert "say --confirm=all" in answer.err
     assert shop("queue", "purge", "--all", "--state", "all", "--yes").code == 2
     assert shop("queue", "purge", "--all", "--confirm=mail").code == 2
@@ -347,8 +350,8 @@ def test_a_purge_asks_with_the_exact_count(shop: Terminal) -> None:
 
 
 def test_reaping_takes_back_what_was_left(shop: Terminal) -> None:
-    assert shop("queue", "reap", "--dry-run").out == "would take back 0 jobs\n"
-    assert shop("queue", "reap", "mail").out == "✓ 0 jobs taken back\n"
+    assert shop("queue", "reap", "--dry-run").out == "would reap 0 jobs\n"
+    assert shop("queue", "reap", "mail").out == "✓ 0 jobs reaped\n"
     for words in ([], ["--dry-run"]):
         assert shop("queue", "reap", "Bad Name", *words).code == 2
 
@@ -364,5 +367,5 @@ def test_a_person_is_asked_on_the_terminal(shop: Terminal) -> None:
     assert "✓ g1 deleted" in screen.rows
     refused = shop.on_screen("queue", "purge", "default", "--state", "dead", "--no-input")
     assert refused.ended() == 2
-    assert "this would purge 2 dead jobs of queue default for good: say --yes" in " ".join(refused.rows)
+    assert "this would permanently delete 2 dead jobs from queue default: say --yes" in " ".join(refused.rows)
     assert ids(shop("list", "-q")) == ["f1", "f42", "w1", "w2"]

@@ -63,7 +63,7 @@ def test_a_worker_as_json_is_what_its_schema_says(shop: Terminal) -> None:
 
 
 def test_a_lost_worker_says_what_becomes_of_its_jobs(shop: Terminal) -> None:
-    assert "its jobs come back by themselves" in shop("worker", "show", "b").err
+    assert "its jobs are requeued when their leases expire" in shop("worker", "show", "b").err
 
 
 def test_a_worker_nobody_knows_is_not_found(shop: Terminal) -> None:
@@ -219,13 +219,13 @@ def test_the_view_shows_jobs_queues_and_workers_and_leaves_the_terminal_as_it_wa
 
 def test_a_dead_letter_is_retried_and_found_by_its_words(live: Live, shop: Terminal) -> None:
     live.press("/")
-    live.screen.wait_for("words that a job shows")
+    live.screen.wait_for("filter by words")
     live.press("dead1")
-    live.screen.wait_for("1 fit 'dead1'")
+    live.screen.wait_for("1 match 'dead1'")
     live.press("\r")
-    live.screen.wait_for("esc shows all again")
+    live.screen.wait_for("press esc to show all jobs")
     live.press("r")
-    live.screen.wait_for("dead1 is back in its queue")
+    live.screen.wait_for("dead1 requeued")
     assert shop.job("dead1")["state"] == "pending"
     live.press("q")
     assert live.screen.ended() == 0
@@ -240,20 +240,20 @@ def test_several_are_discarded_only_when_asked_for_twice(shop: Terminal) -> None
     live = Live(shop.on_screen("top", "--every", "200ms", columns=160))
     live.screen.wait_for("dead2")
     live.press("/")
-    live.screen.wait_for("words that a job shows")
+    live.screen.wait_for("filter by words")
     live.press("dead")
-    live.screen.wait_for("2 fit 'dead'")
+    live.screen.wait_for("2 match 'dead'")
     live.press("\r")
-    live.screen.wait_for("esc shows all again")
+    live.screen.wait_for("press esc to show all jobs")
     live.press("x")
     live.press(f"{ESCAPE}B")
     live.press("x")
     live.press("D")
-    live.screen.wait_for("discard 2 jobs for good? D again")
+    live.screen.wait_for("permanently discard 2 jobs? press D again")
     assert {shop.job(name)["state"] for name in ("dead1", "dead2")} == {"dead"}
     live.press("D")
-    live.screen.wait_for("dead1 is discarded")
-    live.screen.wait_for("dead2 is discarded")
+    live.screen.wait_for("dead1 discarded")
+    live.screen.wait_for("dead2 discarded")
     live.press("q")
     assert live.screen.ended() == 0
 
@@ -263,13 +263,13 @@ def test_what_is_selected_and_not_shown_is_left_alone(live: Live, shop: Terminal
     live.press("x")
     live.screen.wait_for("*")
     live.press("/")
-    live.screen.wait_for("words that a job shows")
+    live.screen.wait_for("filter by words")
     live.press("job1")
-    live.screen.wait_for("1 fit 'job1'")
+    live.screen.wait_for("1 match 'job1'")
     live.press("\r")
-    live.screen.wait_for("esc shows all again")
+    live.screen.wait_for("press esc to show all jobs")
     live.press("D")
-    live.screen.wait_for("job1 is no dead letter")
+    live.screen.wait_for("job1 is not a dead letter")
     assert shop.job("dead1")["state"] == "dead"
     live.press("q")
     assert live.screen.ended() == 0
@@ -306,15 +306,15 @@ def test_what_a_key_does_is_told_in_a_sentence(shop: Terminal) -> None:
     deployment = Deployment.configured(directory=shop.project)
     with deployment.open().engine as engine:
         board = Board(Site(engine, deployment.location(), deployment))
-        assert board.pause_or_resume("mail") == "mail is paused; what is running goes on"
-        assert board.pause_or_resume("mail") == "mail is worked again"
-        assert board.cancel("job1") == "job1 is cancelled"
-        assert board.cancel("job1") == "job1 has ended already"
-        assert board.cancel("nobody") == "nobody is not known any more"
-        assert board.discard("job1") == "job1 is no dead letter; only those can be discarded"
-        assert board.retry("nobody") == "nobody is not known any more"
-        assert board.discard("dead1") == "dead1 is discarded"
+        assert board.pause_or_resume("mail") == "mail paused; running jobs continue"
+        assert board.pause_or_resume("mail") == "mail resumed"
+        assert board.cancel("job1") == "job1 cancelled"
+        assert board.cancel("job1") == "job1 has already finished"
+        assert board.cancel("nobody") == "nobody no longer exists"
+        assert board.discard("job1") == "job1 is not a dead letter; nothing was discarded"
+        assert board.retry("nobody") == "nobody no longer exists"
+        assert board.discard("dead1") == "dead1 discarded"
         shop("run", "--id", "over", "--", "false")
-        assert board.retry("over") == "over belongs to a `holdfast run` that is over, and nobody works its queue"
+        assert board.retry("over") == "over belongs to a `holdfast run` that has exited; no worker processes its queue"
         assert shop.job("over")["state"] == "dead"
-        assert [job.id for job in board.look("cancelled add").jobs] == ["job1"]
+        assert [job.id for job in board.snapshot("cancelled add").jobs] == ["job1"]

@@ -41,7 +41,7 @@ def shop(terminal: Terminal) -> Terminal:
 
 def lines_of(text: str) -> list[str]:
     """The lines without what changes from run to run."""
-    return [re.sub(r" in [\d.]+ m?s$|[:(].*", "", line).rstrip() for line in text.splitlines()]
+    return [re.sub(r" in [\d.]+ [mµ]?s$|[:(].*", "", line).rstrip() for line in text.splitlines()]
 
 
 # Applications
@@ -171,7 +171,7 @@ def test_a_queue_that_is_named_twice_is_refused(shop: Terminal, queues: Sequence
 def test_a_limit_of_memory_below_what_a_process_needs_is_refused(shop: Terminal) -> None:
     answer = shop("worker", "start", "--max-memory", "300", "--burst")
     assert answer.code == 2
-    assert "more than 32M" in answer.err
+    assert "already needs 32M" in answer.err
 
 
 @pytest.mark.parametrize("queues", ["", "a,,b", "No Good", "a;b"])
@@ -270,7 +270,7 @@ def test_without_an_application_only_allowed_commands_are_run(terminal: Terminal
 
 def test_a_worker_without_an_application_says_that_functions_need_one(shop: Terminal) -> None:
     shop("enqueue", """[{"job": "add", "payload": {"a": 1}}, {"job": "add", "payload": {"a": 2}}]""")
-    hint = "name yours:  holdfast worker start APP"
+    hint = "pass yours:  holdfast worker start APP"
     assert shop("worker", "start", "--burst").err.count(hint) == 1
     assert hint not in shop("worker", "start", "shop:hf", "--burst").err
 
@@ -278,7 +278,7 @@ def test_a_worker_without_an_application_says_that_functions_need_one(shop: Term
 def test_a_worker_that_allows_nothing_says_so(terminal: Terminal) -> None:
     answer = terminal("worker", "start", "--burst")
     assert (
-        "no command is allowed yet: every command job will be refused; allow some with  --allow PROGRAM" in answer.err
+        "no program is allowed: every command job will be rejected; allow programs with  --allow PROGRAM" in answer.err
     )
 
 

@@ -55,7 +55,7 @@ def test_a_worker_is_one_line_of_what_it_says_of_itself(terminal: Terminal, regi
     assert (answer.code, answer.err) == (0, "")
     heading, line = answer.out.splitlines()
     assert tuple(heading.split()) == COLUMNS
-    seen = ["5f3a0000", "live", "web-1", "4121", "mail:3,default", "2/8", "12,345", "6", "48", "MB", "5", "h"]
+    seen = ["5f3a0000", "live", "web-1", "4121", "mail:3,default", "2/8", "12,345", "6", "46.2", "MiB", "5", "h"]
     assert line.split()[:-3] == seen
     assert line.endswith(" ago")
 
@@ -76,7 +76,7 @@ def test_states_are_told_apart_and_lost_ones_come_last_with_what_that_means(
         ["dddddddd", "live (asked to stop)"],
         ["aaaaaaaa", "lost"],
     ]
-    assert "its jobs come back by themselves when their leases end" in answer.err
+    assert "its jobs are requeued when their leases expire" in answer.err
     assert [worker["state"] for worker in terminal("worker", "list", "--json").json] == [
         "draining",
         "live",
@@ -143,8 +143,8 @@ def test_all_are_stopped_but_the_lost(terminal: Terminal, registry: WorkerRegist
     lose(registry, "cccccccc")
     answer = terminal("worker", "stop", "--all", "--now")
     assert answer.out.splitlines() == [
-        "✓ 5f3a0000 asked to stop now; running jobs are handed back",
-        "✓ 5f3b0000 asked to stop now; running jobs are handed back",
+        "✓ 5f3a0000 asked to stop now; running jobs are released",
+        "✓ 5f3b0000 asked to stop now; running jobs are released",
     ]
     assert (registry.order_of(ONE), registry.order_of(TWO)) == (
         StopOrder.NOW,
@@ -193,7 +193,7 @@ def test_nobody_to_stop(terminal: Terminal, registry: WorkerRegistry) -> None:
     assert terminal("worker", "stop", "--all", "--json").json == []
     lose(registry, ONE)
     answer = terminal("worker", "stop")
-    assert (answer.code, "nothing to stop" in answer.err) == (3, True)
+    assert (answer.code, "lost workers cannot be stopped" in answer.err) == (3, True)
 
 
 def test_names_and_all_contradict_each_other(terminal: Terminal, registry: WorkerRegistry) -> None:
@@ -208,8 +208,8 @@ def test_a_lost_worker_has_nothing_to_stop_but_finds_the_order_if_it_comes_back(
     lose(registry, ONE)
     answer = terminal("worker", "stop", ONE, "--wait")
     assert (answer.code, answer.out) == (0, "")
-    assert "there is nothing to stop" in answer.err
-    assert answer.err.count("come back by themselves") == 1
+    assert "is lost, last seen" in answer.err
+    assert answer.err.count("its jobs are requeued when their leases expire") == 1
     assert registry.beat(report(ONE)) is StopOrder.DRAIN
 
 

@@ -62,7 +62,7 @@ CASES = {
         "worker list --jobs",
         LIST + "holdfast.worker/1",
         "job7 add on mail",
-        "lost: not",
+        "lost: missed three heartbeats",
         is_table=True,
         is_coloured=True,
     ),
@@ -76,16 +76,16 @@ CASES = {
     "retry": Case("retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
     "delete": Case("delete dead1", LIST + "holdfast.job.delete/1", "✓ dead1 deleted"),
     "status": Case("status", "holdfast.status/1", "mail", is_table=True, is_coloured=True),
-    "top": Case("top", "holdfast.status/1", "", "this needs a terminal", code=2),
+    "top": Case("top", "holdfast.status/1", "", "top needs a terminal", code=2),
     "queue list": Case("queue list", LIST + "holdfast.queue/1", "mail", is_table=True, is_coloured=True),
     "queue show": Case("queue show mail", "holdfast.queue/1", "worker       aaaa"),
-    "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail is paused", "go on:  holdfast"),
-    "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow is worked again"),
+    "queue pause": Case("queue pause mail", LIST + "holdfast.queue.pause/1", "✓ mail paused", "resume:  holdfast"),
+    "queue resume": Case("queue resume slow", LIST + "holdfast.queue.resume/1", "✓ slow resumed"),
     "queue work": Case(
         "queue work --once", LINES + "holdfast.worker.result/1", "command cmd1 done in", "nothing lost", is_slow=True
     ),
-    "queue reap": Case("queue reap mail", "holdfast.queue.reap/1", "✓ 0 jobs taken back"),
-    "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "there are no dead jobs"),
+    "queue reap": Case("queue reap mail", "holdfast.queue.reap/1", "✓ 0 jobs reaped"),
+    "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "no dead jobs in queue"),
     "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
     "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
     "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
@@ -95,9 +95,9 @@ CASES = {
         "config list", LIST + "holdfast.config.setting/1", "max-retries", "from ", is_table=True, is_coloured=True
     ),
     "config set": Case("config set lease 30", "holdfast.config.set/1", "✓ lease = 30", "written to"),
-    "config unset": Case("config unset timeout", "holdfast.config.unset/1", "• timeout was not set", "in force"),
+    "config unset": Case("config unset timeout", "holdfast.config.unset/1", "• timeout was not set", "in effect"),
     "config path": Case("config path", "holdfast.config.path/1", "holdfast.toml"),
-    "config check": Case("config check", "holdfast.config.check/1", "✓ nothing is wrong", "read: "),
+    "config check": Case("config check", "holdfast.config.check/1", "✓ no problems found", "checked: "),
     "backend info": Case("backend info", "holdfast.backend/1", "CAPABILITY", is_table=True, is_coloured=True),
     "migrate": Case("migrate", "holdfast.migrate/1", "is up to date"),
     "health": Case("health --full", "holdfast.health/1", "unhealthy", code=1, is_table=True, is_coloured=True),
@@ -107,7 +107,7 @@ CASES = {
     "generate compose": Case("generate compose", NO_JSON, "services:", "then: "),
     "completion show": Case("completion show bash", NO_JSON, "_HOLDFAST_COMPLETE"),
     "schema": Case("schema", NO_JSON, "PRINTED BY", is_table=True, is_coloured=True),
-    "help": Case("help states", NO_JSON, "is due and waits for a worker", is_table=True),
+    "help": Case("help states", NO_JSON, "due, waiting for a worker", is_table=True),
     "version": Case("version", NO_JSON, "holdfast "),
     "enqueue": Case(
         """enqueue '{"id": "new1", "job": "add"}'""", "holdfast.job.enqueue/1", "✓ new1 queued on default", "stored in "
@@ -143,8 +143,8 @@ SEVERE = {
     "cancel --where state:pending": "this would cancel 2 jobs: say --yes",
     "delete --where state:dead": "this would delete 1 job for good: say --yes",
     "dlq discard --all": "this would discard 1 dead letter for good: say --yes",
-    "queue purge default --state dead": "this would purge 1 dead job of queue default for good: say --yes",
-    "queue purge --all --state dead": "this would purge 1 dead job of all queues for good: say --confirm=all",
+    "queue purge default --state dead": "this would permanently delete 1 dead job from queue default: say --yes",
+    "queue purge --all --state dead": "this would permanently delete 1 dead job from all queues: say --confirm=all",
 }
 
 
@@ -452,20 +452,19 @@ def test_top_fills_the_terminal_until_it_is_left(desk: Desk) -> None:
     assert screen.ended() == 0
 
 
-@pytest.mark.parametrize("leaf", ["status", "list", "dlq list", "queue list", "worker list", "health"])
-def test_it_is_looked_at_again_and_again(desk: Desk, leaf: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, pauses = CASES[leaf], list[float]()
+def test_status_refreshes_with_watch(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, pauses = CASES["status"], list[float]()
 
     def interrupted(pause_s: float) -> None:
         pauses.append(pause_s)
         if len(pauses) % 2 == 0:
             raise KeyboardInterrupt  # as Ctrl-C does while it waits
 
-    monkeypatch.setattr("holdfast.cli.watching.time.sleep", interrupted)
+    monkeypatch.setattr("holdfast.cli.status.time.sleep", interrupted)
     answer = desk.piped(*case.words.split(), "--watch=5s", "--json")
-    first, second = (many(json.loads(line), is_many=case.prints.startswith(LIST)) for line in answer.out.splitlines())
-    assert [each["schema"] for each in first] == [each["schema"] for each in second]
-    assert_published(desk, second[0], case.prints.removeprefix(LIST))
+    first, second = (json.loads(line) for line in answer.out.splitlines())
+    assert first == second
+    assert_published(desk, second, case.prints)
     code, shown = desk.seen(*case.words.split(), "--watch", columns=40)
     assert code == 130
     # The second look is drawn over the first, whose lines are one row each.
@@ -500,8 +499,6 @@ def test_a_list_of_jobs_has_many_forms(desk: Desk, option: str, first: str) -> N
 def test_two_forms_exclude_each_other(desk: Desk) -> None:
     refused = desk.piped("list", "-o", "json", "--csv")
     assert (refused.code, refused.error["hint"]) == (2, "see  holdfast list --help")
-    assert desk.piped("list", "--watch", "--csv").code == 2
-    assert desk.piped("health", "--watch", "--nagios").code == 2
 
 
 @pytest.mark.parametrize(
@@ -613,14 +610,14 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("status --queue mial", "did you mean 'mail'?"),
         ("queue show mial", "did you mean 'mail'?"),
         ("queue pause mial", "did you mean 'mail'?"),
-        ("queue pause defalt", "did you mean 'default'?  undo it:  holdfast queue resume defalt"),
-        ("queue pause other", "nothing is known of a queue 'other': no job, no worker"),
+        ("queue pause defalt", "did you mean 'default'?  undo:  holdfast queue resume defalt"),
+        ("queue pause other", "queue 'other' has no jobs and no worker"),
         ("queue resume slwo", "did you mean 'slow'?"),
         ("config get leese", "did you mean 'lease'?"),
         ("schema helth", "did you mean 'holdfast.health/1'?"),
         ("help stats", "did you mean 'status'?"),
-        ("show nobody", "see which there are:  holdfast list"),
-        ("wait nobody", "see which there are:  holdfast list"),
+        ("show nobody", "list the jobs:  holdfast list"),
+        ("wait nobody", "list the jobs:  holdfast list"),
         ("cancel nobody", "see  holdfast list"),
         ("retry nobody", "see  holdfast list"),
         ("delete nobody", "see  holdfast list"),
@@ -632,10 +629,10 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("logs dead1 --attempt 7", "name another"),
         ("logs job1 --attempt 7", "wait for it with  --follow"),
         ("list --url sqlite:///typo.db", "create it with  holdfast migrate"),
-        ("list --url redis://127.0.0.1:1/0", "look for what is wrong:  holdfast doctor"),
+        ("list --url redis://127.0.0.1:1/0", "diagnose it:  holdfast doctor"),
         ("list --after nonsense", "pass what the page before printed"),
         ("list --json --csv", "choose one"),
-        ("queue purge mail --state failed", "end them first with  holdfast cancel"),
+        ("queue purge mail --state failed", "cancel them first:  holdfast cancel"),
     ],
 )
 def test_a_mistake_is_answered_with_what_to_do_next(
@@ -668,8 +665,8 @@ def test_a_mistake_is_answered_with_what_to_do_next(
         ("config set max-retries 3", "✓ max-retries = 3"),
         ("config set max_retries 3", "✓ max-retries = 3"),
         ("config get max_retries", "3"),
-        ("queue reap mail", "✓ 0 jobs taken back"),
-        ("queue purge mail --status completed --before 7d --dry-run", "would purge 0 completed jobs of queue mail"),
+        ("queue reap mail", "✓ 0 jobs reaped"),
+        ("queue purge mail --status completed --before 7d --dry-run", "would purge 0 completed jobs from queue mail"),
         ("queue purge --queue default --status dead --force", "✓ 1 job purged from queue default"),
         ("queue purge --queue mail --status all --dry-run", "would purge 0 completed,dead,cancelled jobs"),
         ("health --json", '"schema": "holdfast.health/1"'),

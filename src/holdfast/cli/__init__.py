@@ -104,6 +104,10 @@ class LazyGroup(click.Group):
         fitting = [item for item in COMMANDS.items() if item[0].startswith(incomplete)]
         return [*(CompletionItem(name, help=summary) for name, (_, summary) in fitting), *options]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
         for heading, commands in SECTIONS.items():
@@ -187,7 +191,7 @@ def with_globals(command: click.Command) -> click.Command:
 def cli(ctx: click.Context, url: str | None) -> None:
     """Holdfast keeps background jobs until they are done.
 
-    The options below also work after the command.
+    The options below also work after the command. A DURATION is a number of seconds, or like 90s, 15m, 2h, 3d.
     """
     ctx.meta[f"{GLOBALS}.url"] = url
 
