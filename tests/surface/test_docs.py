@@ -212,15 +212,15 @@ def test_the_command_line_page_has_every_exit_code() -> None:
 
 
 def test_a_new_command_gets_a_section_and_one_that_is_gone_is_named() -> None:
-    page = "# Commands\n\n## holdfast run\n\nBy hand.\n\n## holdfast list\n\nAlso.\n"
+    page = "# Commands\n\n## holdfast enqueue\n\nBy hand.\n\n## holdfast list\n\nAlso.\n"
     made = with_commands(page)
     assert with_commands(made) == made
     assert re.findall(r"^## (.+)$", made, re.MULTILINE)[:3] == [
-        "holdfast run",
         "holdfast enqueue",
-        "holdfast worker list",
+        "holdfast run",
+        "holdfast list",
     ]
-    assert "\nBy hand.\n\n## holdfast enqueue\n\n<!-- generated: usage holdfast enqueue -->\n`holdfast enqueue " in made
+    assert "\nBy hand.\n\n## holdfast run\n\n<!-- generated: usage holdfast run -->\n`holdfast run " in made
     assert "| `--json` | Print JSON. |\n" in made
     with pytest.raises(SystemExit, match="no command 'holdfast rum' any more"):
         with_commands("## holdfast rum\n")
