@@ -43,10 +43,12 @@ def test_an_application_on_the_command_line_comes_first(shop: Terminal) -> None:
     assert "handlers multiply" in shop.program("worker", "start", "other:hf", "--burst").err
 
 
-def test_hints_leave_out_what_the_settings_say(shop: Terminal) -> None:
+@pytest.mark.parametrize("words", ["show job1", "worker list", "queue show default", "doctor"])
+def test_hints_leave_out_what_the_settings_say(shop: Terminal, words: str) -> None:
     shop.program("enqueue", "--job", "add", "a=1", "b=2", "--id", "job1")
-    assert "holdfast worker start\n" in shop.program("show", "job1").out + "\n"
-    assert "APP" not in shop.program("show", "job1").out
+    answer = shop.program(*words.split())
+    assert "holdfast worker start\n" in answer.out + answer.err
+    assert "APP" not in answer.out + answer.err
 
 
 def test_doctor_checks_the_application_of_the_settings(shop: Terminal) -> None:

@@ -104,16 +104,12 @@ def _values(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 def get_setting(key: str | None, as_json: bool) -> None:
     """Show one setting, or all of them."""
     reading = _sound_reading()
-    if key is not None:
-        found = key_named(key)
-        if as_json:
-            write_json(_document(reading, found))
-        else:
-            write(_text(_shown(reading, found)))
+    if key is None:
+        _print_all(reading, as_json=as_json)
     elif as_json:
-        write_json([_document(reading, each) for each in KEYS.values()])
+        write_json(_document(reading, key_named(key)))
     else:
-        _print_all(reading, show_origin=False)
+        write(_text(_shown(reading, key_named(key))))
 
 
 @config.command("list")
@@ -130,14 +126,7 @@ def list_settings(show_origin: bool, as_jsonl: bool, url: str | None, as_json: b
       holdfast config list --json | jq -r '.[] | select(.origin.place != "default") | .key'
     """
     one_form({"--json": as_json, "--jsonl": as_jsonl})
-    reading = _sound_reading(url)
-    documents = [_document(reading, key) for key in KEYS.values()]
-    if as_json:
-        write_json(documents)
-    elif as_jsonl:
-        write_jsonl(documents)
-    else:
-        _print_all(reading, show_origin=show_origin)
+    _print_all(_sound_reading(url), as_json=as_json, as_jsonl=as_jsonl, show_origin=show_origin)
 
 
 @config.command("set", context_settings={"ignore_unknown_options": True})  # so that -1 is read as a value
@@ -273,7 +262,11 @@ def _in_effect(key: Key, found: Found) -> str:
     return f"{text} ({found.origin})" if text else f"the {found.origin}"
 
 
-def _print_all(reading: Reading, *, show_origin: bool) -> None:
+def _print_all(reading: Reading, *, as_json: bool, as_jsonl: bool = False, show_origin: bool = False) -> None:
+    if as_json or as_jsonl:
+        documents = [_document(reading, key) for key in KEYS.values()]
+        (write_json if as_json else write_jsonl)(documents)
+        return
     rows = [
         (name, _text(_shown(reading, key)), str(reading.of(key).origin) if show_origin else key.meaning)
         for name, key in KEYS.items()

@@ -164,14 +164,14 @@ class _Worker:
         image_environment = {"PYTHONSAFEPATH": "1"}
         secrets: dict[str, str] = {}
         if self._django is not None:
-            # With a safe path, Python does not find the settings next to manage.py by itself.
+            # With a safe path, Python does not look for the settings next to manage.py.
             django = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}
             environment |= {"PYTHONPATH": str(self.project), **django}
             image_environment |= {"PYTHONPATH": "/app", **django}
         elif embedded_file(url) is not None:
             image_environment["HOLDFAST_URL"] = "sqlite:////var/lib/holdfast/jobs.db"
         else:
-            # They do not belong in a file of the project.
+            # Secrets do not belong in the files of the project.
             secrets["HOLDFAST_URL"] = f"${{HOLDFAST_URL:?set it to the URL of the jobs, {kind.scheme}://...}}"
             secrets["HOLDFAST_SIGNING_KEY"] = "${HOLDFAST_SIGNING_KEY:?set it to the key that all processes share}"
         return {
@@ -214,7 +214,7 @@ class _Worker:
         for file in files:
             if self.project.is_relative_to(file.parent):
                 raise ConfigError(
-                    f"{file} is not in a directory of its own, so jobs could rewrite all of {self.project}: move the "
+                    f"{file} is not in its own directory, so jobs could overwrite all of {self.project}: move the "
                     f"database, for example to {self.project / '.holdfast' / file.name}"
                 )
         return list(dict.fromkeys(file.parent for file in files))
@@ -232,7 +232,7 @@ class _Worker:
 
 
 def _filled(template: str, values: dict[str, str]) -> str:
-    """A template with its values. Each is one line: a line feed in a path would add lines of its own."""
+    """A template with its values. Each is one line: a line feed in a path would add lines to the file."""
     for value in values.values():
         if not value.isprintable():
             raise ConfigError(f"{value!r} has control characters and cannot be written to a file; rename it")

@@ -123,8 +123,8 @@ class WithWait(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = args[: args.index("--")] if "--" in args else args
-        for at, (word, behind) in enumerate(pairwise(ours)):
-            if word == "--wait" and not is_span(behind):
+        for at, (word, following) in enumerate(pairwise(ours)):
+            if word == "--wait" and not is_span(following):
                 [alone] = [param.flag_value for param in self.params if isinstance(param, _WaitOption)]
                 args = [*args[:at], f"--wait={alone}", *args[at + 1 :]]
         return super().parse_args(ctx, args)

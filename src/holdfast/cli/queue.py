@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +35,7 @@ from holdfast.cli.options import (
 from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.selecting import (
+    Filters,
     change_options,
     confirm,
     confirm_severe,
@@ -46,14 +47,12 @@ from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, paint
 from holdfast.cli.words import NOTHING, instant, utc_option
 from holdfast.cli.worker.choosing import queues_of
 from holdfast.cli.worker.options import work_options
-from holdfast.clock import to_us
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import counted, format_duration
-from holdfast.values import FINAL_STATES, JobState, QueuePause, WorkerState, WorkerView
+from holdfast.values import FINAL_STATES, JobState, JobView, QueuePause, WorkerState, WorkerView
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
-    from holdfast.search import Search
 
 EVERYTHING: Final = "all"
 FIT: Final = Fit(
@@ -257,7 +256,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 @click.option("--once", "--oneTime", "-oneTime", "once", is_flag=True, help="Run one job, if one is due, and exit.")
 @work_options
 @click.pass_context
-def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
+def work(ctx: click.Context, /, once: bool, **given: Any) -> Any:
     """Run jobs from these queues until stopped, like  holdfast worker start --queue; default: the queue 'default'.
 
     \b
@@ -268,8 +267,8 @@ def work(ctx: click.Context, /, once: bool, **said: Any) -> Any:
     from holdfast.cli.worker.command import start
 
     if once:
-        said |= {"burst": True, "max_jobs": 1}
-    return ctx.invoke(start, **said)
+        given |= {"burst": True, "max_jobs": 1}
+    return ctx.invoke(start, **given)
 
 
 @queue.command()
@@ -296,18 +295,16 @@ def reap(name: str | None, dry_run: bool, url: str | None, as_json: bool) -> Non
 
 
 def _expired(engine: Engine, name: str | None) -> int:
-    from holdfast.search import plan, walk
-
     now = datetime.now(UTC)
-    leased = _search((JobState.PROCESSING,), name)
-    return sum(job.lease_until is not None and job.lease_until < now for job in walk(engine, plan(leased, now=now)))
+    leased = _jobs(engine, name, (JobState.PROCESSING,))
+    return sum(job.lease_until is not None and job.lease_until < now for job in leased)
 
 
 @queue.command()
 @click.argument("name", metavar="[QUEUE]", required=False, shell_complete=complete_queues)
 @click.option("--queue", "named", metavar="NAME", shell_complete=complete_queues, help="Same as QUEUE.")
 @click.option("--all", "everything", is_flag=True, help="Purge every queue.")
-@click.option("--confirm", "said", metavar="all", help="Confirm --all without a prompt.")
+@click.option("--confirm", "confirmation", metavar="all", help="Confirm --all without a prompt.")
 @click.option(
     "--state",
     "--status",
@@ -325,7 +322,7 @@ def purge(
     name: str | None,
     named: str | None,
     everything: bool,
-    said: str | None,
+    confirmation: str | None,
     states: tuple[JobState, ...],
     age_s: float | None,
     yes: bool,
@@ -345,7 +342,7 @@ def purge(
     if len({word for word in (name, named) if word is not None}) + everything != 1:
         raise click.UsageError("name one queue, or pass --all")
     name = name or named
-    if said is not None and not everything:
+    if confirmation is not None and not everything:
         raise click.UsageError("--confirm is for --all; for one queue pass --yes")
     place = "all queues" if name is None else f"queue {check_queue(name)}"
     with existing(url, name) as site:
@@ -356,7 +353,7 @@ def purge(
         what = f"{counted(meant, f'{kind} job')} from {place}"
         if meant and not dry_run:
             if everything:
-                confirm_severe(f"permanently delete {what}", EVERYTHING, said=said)
+                confirm_severe(f"permanently delete {what}", EVERYTHING, said=confirmation)
             else:
                 confirm(f"permanently delete {what}", yes=yes)
             older_than = None if age_s is None else timedelta(seconds=age_s)
@@ -376,22 +373,14 @@ def purge(
 
 def _finished(engine: Engine, name: str | None, states: tuple[JobState, ...], age_s: float | None) -> int:
     """The exact number of jobs that a purge would delete."""
-    from holdfast.search import plan, walk
-    from holdfast.search.terms import Measure, Range, RangeTerm
-
     if age_s is None:
         return sum(numbers.get(state, 0) for numbers in engine.counts(name).values() for state in set(states))
-    now = datetime.now(UTC)
-    longest_ago = Range(most=to_us(now) - round(age_s * 1_000_000))
-    old = _search(states, name).and_also(RangeTerm(field=Measure.FINISHED, ranges=(longest_ago,)))
-    return sum(1 for _ in walk(engine, plan(old, now=now)))
+    latest = datetime.now(UTC) - timedelta(seconds=age_s)
+    return sum(job.finished_at is not None and job.finished_at <= latest for job in _jobs(engine, name, states))
 
 
-def _search(states: tuple[JobState, ...], name: str | None) -> Search:
-    from holdfast.search import Search
-    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
+def _jobs(engine: Engine, name: str | None, states: tuple[JobState, ...]) -> Iterator[JobView]:
+    from holdfast.search import walk
 
-    search = Search((StateTerm(states=states),))
-    if name is None:
-        return search
-    return search.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(name, is_quoted=True),)))
+    filters = Filters(queue=name, job=None, tags=(), searches=(), since=None, until=None, states=(states,))
+    return walk(engine, filters.plan())

@@ -183,7 +183,7 @@ class Screen(App[int]):
             else:
                 self.call_from_thread(self._show, snapshot)
 
-        self.run_worker(run, thread=True, group="looks", exclusive=True)
+        self.run_worker(run, thread=True, group="refresh", exclusive=True)
 
     def _show(self, snapshot: Snapshot) -> None:
         totals = snapshot.status.totals

@@ -16,7 +16,7 @@ def worker() -> None:
 
 @worker.command()
 @start_options
-def start(**said: Any) -> int:
+def start(**given: Any) -> int:
     """Run jobs until stopped.
 
     APP is your application, as MODULE:NAME; default: the setting app. Without one, the worker runs only command jobs
@@ -31,7 +31,7 @@ def start(**said: Any) -> int:
     """
     from holdfast.cli.worker.running import run_worker
 
-    return run_worker(StartChoices(**said))
+    return run_worker(StartChoices(**given))
 
 
 worker.add_command(list_workers)
