@@ -595,6 +595,26 @@ def test_migrating_is_safe_to_repeat_and_keeps_the_jobs(terminal: Terminal) -> N
     assert [job["id"] for job in terminal.jobs()] == ["job1"]
 
 
+def test_a_dry_run_of_a_migration_reports_it_and_does_nothing(terminal: Terminal) -> None:
+    def planned() -> tuple[object, ...]:
+        document = terminal("migrate", "--dry-run", "--json").json
+        return tuple(document[name] for name in ("database_schema", "change", "before", "version"))
+
+    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: would create schema 5\n"
+    assert planned() == ("missing", "none", 0, 0)
+    assert not terminal.database.exists()
+    terminal("migrate")
+    assert terminal("migrate", "--dry-run").out == f"{terminal.database}: schema 5 already exists; nothing to do\n"
+    assert planned() == ("current", "none", 5, 5)
+    database = sqlite3.connect(terminal.database)
+    with database:
+        database.execute("INSERT INTO holdfast_schema VALUES (99, 0)")
+    database.close()
+    answer = terminal("migrate", "--dry-run")
+    assert answer.out == f"{terminal.database}: schema 99 is newer than this program's 5: upgrade Holdfast here\n"
+    assert planned() == ("newer", "none", 99, 99)
+
+
 def test_a_table_prefix_keeps_two_sets_of_jobs_in_one_file(terminal: Terminal) -> None:
     url = f"sqlite:///{terminal.home}/jobs.db"
     terminal("migrate", "--url", f"{url}?prefix=a_")

@@ -60,23 +60,19 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
     if as_sql:
         _print_sql(deployment, as_json=as_json)
         return
-    if dry_run:
-        _print_rehearsal(deployment, as_json=as_json)
-        return
-    before = _version(deployment)
-    deployment.open(mode=Mode.MIGRATE).engine.close()
-    document = _document(deployment.location(), before, _version(deployment))
+    before = _described(deployment)
+    if not dry_run:
+        deployment.open(mode=Mode.MIGRATE).engine.close()
+    after = before if dry_run else _described(deployment)
     if as_json:
-        write_json(document)
+        write_json(_document(deployment.location(), before, after, is_dry_run=dry_run))
+    elif dry_run:
+        write(f"{deployment.location()}: {_plan(before)}")
+        note("dry run: nothing was changed")
     else:
-        write(f"✓ {deployment.location()} is up to date: {_sentence(document)}")
-    for name in deployment.others:
+        write(f"✓ {deployment.location()} is up to date: {_result(before, after)}")
+    for name in () if dry_run else deployment.others:
         note(f"  other backend: {deployment.location(name)} (holdfast migrate --url {name})")
-
-
-def _version(deployment: Deployment) -> int | None:
-    """The version of the schema: 0 if there is none yet, None if the engine needs none."""
-    return _described(deployment).schema
 
 
 def _described(deployment: Deployment) -> EngineInfo:
@@ -86,53 +82,45 @@ def _described(deployment: Deployment) -> EngineInfo:
         return engine.describe()
 
 
-def _document(location: str, before: int | None, after: int | None) -> MigrateDocument:
-    change: SchemaChange = "none" if before == after else "upgraded" if before else "made"
-    return MigrateDocument(location=location, database_schema="current", change=change, before=before, version=after)
+def _document(location: str, before: EngineInfo, after: EngineInfo, *, is_dry_run: bool) -> MigrateDocument:
+    from holdfast.cli.backend_info import schema_state
+
+    found = "none" if before.schema is None else schema_state(before)
+    change: SchemaChange = "none" if before.schema == after.schema else "upgraded" if before.schema else "made"
+    return MigrateDocument(
+        location=location,
+        database_schema=found if is_dry_run else "current",
+        change=change,
+        before=before.schema,
+        version=after.schema,
+    )
 
 
-def _sentence(document: MigrateDocument) -> str:
-    match document.change:
-        case "made":
-            return f"schema {document.version} created"
-        case "upgraded":
-            return f"schema upgraded from {document.before} to {document.version}"
-        case "none":
-            return (
-                "this engine needs no schema"
-                if document.version is None
-                else f"schema {document.version} already exists"
-            )
+def _result(before: EngineInfo, after: EngineInfo) -> str:
+    if after.schema is None:
+        return "this engine needs no schema"
+    if before.schema == after.schema:
+        return f"schema {after.schema} already exists"
+    return (
+        f"schema upgraded from {before.schema} to {after.schema}" if before.schema else f"schema {after.schema} created"
+    )
 
 
-def _print_rehearsal(deployment: Deployment, *, as_json: bool) -> None:
+def _plan(info: EngineInfo) -> str:
+    """What a migration would do."""
     from holdfast.cli.backend_info import schema_in_words, schema_state
 
-    info, location = _described(deployment), deployment.location()
-    found = "none" if info.schema is None else schema_state(info)
-    if as_json:
-        write_json(
-            MigrateDocument(
-                location=location,
-                database_schema=found,
-                change="none",
-                before=info.schema,
-                version=info.schema,
-            )
-        )
-        return
-    match found:
+    if info.schema is None:
+        return "this engine needs no schema; nothing to do"
+    match schema_state(info):
         case "missing":
-            write(f"would create schema {info.known_schema} in {location}")
+            return f"would create schema {info.known_schema}"
         case "older":
-            write(f"would upgrade {location} from schema {info.schema} to {info.known_schema}")
-        case "newer":
-            write(f"{location}: {': '.join(schema_in_words(info))}")
+            return f"would upgrade from schema {info.schema} to {info.known_schema}"
         case "current":
-            write(f"{location} is up to date; nothing to do")
+            return f"schema {info.schema} already exists; nothing to do"
         case _:
-            write(f"{location} needs no schema; nothing to do")
-    note("dry run: nothing was changed")
+            return ": ".join(schema_in_words(info))
 
 
 def _print_sql(deployment: Deployment, *, as_json: bool) -> None:

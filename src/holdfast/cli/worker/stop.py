@@ -71,30 +71,30 @@ def stop(
         engine = site.engine
         known = WorkerRegistry(engine.state).all()
         chosen = [named(given, known) for given in worker_ids] if worker_ids else unnamed(known, everybody=everybody)
-        ends = [_End(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]
-        for end in ends if not dry_run else []:
-            end.is_known = WorkerRegistry(engine.state).order_stop(end.view.report.id, order)
+        targets = [_Target(name=short_id(view, known), view=view) for view in dict.fromkeys(chosen)]
+        for target in targets if not dry_run else []:
+            target.is_known = WorkerRegistry(engine.state).order_stop(target.view.report.id, order)
             if not as_json:
-                _say_order(end, order)
-        asked = [end for end in ends if end.is_running]
+                _report_order(target, order)
+        asked = [target for target in targets if target.is_running]
         if wait_s is not None and not dry_run:
             _wait(engine, asked, wait_s)
     if as_json:
-        write_json([StopDocument(id=end.view.report.id, order=order, state=end.state) for end in ends])
-    elif not ends:
+        write_json([StopDocument(id=target.view.report.id, order=order, state=target.state) for target in targets])
+    elif not targets:
         note("no workers; nothing to stop")
     elif dry_run:
-        for end in ends:
-            write(f"would stop {end.name} ({end.state}, {counted(end.view.report.running, 'job')} running)")
+        for target in targets:
+            write(f"would stop {target.name} ({target.state}, {counted(target.view.report.running, 'job')} running)")
         note("dry run: no worker was asked to stop")
     elif wait_s is not None:
-        for end in asked:
-            _say_end(end)
-    is_late = wait_s is not None and not dry_run and any(end.is_running for end in asked)
+        for target in asked:
+            _report_outcome(target)
+    is_late = wait_s is not None and not dry_run and any(target.is_running for target in asked)
     return TIME_IS_UP if is_late else 0
 
 
-class _End(Struct):
+class _Target(Struct):
     """A worker that is to stop, as it was last seen."""
 
     name: str
@@ -110,16 +110,16 @@ class _End(Struct):
         return self.is_known and not is_lost(self.view)
 
 
-def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
+def _wait(engine: Engine, targets: Sequence[_Target], limit_s: float) -> None:
     """Wait until each worker has exited or is lost, or the wait times out."""
     line = StatusLine()
     try:
         for _ in looks(limit_s):
-            there = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
-            for end in ends:
-                end.is_known = end.view.report.id in there
-                end.view = there.get(end.view.report.id, end.view)
-            running = [end for end in ends if end.is_running]
+            present = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
+            for target in targets:
+                target.is_known = target.view.report.id in present
+                target.view = present.get(target.view.report.id, target.view)
+            running = [target for target in targets if target.is_running]
             if not running:
                 break
             line.show(f"waiting for {counted(len(running), 'worker')} to stop…")
@@ -127,28 +127,28 @@ def _wait(engine: Engine, ends: Sequence[_End], limit_s: float) -> None:
         line.clear()
 
 
-def _say_order(end: _End, order: StopOrder) -> None:
-    if not end.is_known:
-        write(f"✓ {end.name} has already exited")
-    elif not end.is_running:
+def _report_order(target: _Target, order: StopOrder) -> None:
+    if not target.is_known:
+        write(f"✓ {target.name} has already exited")
+    elif not target.is_running:
         # The order is stored nevertheless: a worker that was only disconnected finds it later.
-        note(f"• {end.name} is lost, last seen {age(end.view.heard_at)} ago; if it reconnects, it will stop")
+        note(f"• {target.name} is lost, last seen {age(target.view.heard_at)} ago; if it reconnects, it will stop")
         note("  its jobs are requeued when their leases expire")
     elif order is StopOrder.NOW:
-        write(f"✓ {end.name} asked to stop now; running jobs are released")
+        write(f"✓ {target.name} asked to stop now; running jobs are released")
     else:
-        write(f"✓ {end.name} asked to stop; running jobs finish first")
+        write(f"✓ {target.name} asked to stop; running jobs finish first")
 
 
-def _say_end(end: _End) -> None:
-    if not end.is_known:
-        write(f"✓ {end.name} has stopped")
-    elif end.is_running:
-        note(f"✗ {end.name} has not stopped yet; {_running(end.view)}")
-        for job in end.view.report.jobs:
+def _report_outcome(target: _Target) -> None:
+    if not target.is_known:
+        write(f"✓ {target.name} has stopped")
+    elif target.is_running:
+        note(f"✗ {target.name} has not stopped yet; {_running(target.view)}")
+        for job in target.view.report.jobs:
             note(f"  {job_line(job)}")
     else:
-        note(f"• {end.name} is lost; its jobs are requeued when their leases expire")
+        note(f"• {target.name} is lost; its jobs are requeued when their leases expire")
 
 
 def _running(view: WorkerView) -> str:
