@@ -47,7 +47,7 @@ SECTIONS: Final = {
         "config": ("holdfast.cli.config:config", "Show, change and check settings."),
         "migrate": ("holdfast.cli.migrate:migrate", "Create or upgrade the database schema."),
         "backend": ("holdfast.cli.backend:backend", "Show the engine and its capabilities."),
-        "generate": ("holdfast.cli.generate:generate", "Generate files for systemd, Docker and Compose."),
+        "generate": ("holdfast.cli.generate:generate", "Generate files that run workers: systemd, Docker, Compose."),
         "completion": ("holdfast.cli.completion:completion", "Set up shell completion."),
         "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schemas of --json output and settings."),
         "help": ("holdfast.cli.topics:help_on", "Explain a command, job states, searching or exit codes."),
@@ -70,6 +70,13 @@ Examples:
   holdfast worker start --allow sleep
   holdfast list --state pending
 """
+
+
+class OrderedGroup(click.Group):
+    """A group whose help lists the commands as they were defined, not by the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
 
 class LazyGroup(click.Group):

@@ -51,7 +51,7 @@ def completion() -> None:
 @click.argument("shell", required=False, type=click.Choice(list(SHELLS)), callback=_shell)
 @click.pass_context
 def show(ctx: click.Context, shell: str) -> None:
-    """Print the completion script for SHELL (bash, zsh or fish; default: your own).
+    """Print the completion script. SHELL is bash, zsh or fish; default: your shell.
 
     \b
     Examples:

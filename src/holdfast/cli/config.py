@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.cli import OrderedGroup
 from holdfast.cli.documents import Document
 from holdfast.cli.failing import FAILED, USAGE
 from holdfast.cli.options import json_option, jsonl_option, one_form, settings_at, url_option
@@ -82,7 +83,7 @@ class CheckDocument(Document, frozen=True, kw_only=True, tag="holdfast.config.ch
     problems: tuple[Problem, ...]
 
 
-@click.group()
+@click.group(cls=OrderedGroup)
 def config() -> None:
     """Show, change and check settings."""
 
@@ -224,7 +225,7 @@ def path(as_json: bool) -> None:
 @url_option
 @json_option
 def check(strict: bool, url: str | None, as_json: bool) -> int:
-    """Check all settings and report every problem, without connecting to a server.
+    """Check all settings and report every problem. No server is contacted.
 
     \b
     Examples:

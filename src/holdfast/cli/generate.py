@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from holdfast import __version__
+from holdfast.cli import OrderedGroup
 from holdfast.cli.failing import REFUSED
 from holdfast.cli.options import app_option, with_options
 from holdfast.cli.output import note, write, write_lines
@@ -68,9 +69,9 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
 )
 
 
-@click.group()
+@click.group(cls=OrderedGroup)
 def generate() -> None:
-    """Write files that run workers: systemd, Docker, Compose."""
+    """Generate files that run workers: systemd, Docker, Compose."""
 
 
 def _command(run: Callable[..., None]) -> click.Command:
@@ -79,7 +80,7 @@ def _command(run: Callable[..., None]) -> click.Command:
 
 @_command
 def systemd(name: str, user: str, output: str | None, force: bool, **given: Any) -> None:
-    """Write a systemd service, which restarts a worker that exits or hangs.
+    """Write a systemd service. It restarts a worker that exits or hangs.
 
     \b
     Examples:
@@ -104,7 +105,7 @@ def systemd(name: str, user: str, output: str | None, force: bool, **given: Any)
 
 @_command
 def docker(force: bool, **given: Any) -> None:
-    """Write a Dockerfile for an image that does not run as root, with a health check.
+    """Write a Dockerfile. The image does not run as root, and has a health check.
 
     \b
     Examples:
@@ -120,7 +121,7 @@ def docker(force: bool, **given: Any) -> None:
 
 @_command
 def compose(force: bool, **given: Any) -> None:
-    """Write a Compose file with one worker, and the Dockerfile that it builds.
+    """Write a Compose file and its Dockerfile.
 
     \b
     Examples:

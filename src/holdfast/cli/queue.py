@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from holdfast.cli import OrderedGroup
 from holdfast.cli.advice import starting
 from holdfast.cli.completion import complete_queues
 from holdfast.cli.documents import (
@@ -88,7 +89,7 @@ class FinalStates(States):
         return states
 
 
-@click.group()
+@click.group(cls=OrderedGroup)
 def queue() -> None:
     """List, pause, resume and purge queues."""
 
@@ -257,7 +258,9 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 @work_options
 @click.pass_context
 def work(ctx: click.Context, /, once: bool, **given: Any) -> Any:
-    """Run jobs from these queues until stopped, like  holdfast worker start --queue; default: the queue 'default'.
+    """Run jobs from these queues until stopped. Default: the queue 'default'.
+
+    This is  holdfast worker start  with the queues as arguments.
 
     \b
     Examples:

@@ -4,12 +4,13 @@ from typing import Any
 
 import click
 
+from holdfast.cli import OrderedGroup
 from holdfast.cli.worker.options import StartChoices, start_options
 from holdfast.cli.worker.stop import stop
 from holdfast.cli.worker.views import list_workers, show_worker
 
 
-@click.group()
+@click.group(cls=OrderedGroup)
 def worker() -> None:
     """Start, list and stop workers."""
 
