@@ -1,4 +1,4 @@
-"""Commands that several texts recommend."""
+"""Command lines that several commands suggest."""
 
 from holdfast.values import DEFAULT_QUEUE
 

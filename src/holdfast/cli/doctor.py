@@ -98,7 +98,7 @@ def _refused(problem: HoldfastError, url: str | None, before: Sequence[Finding])
 
 
 class Subject(NamedTuple):
-    """What to examine: the backends, and the application that runs the jobs, if there is one."""
+    """The backends to examine, and the application that runs their jobs, if one was named."""
 
     deployment: Deployment
     app: str | None

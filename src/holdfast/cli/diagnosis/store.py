@@ -1,5 +1,6 @@
 """The database: clock and schema, workers, queues without a worker, and jobs without a handler."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -120,7 +121,7 @@ def queue_findings(
             found += 1
             why = f" ({reasons[queue]})" if reasons[queue] else ""
             message = f"{queue} is paused{why}, with {counted(waiting, 'job')} waiting"
-            yield note("queues", message, f"holdfast queue resume {queue}")
+            yield note("queues", message, f"holdfast queue resume {shlex.quote(queue)}")
         if queue not in served:
             found += 1
             near = get_close_matches(queue, served, n=1)
