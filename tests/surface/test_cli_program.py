@@ -135,7 +135,7 @@ def test_help_groups_the_commands_in_the_order_people_need_them(terminal: Termin
     [
         (["--help"], "Usage: queuectl [OPTIONS] COMMAND [ARGS]..."),
         (["worker", "start", "--help"], "Usage: queuectl worker start [OPTIONS] [APP]"),
-        (["status", "--qeue"], "Try 'queuectl status --help' for help."),
+        (["status", "--qeue"], "Usage: queuectl status [OPTIONS]"),
         (["nothing"], "Error: No such command 'nothing'. queuectl --help lists the commands."),
     ],
 )
