@@ -1,4 +1,4 @@
-"""Log records that say which run they were made in: a filter, a JSON formatter, and what our own workers print."""
+"""Log records that name their job: a filter, a JSON formatter, and the log format of our own workers."""
 
 import logging
 import os
@@ -20,10 +20,10 @@ _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | _MADE
 
 
 class RunFilter(logging.Filter):
-    """Lets every record pass, with the attributes `job_id`, `job`, `queue`, `attempt` and `delivery`.
+    """Passes every record and adds the attributes `job_id`, `job`, `queue`, `attempt` and `delivery`.
 
-    They are None for a record that was made outside of a run; what somebody has given as `extra` stays. It belongs on
-    a handler: a logger filters only what is logged by its very name.
+    They are None for a record from outside of a run; values that were passed as `extra` stay. Add it to a handler: the
+    filter of a logger applies only to records logged to exactly that logger.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -35,7 +35,7 @@ class RunFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: when, how bad, who, what; which run, with `RunFilter`; and what came as `extra`."""
+    """Formats a record as one line of JSON: time, level, logger, message, the job (with `RunFilter`), and `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         document: dict[str, object] = {
@@ -53,13 +53,13 @@ class JsonFormatter(logging.Formatter):
             document["exception"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(document, enc_hook=str).decode()
-        except (TypeError, ValueError, RecursionError):  # half a character, or an `extra` that no JSON can say
-            said = {name: value if isinstance(value, int) else plain(value) for name, value in document.items()}
-            return msgspec.json.encode(said).decode()
+        except (TypeError, ValueError, RecursionError):  # a lone surrogate, or an `extra` that JSON cannot represent
+            fields = {name: value if isinstance(value, int) else plain(value) for name, value in document.items()}
+            return msgspec.json.encode(fields).decode()
 
 
 class PlainFormatter(logging.Formatter):
-    """Log lines quote what jobs say: nothing in them may move the cursor or look like another line's beginning."""
+    """Formats a record as text. Log lines quote job output, so control characters and line starts are escaped."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(run)s%(message)s", datefmt="%H:%M:%S")
@@ -71,8 +71,8 @@ class PlainFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: str = "warning", *, with_outcomes: bool = True) -> None:
-    """Print our log records of this level and above, and the warnings of others, unless the program has set up logging
-    itself. The format is text, or what HOLDFAST_LOG_FORMAT says. The outcomes of jobs can be left out.
+    """Print our log records of this level and above, and the warnings of other loggers, unless the program has set up
+    logging itself. HOLDFAST_LOG_FORMAT sets the format; default: text. The outcomes of jobs can be left out.
     """
     handler = logging.StreamHandler()
     handler.addFilter(RunFilter())

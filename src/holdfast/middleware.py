@@ -16,33 +16,33 @@ _log = logging.getLogger("holdfast.middleware")
 
 
 class Middleware:
-    """Override the hooks you need. One object serves all jobs, on every thread that enqueues or runs some.
+    """Override the hooks you need. One object serves all jobs, on every thread that enqueues or runs them.
 
-    A `before_…` that returned is followed by exactly one `after_…` or `on_…_error`, like the block of a `with`. The
-    hooks of a run are called in the context (`contextvars`) that the handler runs in, within the job's timeout, around
-    coroutines as well; they are plain methods.
+    If a `before_…` hook returns, exactly one `after_…` or `on_…_error` hook follows, like the end of a `with` block.
+    The hooks of a run are called in the handler's context (`contextvars`) and within the job's timeout. They are plain
+    methods, also for coroutine handlers.
     """
 
     def before_enqueue(self, definition: JobDefinition) -> JobDefinition | None:
-        """Return another definition to have that one signed and kept, or None; raise to keep none of this call."""
+        """Return a definition to enqueue instead, or None. Raise to enqueue no job of this call."""
 
     def after_enqueue(self, definition: JobDefinition, job_id: str) -> object:
-        """The job is kept; with `tx`, if your transaction is. What this raises is logged, since the job exists.
+        """The job is stored; with `tx`, once your transaction commits. An exception is logged, since the job exists.
 
-        The definition is the one that `before_enqueue` of this object has passed on.
+        The definition is the one that `before_enqueue` of this object returned or received.
         """
 
     def on_enqueue_error(self, definition: JobDefinition, error: BaseException) -> object:
-        """The job was not kept; the caller is told why. What this raises is logged."""
+        """The job was not stored; the error is raised to the caller. An exception of this hook is logged."""
 
     def before_run(self, context: JobContext) -> object:
-        """Raise to fail the run before it begins, or raise `Snooze` or `Cancel`."""
+        """Raise to fail the run before it starts, or raise `Snooze` or `Cancel`."""
 
     def after_run(self, context: JobContext, value: object) -> object:
-        """The handler returned this, or ended with that `Snooze` or `Cancel`. What this raises fails the run."""
+        """The handler returned this value, or snoozed or cancelled. An exception of this hook fails the run."""
 
     def on_run_error(self, context: JobContext, error: BaseException) -> object:
-        """The run fails with this, or was stopped: `JobInterrupted`, `JobTimeout`. What this raises is logged."""
+        """The run failed, or was stopped (`JobInterrupted`, `JobTimeout`). An exception of this hook is logged."""
 
 
 _ENQUEUE_HOOKS: Final = ("before_enqueue", "after_enqueue", "on_enqueue_error")
@@ -50,12 +50,12 @@ _RUN_HOOKS: Final = ("before_run", "after_run", "on_run_error")
 
 
 def around_enqueue(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """Those that have something to do when a job is enqueued."""
+    """Those with a hook for enqueueing."""
     return tuple(one for one in middleware if _overrides(one, _ENQUEUE_HOOKS))
 
 
 def around_run(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """Those that have something to do when a job is run."""
+    """Those with a hook for running."""
     return tuple(one for one in middleware if _overrides(one, _RUN_HOOKS))
 
 
@@ -64,9 +64,9 @@ def _overrides(middleware: Middleware, hooks: Sequence[str]) -> bool:
 
 
 class Enqueueing:
-    """The hooks around keeping some definitions, all or none: entered, `definitions` are those to keep.
+    """The hooks around enqueueing some definitions, all or none. Inside the block, `definitions` are those to enqueue.
 
-    Whoever keeps them sets `ids` before the block ends.
+    The caller sets `ids` before the end of the block.
     """
 
     def __init__(self, hooks: Sequence[Middleware], definitions: Sequence[JobDefinition]) -> None:
@@ -89,7 +89,7 @@ class Enqueueing:
             return
         for passed, job_id in zip(self._passed, self.ids, strict=True):
             for middleware, definition in reversed(passed):
-                # The job is kept: told of an error, the caller would take it for lost and enqueue it again.
+                # The job is stored: if this raised, the caller would believe it lost and enqueue it again.
                 try:
                     middleware.after_enqueue(definition, job_id)
                 except Exception:
@@ -103,8 +103,8 @@ class Enqueueing:
             if changed is not None:
                 if not isinstance(changed, JobDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - a user's
                     raise DefinitionError(
-                        f"before_enqueue of {_name_of(middleware)} returned {changed!r}: return a JobDefinition, such "
-                        "as definition.with_options(queue=...), or None to leave it as it is"
+                        f"before_enqueue of {_name_of(middleware)} returned {changed!r}; return a JobDefinition, such "
+                        "as definition.with_options(queue=...), or None to leave it unchanged"
                     )
                 definition = changed
             passed.append((middleware, definition))
@@ -120,7 +120,7 @@ class Enqueueing:
 
 
 class Running:
-    """The hooks around one run. Whoever runs it sets `value` before the block ends."""
+    """The hooks around one run. The caller sets `value` before the end of the block."""
 
     def __init__(self, hooks: Sequence[Middleware], context: JobContext) -> None:
         self._hooks = hooks
@@ -134,58 +134,58 @@ class Running:
                 middleware.before_run(self._context)
                 self._entered.append(middleware)
         except BaseException as problem:
-            self._leave(problem)
+            self._end(problem)
             raise
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, problem: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        self._leave(problem)
+        self._end(problem)
 
-    def _leave(self, problem: BaseException | None) -> None:
-        """Call the hooks after, from the last to the first; an error of one is the run's for those before it."""
+    def _end(self, problem: BaseException | None) -> None:
+        """Call the final hooks, the last one first. For the hooks that follow, an error of one is the run's error."""
         try:
             while self._entered:
                 self._call_after(self._entered.pop(), problem)
         except BaseException as raised:
-            self._leave(raised)
+            self._end(raised)
             raise
 
     def _call_after(self, middleware: Middleware, problem: BaseException | None) -> None:
-        # Where nothing can be raised, a run that was to stop has returned all the same, and is judged by that.
+        # Off the main thread nothing is raised: a run that had to stop has returned, but still counts as stopped.
         error = self._context.host.stop_reason() or problem
         if error is None or isinstance(error, Snooze | Cancel):
             middleware.after_run(self._context, self.value if error is None else error)
             return
         try:
             middleware.on_run_error(self._context, error)
-        except BaseException:  # an interrupt, too: it has been noted, and the other hooks are still to be called
+        except BaseException:  # also an interrupt: it is recorded, and the other hooks must still be called
             _log.exception("on_run_error of %s failed for job '%s'", _name_of(middleware), self._context.id)
 
 
 def checked(middleware: Iterable[object]) -> tuple[Middleware, ...]:
-    """The objects, if each can be one."""
+    """The objects, after checking that each is a valid middleware."""
     return tuple(_checked(one) for one in middleware)
 
 
 def _checked(middleware: object) -> Middleware:
     if inspect.isclass(middleware):
         name = middleware.__name__
-        raise ConfigError(f"the middleware {name} is a class: pass an object of it, {name}()")
+        raise ConfigError(f"the middleware {name} is a class; pass an instance, {name}()")
     if not isinstance(middleware, Middleware):
-        raise ConfigError(f"{middleware!r} is no middleware: derive its class from holdfast.Middleware")
+        raise ConfigError(f"{middleware!r} is not a middleware; derive its class from holdfast.Middleware")
     for hook in (*_ENQUEUE_HOOKS, *_RUN_HOOKS):
         if inspect.iscoroutinefunction(getattr(middleware, hook)):
             raise ConfigError(
-                f"{hook} of the middleware {_name_of(middleware)} is async, but plain functions are jobs too, and "
-                "nobody would await it there: make it a plain method, and await things in a dependency of the job"
+                f"{hook} of the middleware {_name_of(middleware)} is async, but it would not be awaited for jobs that "
+                "are plain functions; make it a plain method, and use a dependency of the job to await things"
             )
     return middleware
 
 
 def named_middleware(names: Iterable[str], directory: Path | None = None) -> tuple[Middleware, ...]:
-    """The objects that a configuration names."""
+    """The middleware that the settings name."""
     return checked(plugins.make(plugins.MIDDLEWARE, name, directory) for name in names)
 
 

@@ -1,7 +1,7 @@
-"""`OpenTelemetry`: a trace that goes on from where a job is enqueued to where it runs. Needs the extra `otel`.
+"""`OpenTelemetry`: connects the trace that enqueues a job with the runs of the job. Needs the extra `otel`.
 
 The context travels in the job's `meta` as W3C `traceparent` and `tracestate`; spans follow OpenTelemetry's messaging
-conventions. Without a SDK nothing is recorded, but the context of whoever enqueues is still passed on.
+conventions. Without an SDK nothing is recorded, but the producer's context is still passed on.
 """
 
 from contextvars import ContextVar, Token
@@ -28,15 +28,15 @@ _running: ContextVar[tuple[Span, "Token[contexts.Context]"] | None] = ContextVar
 class OpenTelemetry(Middleware):
     """A span for each job that is enqueued (producer) and for each run (consumer).
 
-    The span of a run begins a trace of its own and links to the one that enqueued the job: that may be long ago, and
-    there may be many runs. With `continue_trace` the run is part of that trace instead. Put it first, so that the
-    other hooks are within its span.
+    The span of a run starts a new trace and links to the one that enqueued the job, which may be long ago and have
+    many runs. With `continue_trace`, the run is part of that trace instead. Put this middleware first, so that the
+    other hooks run inside its span.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None, *, continue_trace: bool = False) -> None:
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
         self._continue_trace = continue_trace
-        # By the identity of the definition that we pass on, which is the one we are told of afterwards.
+        # By the identity of the definition that `before_enqueue` returns; the later hooks receive the same object.
         self._sending: dict[int, Span] = {}
 
     def before_enqueue(self, definition: JobDefinition) -> JobDefinition | None:
@@ -53,7 +53,7 @@ class OpenTelemetry(Middleware):
         )
         carrier: dict[str, str] = {}
         _propagator.inject(carrier, trace.set_span_in_context(span))
-        if not carrier:  # nobody records, and the caller is in no trace
+        if not carrier:  # nothing is recorded, and the caller is in no trace
             return None
         passed_on = definition.with_added_meta(carrier)
         if passed_on.trace_id is None:
@@ -93,31 +93,31 @@ class OpenTelemetry(Middleware):
             },
         )
         if not span.get_span_context().is_valid and enqueued.is_valid:
-            span = trace.NonRecordingSpan(enqueued)  # nobody records here: what the job enqueues is of the same trace
+            span = trace.NonRecordingSpan(enqueued)  # without an SDK: jobs that the job enqueues stay in its trace
         _running.set((span, contexts.attach(trace.set_span_in_context(span))))
 
     def after_run(self, context: JobContext, value: object) -> None:
-        span = _leave()
+        span = _detached_span()
         if span is not None:
             if isinstance(value, Snooze | Cancel):
                 span.set_attribute("holdfast.outcome", "snoozed" if isinstance(value, Snooze) else "cancelled")
             span.end()
 
     def on_run_error(self, context: JobContext, error: BaseException) -> None:
-        span = _leave()
+        span = _detached_span()
         if span is not None:
             _record(span, error)
             span.end()
 
 
 def _carrier(context: JobContext) -> dict[str, str]:
-    """What the propagator may read: a job's notes can hold anything under these names."""
+    """The members of `meta` that the propagator may read: they can have any type."""
     found = {name: context.meta.get(name) for name in _propagator.fields}
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
-def _leave() -> Span | None:
-    """The span of the run that is ending, which is not the current one any more."""
+def _detached_span() -> Span | None:
+    """Detach the span of the run that is ending, and return it."""
     opened = _running.get()
     if opened is None:
         return None

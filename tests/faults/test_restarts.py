@@ -154,7 +154,7 @@ def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_
     first = yard.wait_for_entry("start", id, by=worker)
     server.kill()
     assert worker.ended() == UNAVAILABLE
-    assert re.search(r"the engine has not answered for \d+ s: the worker gives up", worker.complained)
+    assert re.search(r"engine unavailable for [\d.]+ s; giving up", worker.complained)
     assert "1 job was not settled and will run again when its lease expires" in worker.complained
     assert "Traceback" not in worker.complained
     assert not lives(first.pid)

@@ -242,7 +242,7 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "no delays": ('{"job": "x", "backoff": []}', 2, "a list of delays needs at least one"),
     "a negative delay among others": ('{"job": "x", "backoff": [1, -1]}', 2, "backoff delay must be between"),
     "a control character in a name": ('{"job": "x", "name": "a\\u001b[31m"}', 2, "name .* must be 1 to 200 printable"),
-    "a command without an end": ('{"command": "sleep \\"2"}', 2, "no closing quotation; mend the quoting"),
+    "a command without an end": ('{"command": "sleep \\"2"}', 2, "no closing quotation; fix the quoting"),
     "an empty command": ('{"command": ""}', 2, "the command is empty"),
     "a command of numbers": ('{"command": ["sleep", 2]}', 2, r"field 'command\[1\]': Expected `str`"),
     "a command nobody allowed": ('{"command": "sleep 2"}', 4, "command 'sleep' is not allowed here"),

@@ -126,9 +126,9 @@ def test_a_key_is_given_only_once(hf: Holdfast) -> None:
     def other() -> None: ...
 
     hf.job(key="mail")(one)
-    with pytest.raises(DefinitionError, match="handler key 'mail' is already taken by"):
+    with pytest.raises(DefinitionError, match="handler key 'mail' is already used by"):
         hf.job(key="mail")(other)
-    with pytest.raises(DefinitionError, match="'command' is already taken"):
+    with pytest.raises(DefinitionError, match="'command' is already used"):
         hf.job(key="command")(other)
 
 
@@ -346,7 +346,7 @@ def test_a_result_too_large_to_keep_is_gone_but_the_job_is_done(hf: Holdfast) ->
 
     handle = report.enqueue()
     assert work(hf) is WorkerStatus.ACKED
-    with pytest.raises(ResultGone, match="completed, but result not kept: 70,002 bytes"):
+    with pytest.raises(ResultGone, match="completed, but result not stored: 70,002 bytes"):
         handle.result()
 
 

@@ -181,7 +181,7 @@ def test_a_class_that_is_neither_is_refused_where_it_is_declared(hf: Holdfast) -
     def send(to: Socket) -> None: ...
 
     send.__annotations__["to"] = Socket
-    with pytest.raises(DefinitionError, match=r"Socket is not a JSON type; declare what travels"):
+    with pytest.raises(DefinitionError, match=r"Socket is not a JSON type; declare a type that JSON can carry"):
         hf.job(send)
 
     @hf.job

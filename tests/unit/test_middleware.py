@@ -248,7 +248,7 @@ def test_a_hook_that_returns_something_else_is_told_what_to_return(shop: Callabl
         def before_enqueue(self, definition: JobDefinition) -> JobDefinition:
             return cast("JobDefinition", definition.queue)
 
-    with pytest.raises(DefinitionError, match=r"Wrong returned 'default': return a JobDefinition, such as"):
+    with pytest.raises(DefinitionError, match=r"Wrong returned 'default'; return a JobDefinition, such as"):
         shop(Wrong()).jobs["add"].enqueue(1)
 
 
@@ -391,10 +391,10 @@ def test_what_is_no_middleware_is_refused_with_what_to_write_instead(tmp_path: P
             Holdfast("memory://", directory=tmp_path, middleware=[cast("Middleware", middleware)])
         return str(caught.value)
 
-    assert "pass an object of it, Tenancy()" in refused(Tenancy)
+    assert "pass an instance, Tenancy()" in refused(Tenancy)
     assert "derive its class from holdfast.Middleware" in refused("otel")
     assert "before_run of the middleware" in refused(Waits())
-    assert "await things in a dependency" in refused(Waits())
+    assert "use a dependency of the job to await things" in refused(Waits())
 
 
 @pytest.fixture

@@ -330,7 +330,7 @@ while True:
 def test_a_guardian_is_deaf_to_signals_that_ask_it_to_leave(pen: Pen) -> None:
     guarded = pen.program("rest()")
     pid_of(guarded)
-    for number in guardian.DEAF_TO:
+    for number in guardian.IGNORED_SIGNALS:
         os.kill(guarded.guardian_pid, number)
     guarded.kill()
 
@@ -440,7 +440,7 @@ guardian.main()
     ended = end_of(guarded)
 
     assert (ended.left, ended.problem) == (2, UNKILLABLE)
-    assert describe(ended) == "it was killed and did not end (2 of its processes could not be killed yet)"
+    assert describe(ended) == "it was killed and did not exit (2 of its processes could not be killed yet)"
     assert len(pen.living()) == 3
 
     (pen.notes / "strong").touch()

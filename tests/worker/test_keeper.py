@@ -255,10 +255,10 @@ def test_between_renewals_what_is_held_for_a_while_is_looked_at(bench: Bench) ->
     bench.engine.cancel("cancelled")
     bench.engine.release(leases["lost"])
     bench.clock.advance(1)
-    keeper.look()
+    keeper.check()
     assert heard.words == [], "what came a moment ago is not looked at"
     for _ in range(2):
-        keeper.look()
+        keeper.check()
         assert sorted(heard.words) == ["cancelled: cancel", "lost: lost"]
     assert {id: bench.view(id).lease_until for id in ("cancelled", "held")} == before
     keeper.close()
@@ -272,16 +272,16 @@ def test_a_look_that_fails_is_made_again(bench: Bench, monkeypatch: pytest.Monke
     heard = Heard(bench.engine)
     keeper = heard.keeper
     keeper.hold(leases)
-    keeper.look()
+    keeper.check()
 
     def in_vain(leases: Sequence[JobLease]) -> list[LeaseState]:
         raise problem
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.engine, "lease_states", in_vain)
-        keeper.look()
+        keeper.check()
     assert heard.words == []
-    keeper.look()
+    keeper.check()
     keeper.close()
     assert heard.words == ["job: cancel"]
 

@@ -84,7 +84,7 @@ def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(fl
     id = floor.put("brief")
     floor.engine.down |= {"claim", "state"}
     supervisor = floor.supervisor(give_up_after_s=0.3)
-    with pytest.raises(BackendUnavailable, match="has not answered"):
+    with pytest.raises(BackendUnavailable, match="engine unavailable for"):
         supervisor.run()
     assert floor.state(id) is JobState.PENDING
 

@@ -120,21 +120,21 @@ def told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Told:
 def test_only_what_has_run_for_a_while_and_printed_something_is_told_of(told: Told) -> None:
     told.runs(1, "short\n", 0.0)
     told.runs(2, "", SHOWN_AFTER_S)
-    told.outputs.pass_on()
+    told.outputs.report()
     assert told.words == []
     told.runs(3, "three\n", SHOWN_AFTER_S)
     told.runs(4, "four\n", SHOWN_AFTER_S)
-    told.outputs.pass_on()
+    told.outputs.report()
     assert told.words == [[("job3", "three\n"), ("job4", "four\n")]]
 
 
 def test_what_has_printed_nothing_more_is_not_told_of_again(told: Told) -> None:
     told.runs(1, "a\n", SHOWN_AFTER_S)
     second = told.runs(2, "b\n", SHOWN_AFTER_S)
-    told.outputs.pass_on()
+    told.outputs.report()
     second.has_printed("c\n", 0)
-    told.outputs.pass_on()
-    told.outputs.pass_on()
+    told.outputs.report()
+    told.outputs.report()
     assert told.words[1:] == [[("job2", "b\nc\n")]]
 
 
@@ -142,9 +142,9 @@ def test_what_the_engine_did_not_hear_is_told_again(told: Told) -> None:
     told.runs(1, "a\n", SHOWN_AFTER_S)
     told.problem = BackendUnavailable("nobody is there")
     with pytest.raises(BackendUnavailable):
-        told.outputs.pass_on()
+        told.outputs.report()
     told.problem = None
-    told.outputs.pass_on()
+    told.outputs.report()
     assert told.words == [[("job1", "a\n")]]
 
 

@@ -14,6 +14,7 @@ from holdfast.worker.executors import guarded_program, guardian
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.pool import ProcessPool
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason
+from holdfast.worker.options import WorkerOptions
 
 from ..faults.processes import until
 from .floor import Floor
@@ -60,12 +61,7 @@ class Stage:
         self.heard = Heard()
         self.selector = selectors.DefaultSelector()
         self.pool = ProcessPool(
-            floor.scripted(manner),
-            processes=1,
-            slots=1,
-            kill_after_s=10.0,
-            listener=self.heard,
-            selector=self.selector,
+            floor.scripted(manner), WorkerOptions(queues={}), listener=self.heard, selector=self.selector
         )
         self.pool.tend(time.monotonic(), listens=True)
         while not self.pool.ready:

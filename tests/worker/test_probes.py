@@ -146,7 +146,7 @@ def test_a_large_document_arrives_whole_although_the_client_has_said_all_it_will
     document = b"jobs 3\n" * 500_000
     server = site.serve(metrics=lambda: (document, "text/plain"))
     with connected(server) as client:
-        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: worker\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
         assert everything(client).endswith(b"\r\n\r\n" + document)
 
@@ -190,7 +190,10 @@ def test_other_places_are_not_found(site: Site, target: str) -> None:
         b"\r\n\r\n",
         b"GET /livez\r\n\r\n",
         b"GET /livez SMTP\r\n\r\n",
-        b"GET http://[ HTTP/1.1\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nHost: worker\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: worker\r\nHost: other\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: worker\r\nX : y\r\n\r\n",
         b"\xff\xfe\r\n\r\n",
         b"GET /livez HTTP/1.1\r\nX: " + b"x" * 70_000,
     ],
@@ -201,6 +204,22 @@ def test_what_is_no_request_is_refused(site: Site, request_bytes: bytes) -> None
         client.sendall(request_bytes)
         client.shutdown(socket.SHUT_WR)
         assert everything(client).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_request_of_http_1_0_needs_no_host(site: Site) -> None:
+    with connected(site.serve()) as client:
+        client.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+        answer = everything(client)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nok\n")
+
+
+def test_a_content_type_cannot_add_headers(site: Site) -> None:
+    server = site.serve(metrics=lambda: (b"jobs 3\n", "text/plain\r\nSet-Cookie: a=b"))
+    with connected(server) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: worker\r\n\r\n")
+        assert b"Set-Cookie" not in everything(client)
+    assert ask(server, "/livez").status == 200
 
 
 def test_nothing_is_said_about_the_program_that_answers(site: Site) -> None:
@@ -267,7 +286,7 @@ def test_closing_does_not_wait_for_a_check_that_hangs(site: Site) -> None:
 
     server = site.serve(ready=hanging)
     with connected(server) as client:
-        client.sendall(b"GET /readyz HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /readyz HTTP/1.1\r\nHost: worker\r\n\r\n")
         assert asked.wait(DEADLINE_S)
         server.close()
         assert not any(thread.name == "holdfast-probes" for thread in threading.enumerate())
@@ -277,15 +296,15 @@ def test_closing_does_not_wait_for_a_check_that_hangs(site: Site) -> None:
 
 def test_a_port_in_use_is_a_clear_error(site: Site) -> None:
     port = site.serve().address[1]
-    with pytest.raises(ConfigError, match=rf"probe port {port} .* another program has it; choose another one"):
+    with pytest.raises(ConfigError, match=rf"probe port {port} .* another program is using it; choose another port"):
         ProbeServer("127.0.0.1", port, checks=Checks(live=lambda: None, ready=lambda: WELL))
 
 
 @pytest.mark.parametrize(
     ("host", "port", "sentence"),
     [
-        ("127.0.0.1", 70_000, "probe port 70000 .* numbers from 0 to 65535"),
-        ("127.0.0.1", -1, "probe port -1 .* numbers from 0 to 65535"),
+        ("127.0.0.1", 70_000, "probe port 70000: .* numbers from 0 to 65535"),
+        ("127.0.0.1", -1, "probe port -1: .* numbers from 0 to 65535"),
         ("192.0.2.1", 0, "on '192.0.2.1': this machine does not have that address"),
         ("no.such.host.invalid", 0, "on 'no.such.host.invalid': .*; choose another address"),
     ],
@@ -301,7 +320,7 @@ def test_a_forbidden_port_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> N
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(socket, "create_server", forbidden)
-    with pytest.raises(ConfigError, match=r"probe port 80 .* not open to this user; choose one above 1023"):
+    with pytest.raises(ConfigError, match=r"probe port 80 .* this user may not open it; choose a port above 1023"):
         ProbeServer("127.0.0.1", 80, checks=Checks(live=lambda: None, ready=lambda: WELL))
 
 

@@ -90,7 +90,7 @@ def test_a_check_that_leaves_is_a_failed_run() -> None:
 
 
 def test_no_retry_names_exception_classes() -> None:
-    with Bench() as bench, pytest.raises(DefinitionError, match="no_retry names exception classes, not 'ValueError'"):
+    with Bench() as bench, pytest.raises(DefinitionError, match="must contain exception classes, not 'ValueError'"):
         bench.app.job(key="job", no_retry=("ValueError",))(lambda: None)  # type: ignore[arg-type] # pyright: ignore
 
 

@@ -81,7 +81,7 @@ def test_a_job_past_its_timeout_that_hears_nothing_is_killed_with_its_child(floo
     assert (view.state, view.attempts, view.crashes) == (JobState.DEAD, 2, 0)
     assert view.dead_reason is DeadReason.TIMEOUT
     assert floor.outcomes(id) == [Outcome.TIMEOUT] * 2
-    assert "had to be killed" in (view.last_error or "")
+    assert "was killed" in (view.last_error or "")
     assert len({entry.pid for entry in floor.ledger("start")}) == 2
 
 

@@ -75,7 +75,7 @@ def test_a_worker_begins_with_one_job_for_each_slot_and_hands_short_ones_over_in
 
 def test_jobs_behind_a_slow_one_go_to_a_free_child(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "room", _many)
-    monkeypatch.setattr(dispatcher, "HAND_BACK_AFTER_S", 3600.0)
+    monkeypatch.setattr(dispatcher, "RELEASE_AFTER_S", 3600.0)
     ids = _slow_one_in_front(floor, behind=3)
     floor.start(processes=2)
     for id in ids[1:]:

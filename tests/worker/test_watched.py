@@ -81,7 +81,8 @@ def test_probes_tell_how_the_worker_is_and_what_it_has_done(floor: Floor) -> Non
     until(lambda: 'holdfast_jobs_succeeded_total{queue="default"} 1.0' in probe("/metrics")[1], f"{done} to be counted")
     worker.send(signal.SIGTERM)
     worker.wait_for("stopping")
-    until(lambda: probe("/readyz") == (503, "draining: the worker is leaving\n"), "the worker to say that it leaves")
+    draining = (503, "draining: the worker is shutting down\n")
+    until(lambda: probe("/readyz") == draining, "the worker to report that it is draining")
     assert probe("/livez")[0] == 200
     floor.open_gate(running)
     assert worker.ended() == 0

@@ -415,8 +415,8 @@ def test_a_result_is_kept(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (object(), "result not kept: not JSON"),
-        (float("nan"), "result not kept: not JSON"),
+        (object(), "result not stored: not JSON"),
+        (float("nan"), "result not stored: not JSON"),
         ("x" * 70_000, "limit 65,536"),
     ],
     ids=["an object", "a number JSON has not", "too large"],
@@ -430,7 +430,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_run_has_succeeded(
     (record,) = bench.records(id)
     assert record.result is None
     assert note in record.note
-    with pytest.raises(ResultGone, match="result not kept"):
+    with pytest.raises(ResultGone, match="result not stored"):
         bench.app.handle(id).result(0)
 
 

@@ -1,1 +1,1 @@
-"""One attempt: the runtime that makes it, its timeout and captured output, and the delay before the next one."""
+"""One attempt: running it, its timeout, its captured output, its outcome, and the delay before the next one."""

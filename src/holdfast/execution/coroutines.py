@@ -1,4 +1,4 @@
-"""Running coroutine handlers: one event loop, kept from job to job so that what lives on it (connections) does too."""
+"""Runs coroutine handlers on one event loop, which is reused from job to job so that connections on it stay usable."""
 
 import asyncio
 import contextvars
@@ -15,29 +15,29 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Coroutines:
-    """An event loop that runs only while a job does. Tasks a job leaves behind stay on it and go on with the next.
+    """An event loop that runs only while a job does. Tasks that a job leaves behind continue during the next job.
 
-    A loop that an interrupt has torn out of its middle is thrown away; the next job gets a new one.
+    A loop that was interrupted by an exception is discarded, and the next job gets a new one.
     """
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
     def run(self, body: Callable[[], Awaitable[object]], timeout: Timeout) -> object:
-        """The value of the coroutine; when its time is up, or `timeout` is interrupted, it is cancelled first."""
+        """Run the coroutine and return its value. When its timeout expires or is interrupted, it is cancelled first."""
         context = contextvars.copy_context()
         if _is_inside_a_loop():
-            return _run_beside(body, timeout, context)
+            return _run_on_thread(body, timeout, context)
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(_bounded(body, timeout), context=context)
 
     def discard(self) -> None:
-        """Cancel what is left on the loop and drop it, within a second: something is wrong with it already."""
+        """Cancel the remaining tasks and discard the loop, within a second: it is already in an unknown state."""
         self._close(_DISCARD_S)
 
     def close(self) -> None:
-        """Cancel what is left on the loop and close it; a task that refuses to end does not keep us."""
+        """Cancel the remaining tasks and close the loop, without waiting long for a task that refuses to end."""
         self._close(_CLOSE_S)
 
     def _close(self, limit_s: float) -> None:
@@ -46,18 +46,18 @@ class Coroutines:
             return
         ended = Timeout(limit_s).run(runner.close)
         if ended.raised is not None:
-            # As text: a log record that holds the exception would hold everything that was on the loop.
+            # As text: a log record with the exception would keep everything on the loop alive.
             _log.warning("abandoned an event loop that could not be closed: %s", repr(ended.raised))
 
 
 async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> CallResult:
-    """Run it as a task of the caller's loop, in a context of its own, beside any number of others.
+    """Run the coroutine as a task of the caller's loop, in its own context, next to any number of others.
 
-    It is the caller's too: cancelled, the caller takes it along, and is cancelled itself when it has ended.
+    If the caller is cancelled, so is the task; once the task has ended, the cancellation of the caller continues.
     """
     caller = asyncio.current_task()
     asked = caller.cancelling() if caller is not None else 0
-    # Not as the result of the task: the loop still holds that while the caller goes on, and all the exception held.
+    # Not as the result of the task: the loop would keep it, and everything an exception refers to, alive for a while.
     ended: list[tuple[object, BaseException | None]] = []
     task = asyncio.create_task(_caught(body, guard, ended))
     guard.begin()
@@ -67,7 +67,7 @@ async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> Cal
     try:
         await task
         value, raised = ended.pop()
-    except asyncio.CancelledError as problem:  # before its first step
+    except asyncio.CancelledError as problem:  # the task was cancelled before its first step
         raised = problem
     finally:
         canceller.stop()
@@ -77,7 +77,7 @@ async def run_here(body: Callable[[], Awaitable[object]], guard: Timeout) -> Cal
             raise asyncio.CancelledError
         return guard.end(value, raised)
     finally:
-        del raised  # its traceback holds this frame
+        del raised  # its traceback refers to this frame
 
 
 async def _caught(
@@ -85,7 +85,7 @@ async def _caught(
 ) -> None:
     try:
         ended.append((await body() if guard.stopped_by is None else None, None))
-    except BaseException as problem:  # a SystemExit that left its task would stop the loop, and all others with it
+    except BaseException as problem:  # a SystemExit that escaped its task would stop the loop and all other tasks
         ended.append((None, problem))
 
 
@@ -101,7 +101,7 @@ async def _bounded(body: Callable[[], Awaitable[object]], guard: Timeout) -> obj
 
 
 class _Canceller:
-    """Cancels a task when its time is up or somebody asks; again and again, unless a signal will follow."""
+    """Cancels a task when its timeout expires or is interrupted. Without a signal to follow, it repeats that."""
 
     def __init__(self, guard: Timeout, task: "asyncio.Task[Any]") -> None:
         self._guard = guard
@@ -121,7 +121,7 @@ class _Canceller:
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _expire(self) -> None:
-        self._guard.expire()  # by the loop's clock, which may be a tick ahead of ours
+        self._guard.expire()  # the loop's clock may be a tick ahead of ours
         self._cancel()
 
     def _cancel(self) -> None:
@@ -143,8 +143,8 @@ def _is_inside_a_loop() -> bool:
     return True
 
 
-def _run_beside(body: Callable[[], Awaitable[object]], timeout: Timeout, context: contextvars.Context) -> object:
-    """Run it on a thread of its own: a job run inline by a program that is itself inside a loop, which must wait."""
+def _run_on_thread(body: Callable[[], Awaitable[object]], timeout: Timeout, context: contextvars.Context) -> object:
+    """Run the coroutine on a new thread and wait, for a job that is run inline by code inside an event loop."""
     ended: list[object] = []
     raised: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""An exception as text: what is kept of a failed run. No locals, no frames of ours, nothing that grows without end."""
+"""Describes an exception as text, for the record of a failed run: without locals or our own frames, limited in size."""
 
 import asyncio
 import os
@@ -27,22 +27,22 @@ def describe_error(error: BaseException) -> ErrorInfo:
 
 
 def name_of(kind: type[BaseException]) -> str:
-    """The type as users import it."""
-    module = str(kind.__module__)  # a class may say anything of itself
+    """The name of the type, as users import it."""
+    module = str(kind.__module__)  # a class may set it to anything
     if module == "builtins":
         return kind.__qualname__
     return f"{'holdfast' if module.startswith('holdfast.') else module}.{kind.__qualname__}"
 
 
 def traceback_of(error: BaseException) -> str:
-    """Where it was raised, from the handler's code on; of a very deep stack, its end."""
+    """The traceback, starting at the handler's code; if the stack is very deep, its last frames."""
     try:
         report = traceback.TracebackException(type(error), error, error.__traceback__, limit=-_MOST_FRAMES)
         for part in _parts_of(report):
             part.stack = traceback.StackSummary.from_list(_frames_of_the_job(part.stack))
         text = "".join(report.format())
-    except Exception as problem:  # an exception may bring its own __str__, and that may raise
-        text = f"the traceback could not be written: {type(problem).__name__}"
+    except Exception as problem:  # an exception may have its own __str__, which may raise
+        text = f"the traceback could not be formatted: {type(problem).__name__}"
     return cut(text, TRACEBACK_LIMIT)
 
 
@@ -50,7 +50,7 @@ def _message_of(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as problem:
-        text = f"its message could not be written: {type(problem).__name__}"
+        text = f"the message could not be formatted: {type(problem).__name__}"
     return cut(text, MESSAGE_LIMIT)
 
 
@@ -66,6 +66,6 @@ def _parts_of(report: traceback.TracebackException) -> Iterator[traceback.Traceb
 
 def _frames_of_the_job(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
     frames = [frame for frame in stack if not frame.filename.startswith(_OURS)]
-    # What is left above the handler's own code is the loop it runs on; deeper down, asyncio is what the handler uses.
+    # The frames above the handler's code are of the loop it runs on. Deeper frames of asyncio belong to the handler.
     first = next((at for at, frame in enumerate(frames) if not frame.filename.startswith(_LOOP)), len(frames))
     return frames[first:]

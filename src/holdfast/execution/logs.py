@@ -1,6 +1,6 @@
-"""What an attempt logs is kept with what it prints: a handler on the root logger, there while jobs may run.
+"""Captures what an attempt logs, together with what it prints: a handler on the root logger while jobs may run.
 
-And every record can be told whose it is: `job_fields` says so, for the filter in `holdfast.logs`.
+`job_fields` returns the job that a log record belongs to, for the filter in `holdfast.logs`.
 """
 
 import logging
@@ -18,10 +18,10 @@ _job_log = logging.getLogger(_JOB)
 
 
 class _Capture(logging.Handler):
-    """Writes the records of a job into its output. Those of nobody's job fare as if this handler were not there."""
+    """Writes the records of a job into its output. Other records are handled as if this handler did not exist."""
 
     def createLock(self) -> None:
-        # An output has its own lock; and an interrupt that came while one was held here would block every logger.
+        # An output has its own lock, and an interrupt while the handler's lock is held would block every logger.
         self.lock = None
 
     def handle(self, record: logging.LogRecord) -> bool:
@@ -33,23 +33,23 @@ class _Capture(logging.Handler):
         return True
 
     def _write(self, record: logging.LogRecord, output: Output) -> None:
-        # A handler of theirs on a stream that ends in the same output says it in the words they have chosen.
+        # The job may have a handler of its own on a stream that we capture: then its format is used.
         if any(is_stand_in(getattr(h, "stream", None)) and record.levelno >= h.level for h in _other_handlers(record)):
             return
         try:
             output.write(self.format(record) + "\n")
-        except Exception:  # the message is formatted only now, by code of the job
+        except Exception:  # the message is formatted here, by the job's code
             self.handleError(record)
 
 
 def _output_of(record: logging.LogRecord) -> Output | None:
-    """Whose record it is. What we ourselves log on threads of ours is not the job's that happens to be running."""
-    is_a_users = record.name == _JOB or not record.name.startswith(_OURS)
-    return output_here(even_unclaimed=is_a_users)
+    """The output of the job that the record belongs to. Our own records on our threads belong to no job."""
+    is_user_record = record.name == _JOB or not record.name.startswith(_OURS)
+    return output_here(even_unclaimed=is_user_record)
 
 
 def job_fields(record: logging.LogRecord | None = None) -> dict[str, object]:
-    """Which run this code, or a record, belongs to; nothing outside of one."""
+    """The job and attempt that the calling code, or a record, belongs to; empty outside of a run."""
     output = output_here(even_unclaimed=True) if record is None else _output_of(record)
     if output is None or output.about is None:
         return {}
@@ -64,10 +64,10 @@ def job_fields(record: logging.LogRecord | None = None) -> dict[str, object]:
 
 
 def _as_without_handlers(record: logging.LogRecord) -> None:
-    """What Python does with a record for which it finds no handler; it has found ours, so we do it."""
+    """Do what Python does with a record that has no handler; it does not, because it has found ours."""
     last_resort = logging.lastResort
     if last_resort is not None and record.levelno >= last_resort.level:
-        with outside_the_job():  # it writes to sys.stderr, and a thread of nobody's would find the running job there
+        with outside_the_job():  # it writes to sys.stderr, which would add it to the output of the running job
             last_resort.handle(record)
 
 
@@ -79,11 +79,11 @@ def _other_handlers(record: logging.LogRecord) -> Iterator[logging.Handler]:
 
 
 class _Level(int):
-    """A level that can be told from the same number set by somebody else."""
+    """A level that differs in identity from the same number set by the program."""
 
 
 class _Unasked(logging.Filter):
-    """Lets `context.log.info` be kept with the attempt where the program's own log is to hold only warnings."""
+    """Captures `context.log.info` for the attempt even if the program itself logs only warnings."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if _job_log.level is not _our_level or record.levelno >= _asked_level():
@@ -99,7 +99,7 @@ def _asked_level() -> int:
 
 
 def _choose_level() -> None:
-    """INFO for `holdfast.job`, unless the program has chosen another for it, or a lower one for all loggers."""
+    """Set `holdfast.job` to INFO, unless the program has set its level, or a lower one for all loggers."""
     if _job_log.level is _our_level and _asked_level() <= _our_level:
         _job_log.setLevel(logging.NOTSET)
     elif _job_log.level == logging.NOTSET and _asked_level() > _our_level:
@@ -117,7 +117,7 @@ _listeners = 0
 
 @contextmanager
 def logs_captured() -> Generator[None]:
-    """Keep what jobs log with their output while the block lasts."""
+    """Capture what jobs log while the block runs."""
     global _listeners
     with _lock:
         _listeners += 1
@@ -132,7 +132,7 @@ def logs_captured() -> Generator[None]:
 
 
 def listen() -> None:
-    """Put the handler on the root logger, where it belongs while jobs run: a new configuration may have removed it."""
+    """Add the handler to the root logger, if it is not there: a new configuration may have removed it."""
     if _capture not in _root.handlers:
         _choose_level()
         _root.addHandler(_capture)

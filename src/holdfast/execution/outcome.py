@@ -1,4 +1,4 @@
-"""What an attempt came to, judged from how its call ended. Pure: the same ending is always the same verdict."""
+"""Determines the outcome of an attempt from how its call ended. Pure functions."""
 
 from collections.abc import Collection
 from typing import Final
@@ -18,23 +18,23 @@ _NOTE_LIMIT: Final = 1024
 def attempt_result(
     ended: CallResult, returned: ExecutionResult, no_retry: Collection[type[BaseException]] = ()
 ) -> ExecutionResult:
-    """The result. An interrupt asked for in time decides; then what was raised; then what was returned.
+    """The result of an attempt: an interrupt that was requested in time decides, then an exception, then the value.
 
-    `returned` is what it would be had the handler returned nothing; every other verdict is that with something changed.
+    `returned` is the result of a handler that returned None; the other results are copies of it with changes.
     """
     if ended.stopped_by is not None:
         return _stopped(ended.stopped_by, ended.raised, returned, no_retry)
-    said = ended.value if ended.raised is None else ended.raised
-    if said is None:
+    value = ended.value if ended.raised is None else ended.raised
+    if value is None:
         return returned
-    if isinstance(said, Snooze):
-        return replace(returned, outcome=Outcome.SNOOZED, snooze_s=said.delay_s)
-    if isinstance(said, Cancel):
-        return replace(returned, outcome=Outcome.CANCELLED, cancel_reason=cut(said.reason, _NOTE_LIMIT))
+    if isinstance(value, Snooze):
+        return replace(returned, outcome=Outcome.SNOOZED, snooze_s=value.delay_s)
+    if isinstance(value, Cancel):
+        return replace(returned, outcome=Outcome.CANCELLED, cancel_reason=cut(value.reason, _NOTE_LIMIT))
     if ended.raised is not None:
         return failed(ended.raised, returned, no_retry=isinstance(ended.raised, tuple(no_retry)))
-    kept, note = _kept(ended.value)
-    return replace(returned, result=kept, note=note)
+    encoded, note = _encoded(ended.value)
+    return replace(returned, result=encoded, note=note)
 
 
 def failed(error: BaseException, returned: ExecutionResult, *, no_retry: bool) -> ExecutionResult:
@@ -60,12 +60,12 @@ def _stopped(
             return replace(returned, outcome=Outcome.INTERRUPTED, note=cut(why.reason, _NOTE_LIMIT))
 
 
-def _kept(value: object) -> tuple[bytes | None, str]:
-    """The returned value as JSON, or why it is not kept: the run has succeeded either way."""
+def _encoded(value: object) -> tuple[bytes | None, str]:
+    """The returned value as JSON, or the reason why it is not stored; the run has succeeded either way."""
     try:
         size = len(encode_value(value))
         if size > RESULT_LIMIT:
-            return None, f"result not kept: {size:,} bytes, limit {RESULT_LIMIT:,}"
+            return None, f"result not stored: {size:,} bytes, limit {RESULT_LIMIT:,}"
         return bytes(encode_payload(value, what="it")), ""
-    except Exception as problem:  # the value is the handler's, and so is the code that may run while it is written
-        return None, cut(f"result not kept: not JSON ({problem})", _NOTE_LIMIT)
+    except Exception as problem:  # encoding the handler's value may run the handler's code
+        return None, cut(f"result not stored: not JSON ({problem})", _NOTE_LIMIT)

@@ -1,4 +1,4 @@
-"""What an attempt prints: caught, capped, and cut where everybody can see it."""
+"""Captures what an attempt prints, up to a limit; if there is more, a mark in the text shows where it was cut."""
 
 import io
 import logging
@@ -25,18 +25,19 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Output:
-    """Keeps text up to `limit` bytes of UTF-8; of more, its first and its last half, with the size of the cut between.
+    """Stores up to `limit` bytes of UTF-8. If there is more, it stores the first and the last half of the limit, with
+    the size of the cut between them.
 
-    `tee` is handed everything as it comes. Any thread may write.
+    `tee` receives everything as it is written. Any thread may write.
     """
 
-    # Most jobs write nothing, so the room for it is made by the first write.
+    # Most jobs write nothing, so the buffers are created by the first write.
     _head: bytearray
     _tail: bytearray
     _total = 0
-    _heard = 0
+    _read = 0
     about: "tuple[JobMessage, Claimed] | None" = None
-    """Whose output it is: what was delivered, and under which lease."""
+    """The job and the delivery that this is the output of."""
 
     def __init__(self, *, limit: int = OUTPUT_LIMIT, tee: Tee | None = None) -> None:
         if limit < MIN_LIMIT:
@@ -46,12 +47,12 @@ class Output:
         self._lock = threading.Lock()
 
     def write(self, text: str, *, skipped: int = 0) -> None:
-        """Add text; `skipped` bytes were written before it that are not to be had."""
-        self._keep(text, skipped)
+        """Add text. `skipped` bytes before it are missing."""
+        self._store(text, skipped)
         if self.tee is not None:
-            self._pass_on(text)
+            self._tee(text)
 
-    def _keep(self, text: str, skipped: int) -> None:
+    def _store(self, text: str, skipped: int) -> None:
         # NUL and lone surrogates are legal in a str, but not in every engine's text column.
         data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
         with self._lock:
@@ -76,11 +77,11 @@ class Output:
 
     @property
     def total(self) -> int:
-        """How many bytes were written."""
+        """The number of bytes written."""
         return self._total
 
     def text(self) -> str:
-        """What is kept; never more than the limit, the mark included."""
+        """The stored text; never more than the limit, including the mark."""
         if not self._total:
             return ""
         with self._lock:
@@ -92,18 +93,18 @@ class Output:
         return f"{head.decode()}\n{cut_mark(cut)}\n{tail.decode()}"
 
     def latest(self, size: int) -> LiveOutput:
-        """The last part of it, of at most so many bytes."""
+        """The last part of the output, of at most `size` bytes."""
         if not self._total:
             return LiveOutput(text="")
         with self._lock:
-            kept = self._head + self._tail if self._is_whole else self._tail
-            data = _whole_characters(kept[-size:])
+            stored = self._head + self._tail if self._is_whole else self._tail
+            data = _whole_characters(stored[-size:])
             return LiveOutput(text=data.decode(), start=self._total - len(data))
 
     def news(self) -> list[tuple[int, str]]:
-        """What was written since this was asked the last time: each part behind how many bytes that are not kept."""
+        """The parts written since the last call, each with the number of bytes before it that are not stored."""
         with self._lock:
-            start, self._heard = self._heard, self._total
+            start, self._read = self._read, self._total
             if start == self._total:
                 return []
             tail_start = self._total - len(self._tail)
@@ -123,18 +124,18 @@ class Output:
     def _tail_size(self) -> int:
         return self._limit - self._limit // 2
 
-    def catch(self) -> "Token[Output | _Nobody | None]":
-        """Begin to catch what is printed; `let_go` takes what this answers."""
+    def catch(self) -> "Token[Output | _Unset | None]":
+        """Start to capture what is printed. Pass the token to `let_go` to end it."""
         token = _receiver.set(self)
         _streams.open(self)
         return token
 
-    def let_go(self, token: "Token[Output | _Nobody | None]") -> None:
+    def let_go(self, token: "Token[Output | _Unset | None]") -> None:
         _streams.close(self)
         _receiver.reset(token)
 
-    def _pass_on(self, text: str) -> None:
-        """Hand text to the tee, whose own prints go to the real stream; a tee that fails is not asked again."""
+    def _tee(self, text: str) -> None:
+        """Pass text to the tee, whose own prints go to the real streams. A tee that fails is not called again."""
         try:
             if self.tee is not None:
                 with outside_the_job():
@@ -146,7 +147,7 @@ class Output:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text in at most that many bytes, its middle cut if need be."""
+    """The text in at most `limit` bytes; if necessary, its middle is cut."""
     output = Output(limit=limit)
     output.write(text)
     return output.text()
@@ -156,9 +157,9 @@ _MARK: Final = re.compile("(?:^|\n)… ([\\d,]+) bytes cut …\n".encode())
 
 
 def rest_of(text: str, start: int, *, of_crash: bool = False) -> str:
-    """What comes behind the first `start` bytes of an output, of what is kept of it.
+    """The part of a stored output after its first `start` bytes.
 
-    Its middle may have been cut; and its beginning, if it was told before a crash.
+    Its middle may have been cut, and also its beginning, if it was reported before a crash.
     """
     data = text.encode()
     mark = _MARK.match(data) if of_crash else None
@@ -173,23 +174,23 @@ def rest_of(text: str, start: int, *, of_crash: bool = False) -> str:
 
 
 def _whole_characters(data: bytearray) -> bytes:
-    """The bytes without a character that the cut has left only a part of."""
+    """The bytes without the characters that a cut has split."""
     return data.decode(errors="ignore").encode()
 
 
-class _Nobody:
-    """Stands for "no receiver was chosen here", where None is the choice of the real stream."""
+class _Unset:
+    """Means that the context has no receiver; None means that its receiver is the real stream."""
 
 
-_NOBODY: Final = _Nobody()
-_receiver: ContextVar[Output | _Nobody | None] = ContextVar("holdfast_output", default=_NOBODY)
+_UNSET: Final = _Unset()
+_receiver: ContextVar[Output | _Unset | None] = ContextVar("holdfast_output", default=_UNSET)
 
 
 class _Stream(io.TextIOWrapper):
-    """Stands in for `sys.stdout` or `sys.stderr`; one object for all jobs, so closing it must not stick."""
+    """The replacement of `sys.stdout` or `sys.stderr`. All jobs share it, so a job must not be able to close it."""
 
     is_whole = True
-    """Whether no job has taken its buffer away or changed how it writes."""
+    """Whether no job has detached its buffer or reconfigured it."""
 
     def close(self) -> None:
         self.flush()
@@ -208,7 +209,7 @@ class _Stream(io.TextIOWrapper):
 
 
 class _Sink(io.BufferedIOBase):
-    """The binary end of a stream: each write goes to the output of whoever makes it."""
+    """The binary end of a stream: each write goes to the output of the job that makes it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -218,13 +219,13 @@ class _Sink(io.BufferedIOBase):
         return True
 
     def close(self) -> None:
-        """A job may wrap the buffer in a stream of its own, which closes it when it is gone: others still need it."""
+        """Do nothing: a job may wrap the buffer in its own stream, which closes it, but other jobs still need it."""
 
     def isatty(self) -> bool:
         return _streams.receiver() is None and self.original is not None and self.original.isatty()
 
     def fileno(self) -> int:
-        # So that a subprocess can be given sys.stdout; what it prints is not caught.
+        # So that a job can pass sys.stdout to a subprocess; what that prints is not captured.
         if self.original is None:
             raise io.UnsupportedOperation("fileno")
         return self.original.fileno()
@@ -245,10 +246,10 @@ class _Sink(io.BufferedIOBase):
 
 
 class _StandIn:
-    """The stand-in for one of the two streams, and where it was put.
+    """The stand-in for one of the two streams, and the stream that it replaces.
 
-    `displaced` is a stream that stood there when an output was opened although the stand-ins are kept: the program is
-    redirecting just now, so it gets its stream back when the output is closed.
+    `displaced` is a stream that was in place when an output was opened although the stand-ins stay between jobs: the
+    program has redirected the stream, so it is restored when the output is closed.
     """
 
     def __init__(self, name: str) -> None:
@@ -263,14 +264,14 @@ class _StandIn:
 
     def put(self, *, is_kept: bool) -> None:
         now = getattr(sys, self.name)
-        # A thread left over from an earlier job may have put our own stand-in back.
+        # A thread of an earlier job may have put our own stand-in back.
         if now is not self.stream:
             self.sink.original = now
             self.displaced = now if is_kept else None
         self._place()
 
     def put_back(self) -> None:
-        """An output was closed, and the stand-in is kept."""
+        """Restore the state between jobs, in which the stand-in stays."""
         displaced, self.displaced = self.displaced, None
         self.sink.original = self.base
         if displaced is None:
@@ -291,11 +292,11 @@ class _StandIn:
 
 
 class _Streams:
-    """Puts the stand-ins in place while at least one output is open, or somebody keeps them there between outputs.
+    """Puts the stand-ins in place while at least one output is open, or while they are to stay between outputs.
 
-    Outputs may be open on several threads at once; each swapping the streams for itself would restore them in the
-    wrong order. So they are swapped once, and a write finds its output by the context it is made in. A thread that a
-    handler has started has no context of ours: it belongs to the only open output, if there is only one.
+    Outputs may be open on several threads at once. If each swapped the streams itself, they would be restored in the
+    wrong order, so they are swapped once, and a write finds its output by its context. A thread that a handler has
+    started has no such context: it belongs to the only open output, if there is exactly one.
     """
 
     def __init__(self) -> None:
@@ -306,12 +307,12 @@ class _Streams:
         self.distrust()
 
     def distrust(self) -> None:
-        """Nothing can be told any more from the streams that are in place."""
-        self._trusted_out: object = _NOBODY
-        self._trusted_err: object = _NOBODY
+        """Make the next output check the streams that are in place."""
+        self._trusted_out: object = _UNSET
+        self._trusted_err: object = _UNSET
 
     def _trust(self) -> None:
-        """While the stand-ins are kept: finding these in place, an output has nothing to do."""
+        """Remember the stand-ins that stay between jobs: an output that finds them in place has nothing to do."""
         if all(stand_in.stream.is_whole for stand_in in self._both):
             self._trusted_out, self._trusted_err = (stand_in.stream for stand_in in self._both)
 
@@ -336,7 +337,7 @@ class _Streams:
                         stand_in.take_away()
 
     def open(self, output: Output) -> None:
-        # First entered, then looked: `let_go` does it the other way round, so one of us sees the other.
+        # Add first, then check: `let_go` does it the other way round, so that one of them sees the other.
         self._open.add(output)
         if sys.stdout is self._trusted_out and sys.stderr is self._trusted_err:
             return
@@ -357,14 +358,14 @@ class _Streams:
                 if self._keepers:
                     stand_in.put_back()
                 else:
-                    # Also if the job has put a stream of its own there and left it behind.
+                    # Even if the job has put its own stream there and left it.
                     stand_in.take_away()
             if self._keepers:
                 self._trust()
 
     def receiver(self) -> Output | None:
         chosen = _receiver.get()
-        if isinstance(chosen, _Nobody):
+        if isinstance(chosen, _Unset):
             is_open = tuple(self._open)
             return is_open[0] if len(is_open) == 1 else None
         return chosen if chosen in self._open else None
@@ -378,7 +379,7 @@ _streams = _Streams()
 
 @contextmanager
 def streams_kept() -> Generator[None]:
-    """Leave the stand-ins in place between jobs: swapping the streams costs more than all else about an output."""
+    """Leave the stand-ins in place between jobs: swapping the streams costs more than the rest of an output."""
     _streams.keep()
     try:
         yield
@@ -387,18 +388,18 @@ def streams_kept() -> Generator[None]:
 
 
 def output_here(*, even_unclaimed: bool) -> Output | None:
-    """The output of the job whose code is running; with `even_unclaimed` also for a thread of unknown origin."""
-    return _streams.receiver() if even_unclaimed or not isinstance(_receiver.get(), _Nobody) else None
+    """The output of the job whose code is running; with `even_unclaimed`, also for a thread without a context."""
+    return _streams.receiver() if even_unclaimed or not isinstance(_receiver.get(), _Unset) else None
 
 
 def is_stand_in(stream: object) -> bool:
-    """Whether what is written there by a job ends in its output."""
+    """Whether a job's writes to this stream are captured."""
     return _streams.have(stream)
 
 
 @contextmanager
 def outside_the_job() -> Generator[None]:
-    """Let what is printed meanwhile by this context go to the real streams."""
+    """Let what this context prints inside the block go to the real streams."""
     token = _receiver.set(None)
     try:
         yield

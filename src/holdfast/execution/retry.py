@@ -1,4 +1,4 @@
-"""When a failed job runs again. A policy is one method; `BackoffPolicy` is the one out of the box."""
+"""Decides when a failed job runs again. A policy is one method; `BackoffPolicy` is the default."""
 
 import random as _random
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from holdfast.values import Backoff, BackoffStrategy, ErrorInfo
 
 
 class RetryPolicy(Protocol):
-    """How long to wait before a run."""
+    """Decides how long to wait before a retry."""
 
     def delay(self, attempt: int, error: ErrorInfo | None) -> float:
-        """Seconds before run number `attempt`, the one about to come: 1 is the first run, 2 the first retry."""
+        """Seconds to wait before run number `attempt`: 1 is the first run, 2 the first retry."""
         ...
 
 
 class BackoffPolicy:
-    """Grows the delay as a `Backoff` says: 2, 4, 8 … seconds unless told otherwise.
+    """Computes the delay from a `Backoff`; default: 2, 4, 8 … seconds.
 
-    Jitter spreads every growing or fixed delay by up to that part of it, and the cap comes after it, so `max` is
-    never exceeded; a `max` of 0 is no cap. A list of delays is taken as written: no jitter, no cap.
+    Jitter changes every growing or fixed delay by up to that share of it. The cap is applied after the jitter, so
+    `max` is never exceeded; 0 = no cap. A list of delays is used as written, without jitter and cap.
     """
 
     def __init__(self, backoff: Backoff | None = None, *, random: Callable[[], float] = _random.random) -> None:
@@ -40,7 +40,7 @@ class BackoffPolicy:
 
 
 def _grown(backoff: Backoff, attempt: int) -> float:
-    # Floats, whatever was given: an integer power would be exact, and at the thousandth retry a thousand bits long.
+    # As floats: an exact integer power would have a thousand bits at the thousandth retry.
     base = float(backoff.base)
     if backoff.strategy is BackoffStrategy.FIXED:
         return base

@@ -1,4 +1,4 @@
-"""`JobRuntime`: runs exactly one attempt of one job and says what it came to. It never sleeps and never retries."""
+"""`JobRuntime`: runs exactly one attempt of one job and returns its result. It never sleeps and never retries."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -38,7 +38,7 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Claimed(Protocol):
-    """What a run has to know of the lease it is made under: which delivery it is, and how many runs failed before."""
+    """The part of a lease that a run needs: the number of the delivery, and how many runs failed before."""
 
     @property
     def attempts(self) -> int: ...
@@ -50,16 +50,15 @@ class Claimed(Protocol):
 class JobRuntime:
     """Runs attempts of the handlers in a registry.
 
-    Entered as a context manager it keeps its signal handlers, its streams and its log handler in place from job to
-    job, which makes short jobs cheaper; without, it leaves no trace between two runs but the event loop of coroutine
-    handlers, until `close()`. Plain handlers may `run` on several threads at once; coroutine handlers on one at a
-    time, since they share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
+    Entered as a context manager, it leaves its signal handlers, its streams and its log handler in place from job to
+    job, which makes short jobs cheaper. Otherwise only the event loop of coroutine handlers stays between runs, until
+    `close()`. Plain handlers may `run` on several threads at once; coroutine handlers on one at a time, since they
+    share the loop. `run_async` runs any number of coroutine handlers at once, on the caller's loop.
 
-    `tee` hears what jobs print as it comes, `on_output` that the output of the job with this id has grown, and
-    `on_progress` how far each says it is; that they fail hurts no job. `transactions` begins what a handler asks for
-    with `context.transaction()`: it is completed after a run that went well, before its verdict. `middleware` has its
-    hooks called around what is timed. `on_ended` is shown how each run ended, the value or the exception itself,
-    before that becomes text: for tests.
+    `tee` receives what jobs print, as it is printed. `on_output` is called when the output of a job has grown, and
+    `on_progress` when a job reports progress; if they fail, the job continues. `transactions` opens the transaction
+    for `context.transaction()`, which is completed after a successful run. The hooks of `middleware` run within the
+    job's timeout. `on_ended`, for tests, receives the value or the exception of each run.
     """
 
     def __init__(
@@ -89,10 +88,10 @@ class JobRuntime:
         self._is_entered = False
 
     def run(self, message: JobMessage, lease: Claimed) -> ExecutionResult:
-        """Run one attempt of the job. Whatever the handler does becomes the result; it is not raised.
+        """Run one attempt of the job. An exception of the handler becomes part of the result; it is not raised.
 
-        Raised are `UnknownHandler`, `HandlerForbidden` and `CommandForbidden`, before anything has run, and
-        KeyboardInterrupt for a real Ctrl-C; one that the handler itself raises is a failed run.
+        Raises `UnknownHandler`, `HandlerForbidden` and `CommandForbidden` before anything has run, and
+        KeyboardInterrupt on a real Ctrl-C; a KeyboardInterrupt raised by the handler itself is a failed run.
         """
         attempt = _Attempt(self, message, lease)
         refusal = attempt.prepare()
@@ -108,14 +107,14 @@ class JobRuntime:
             return attempt.unknown_outcome(problem)
 
     async def run_async(self, message: JobMessage, lease: Claimed) -> ExecutionResult:
-        """`run` for a coroutine handler, as a task of the caller's loop, beside any number of others.
+        """Run a coroutine handler as a task of the caller's loop, next to any number of others.
 
-        A task that outlasts its timeout or an `interrupt` is cancelled, and again every second if it will not hear.
-        Should the caller itself be cancelled, so is the handler; then there is no result, and CancelledError is raised.
+        A task that exceeds its timeout or is interrupted is cancelled, and again every second until it stops. If the
+        caller itself is cancelled, so is the handler; then there is no result, and CancelledError is raised.
         """
         attempt = _Attempt(self, message, lease)
         if not attempt.handler.is_async:
-            raise TypeError(f"handler '{message.job}' is no coroutine function and would block the loop; use run()")
+            raise TypeError(f"handler '{message.job}' is not a coroutine function; it would block the loop, use run()")
         refusal = attempt.prepare()
         if refusal is not None:
             return refusal
@@ -126,12 +125,12 @@ class JobRuntime:
             return attempt.unknown_outcome(problem)
 
     def interrupt(self, job_id: str, why: JobInterrupted) -> bool:
-        """Stop the attempt of that job, from any thread; False if it is not running here (any more)."""
+        """Stop the attempt of that job, from any thread. Returns False if it is not running here."""
         timeout = self.running.get(job_id)
         return timeout is not None and timeout.interrupt(why)
 
     def close(self) -> None:
-        """Close the event loop and give back what was kept in place."""
+        """Close the event loop and restore the signal handlers, the streams and the log handler."""
         self._coroutines.close()
         self._is_entered = False
         self._kept.close()
@@ -146,8 +145,8 @@ class JobRuntime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # How a call ended stays nameless in both of these: an exception holds the frames it passed and, through them, the
-    # one with the name; all of them would live until the next garbage collection.
+    # Neither of these stores a `CallResult` in a variable: its exception refers to this frame, and the frame would then
+    # refer to the exception. Both would live until the next garbage collection.
     def _run(self, attempt: "_Attempt") -> ExecutionResult:
         handler = attempt.handler
         with attempt:
@@ -176,7 +175,7 @@ class JobRuntime:
         return attempt.with_all_output(result)
 
     def _call(self, handler: Handler, timeout: Timeout, body: Callable[[], object]) -> CallResult:
-        """Call it on this thread, or run the coroutine it makes on our loop, in a context of its own."""
+        """Call the body on this thread, or run its coroutine on our loop, in its own context."""
         if not handler.is_async:
             return timeout.run(copy_context().run, body)
         try:
@@ -192,10 +191,7 @@ class JobRuntime:
 
 
 class _Attempt:
-    """One run while it is being made: what is known of it before, and whether `before_run` has returned.
-
-    Entered, its output is caught and its timeout can be found by the job's id.
-    """
+    """One attempt while it runs. Inside the block, its output is captured and its timeout is found by the job's id."""
 
     context: JobContext
     is_prepared = False
@@ -216,7 +212,7 @@ class _Attempt:
         self._started = runtime.clock.monotonic()
 
     def prepare(self) -> ExecutionResult | None:
-        """Make the context; or say how the run failed, if the payload is not fit to run."""
+        """Create the context. Returns the result of a failed run if the payload is rejected."""
         try:
             context = self._context()
             self.handler.check(context.payload)
@@ -256,26 +252,26 @@ class _Attempt:
         self._runtime.running[self.message.identifier] = self.timeout
 
     def __exit__(self, *_: object) -> None:
-        # Unless the job was delivered again meanwhile, and is running here a second time.
+        # Unless the job was delivered again in the meantime, and is running here a second time.
         running = self._runtime.running
         if running.get(self.message.identifier) is self.timeout:
             del running[self.message.identifier]
         if self.has_transaction:
             self._host.roll_back()
         self.output.let_go(self._caught)
-        self.output.tee = None  # it knows us: left together, we would wait for the garbage collector
+        self.output.tee = None  # it refers to us: the cycle would live until the next garbage collection
 
     def _pass_on(self, text: str) -> None:
-        """Let others have what is printed while it is: of a run that does not live to tell, it is all there will be."""
+        """Pass on what is printed at once: if the process dies, it is all that is known about the run."""
         runtime = self._runtime
         if runtime.tee is not None:
             runtime.tee(text)
         if runtime.on_output is not None:
-            with self.timeout.held_back():  # an interrupt in the middle would spoil the channel of the receiver
+            with self.timeout.held_back():  # an interrupt in the middle of a frame would corrupt the connection
                 runtime.on_output(self.message.identifier, self.output)
 
     def body(self) -> object:
-        """The guarded part. Of a coroutine handler it is the coroutine, made but not begun."""
+        """The part that the timeout guards; for a coroutine handler, a coroutine that is not started yet."""
         handler, context = self.handler, self.context
         if handler.is_async:
             return self._body_async()
@@ -285,7 +281,7 @@ class _Attempt:
         return value if value is None else _finished(value)
 
     def hooked(self) -> object:
-        """The guarded part within the hooks of the middleware."""
+        """The guarded part, with the hooks of the middleware around it."""
         if self.handler.is_async:
             return self._hooked_async()
         with Running(self._runtime.hooks, self.context) as running:
@@ -307,7 +303,7 @@ class _Attempt:
         return type(self.handler).after_run is not Handler.after_run and self.is_prepared
 
     def timeout_after(self, result: ExecutionResult) -> Timeout:
-        """For `after_run`: what is left of the job's time, and at least a little."""
+        """The timeout of `after_run`: the rest of the job's timeout, but at least a few seconds."""
         limit_s = max(self.limit_s - result.duration_s, AFTER_RUN_S) if self.limit_s else 0.0
         return _timeout_for(self.handler, limit_s)
 
@@ -318,11 +314,11 @@ class _Attempt:
 
     @property
     def has_transaction(self) -> bool:
-        """Whether the handler has asked for one that is not ended yet."""
+        """Whether the handler has opened a transaction that is still open."""
         return self._host.opened is not None
 
     def committed(self, result: ExecutionResult) -> ExecutionResult:
-        """The result, after the transaction was ended accordingly; that it could not be is a failed run."""
+        """Complete the transaction of a successful run. Returns the result; a failed commit is a failed run."""
         try:
             if result.success:
                 self._host.complete(result)
@@ -331,23 +327,23 @@ class _Attempt:
         return result
 
     def with_all_output(self, result: ExecutionResult) -> ExecutionResult:
-        """The result with what `after_run` has added."""
+        """The result with the output that `after_run` has added."""
         return msgspec.structs.replace(result, output=self.output.text())
 
     def unknown_outcome(self, problem: Exception) -> ExecutionResult:
-        """Nothing in the runtime should raise; if it does, that is one failed run, not the end of the worker."""
+        """The result if the runtime itself raised, which it should not: a failed run, not the end of the worker."""
         _log.exception("could not determine the outcome of job '%s'", self.message.identifier)
         return self._refused(problem)
 
     def _refused(self, problem: BaseException) -> ExecutionResult:
         if self._runtime.on_ended is not None:
             self._runtime.on_ended(self.message.identifier, CallResult(raised=problem))
-        # The payload will not get better, so a refusal of it is not retried.
+        # A retry would have the same payload, so a rejected payload is not retried.
         return failed(problem, self._returned(), no_retry=isinstance(problem, DefinitionError))
 
     def _returned(self) -> ExecutionResult:
-        """The result, had the run ended now and well."""
-        # By the monotonic clock: the wall clock may be set back meanwhile, and no run takes less than no time.
+        """The result of a handler that returned None now."""
+        # By the monotonic clock: the wall clock may be set back during the run.
         taken_us = round((self._runtime.clock.monotonic() - self._started) * MICROSECONDS)
         return ExecutionResult(
             handler=self.message.job,
@@ -359,7 +355,7 @@ class _Attempt:
 
 
 class _Host(Host, msgspec.Struct):
-    """What a context may ask of its attempt, and nothing else of it. Every job makes one, so it is a cheap struct."""
+    """The interface of an attempt for its context. Every job creates one, so it is a cheap struct."""
 
     runtime: JobRuntime
     timeout: Timeout
@@ -395,12 +391,12 @@ class _Host(Host, msgspec.Struct):
         if self.opened is None:
             if self.runtime.transactions is None:
                 return super().transaction()
-            with self.timeout.held_back():  # an interrupt in the middle would leave it open, and others waiting for it
+            with self.timeout.held_back():  # an interrupt in the middle would leave the transaction open
                 self.opened = self.runtime.transactions(self.job_id, self.delivered)
         return self.opened.connection
 
     def complete(self, result: ExecutionResult) -> None:
-        """End the transaction with the run."""
+        """Commit the transaction together with the end of the job."""
         opened, self.opened = self.opened, None
         if opened is not None:
             opened.complete(result.record())
@@ -413,7 +409,7 @@ class _Host(Host, msgspec.Struct):
     def report(self, progress: Progress) -> None:
         if self.runtime.on_progress is None:
             return
-        # Whole: an interrupt in the middle of what the receiver sends would spoil its channel for good.
+        # Without interrupts: one in the middle of a frame would corrupt the connection to the worker.
         with self.timeout.held_back(), outside_the_job():
             try:
                 self.runtime.on_progress(self.job_id, progress)
@@ -426,7 +422,7 @@ class _Host(Host, msgspec.Struct):
 
 
 def _timeout_for(handler: Handler, limit_s: float) -> Timeout:
-    """A coroutine is cancelled by its loop first; the signal comes only if that did not help."""
+    """A coroutine is cancelled by its loop first; the signal follows only if that did not help."""
     return Timeout(limit_s, grace_s=REPEAT_S, repeat_s=REPEAT_S) if handler.is_async else Timeout(limit_s)
 
 
@@ -434,7 +430,7 @@ def _log_failed_hook(ended: CallResult, context: JobContext, result: ExecutionRe
     problem = ended.raised or ended.stopped_by
     if problem is not None:
         _log.error(
-            "after_run of handler '%s' failed for job '%s'; its verdict (%s) stands",
+            "after_run of handler '%s' failed for job '%s'; its outcome is still %s",
             context.job,
             context.id,
             result.outcome,
@@ -448,14 +444,14 @@ async def _awaited(body: Callable[[], object]) -> object:
 
 
 def _finished(value: object) -> object:
-    """The value, unless it is something that has yet to run: taken as a result, its work would never be done."""
+    """The value, unless it is a coroutine or generator: as a result, its work would never be done."""
     if type(value) in _YET_TO_RUN:
         close = getattr(value, "close", None)
         if close is not None:
             close()
         raise TypeError(
-            f"the handler returned a {type(value).__name__}, which nobody runs: declare the handler with async def, "
-            "or return the finished value"
+            f"the handler returned a {type(value).__name__}, which would never run; declare the handler with "
+            "async def, or return a finished value"
         )
     return value
 

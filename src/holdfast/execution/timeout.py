@@ -1,8 +1,8 @@
-"""Interrupting an attempt: when its time is up, or when another thread asks.
+"""Interrupts an attempt when its timeout expires, or when another thread asks for it.
 
-On the main thread a signal (SIGALRM) raises inside whatever Python code is running there. Off the main thread, and
-where there is no such signal, nothing can be raised: the attempt is told through a flag and judged when it ends.
-Code that stays inside C for long is not reached either; killing the process is left to the worker.
+On the main thread, a signal (SIGALRM) raises an exception in the Python code that is running. On other threads, and
+on systems without that signal, nothing can be raised: a flag is set, and the outcome is determined when the attempt
+ends. Code that stays inside C for long is not interrupted either; the worker kills its process.
 """
 
 import math
@@ -19,19 +19,19 @@ from typing import Any, Final
 from msgspec import Struct
 
 REPEAT_S: Final = 1.0
-# A signal that comes just before a blocking call begins does not end that call: send it again until it is heard.
+# A signal that arrives just before a blocking call begins does not end that call, so it is sent again until it does.
 _NUDGE_S: Final = 0.05
 _SOON_S: Final = 0.000_001  # the shortest a timer can be set to; 0 would switch it off
 _IDLE_S: Final = 3600.0
 _HAS_ALARM: Final = hasattr(signal, "setitimer") and hasattr(signal, "pthread_kill")
 
-# Between the end of a call and an interrupt from another thread. Reentrant, since a signal handler of the worker may
-# interrupt() while this very thread holds it; one for all calls, since it is held for a moment only.
+# Serializes the end of a call with an interrupt from another thread. Reentrant, because a signal handler may call
+# `interrupt` while this very thread holds it; one for all calls, because it is held only for a moment.
 _lock = threading.RLock()
 
 
 class JobInterrupted(BaseException):
-    """The attempt shall stop, since the worker does. No Exception, so that `except Exception` lets it pass."""
+    """The attempt must stop, because the worker does. A BaseException, so that `except Exception` does not catch it."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -43,13 +43,13 @@ class JobTimeout(JobInterrupted):
 
 
 class JobCancelRequested(JobInterrupted):
-    """Somebody has cancelled the job."""
+    """The job was cancelled."""
 
 
 class CallResult(Struct, frozen=True, kw_only=True):
-    """How a guarded call ended. `stopped_by` was asked before it did and decides, whatever the call made of it.
+    """How a guarded call ended. If `stopped_by` is set, it decides, whatever the call returned or raised.
 
-    `was_raised` says that an interrupt was really thrown into the code, which may have left things half done.
+    `was_raised` means that an interrupt was raised inside the code, which may have left things half done.
     """
 
     value: Any = None
@@ -58,26 +58,26 @@ class CallResult(Struct, frozen=True, kw_only=True):
     was_raised: bool = False
 
 
-_WENT_WELL: Final = CallResult()
+_RETURNED_NONE: Final = CallResult()
 
 
 class Timeout:
-    """Guards one call. `limit_s` 0 is no limit; `grace_s` is how much later the signal comes, where something gentler
-    (cancelling a coroutine) is to have the first try.
+    """Guards one call. A `limit_s` of 0 means no limit. `grace_s` delays the signal, so that something gentler
+    (cancelling a coroutine) is tried first.
 
-    Code that swallows an interrupt is interrupted again every `repeat_s`.
+    Code that catches an interrupt and continues is interrupted again every `repeat_s`.
     """
 
     gently: Callable[[], object] | None = None
-    """How another thread asks first, if there is a gentler way than a signal."""
+    """Asks the call to stop, if there is a gentler way than a signal."""
     is_on_main = False
-    """Whether the call is made where a signal can raise."""
+    """Whether the call runs on the main thread, where a signal can raise."""
     thread = -1
-    """Where the guarded code runs."""
+    """The thread that runs the guarded code."""
     stopped_by: JobInterrupted | None = None
-    """What was asked of the call; the first reason counts."""
+    """Why the call must stop; the first reason counts."""
 
-    # Most calls never touch these, and every job makes a Timeout: what is on the class need not be set.
+    # Every job creates a Timeout, and most of them never change these: as class attributes they cost nothing.
     _started = math.inf
     _rings_at = math.inf
     _armed = False
@@ -93,7 +93,7 @@ class Timeout:
         self.repeat_s = repeat_s
 
     def run(self, function: Callable[..., object], *args: object) -> CallResult:
-        """Call it and say how it ended. Only a real Ctrl-C is raised from here, also if the function swallowed it."""
+        """Call the function and return how it ended. Only a real Ctrl-C is raised, even if the function caught it."""
         if self.stopped_by is not None:
             return CallResult(stopped_by=self.stopped_by)
         value: object = None
@@ -111,11 +111,11 @@ class Timeout:
                     self._wind_first(lent)
                 value = function(*args)
             finally:
-                # From this assignment on a signal raises nothing. One that comes before it is still caught below.
+                # From this assignment on, a signal raises nothing. What an earlier one raises is caught below.
                 self._armed = False
         except BaseException as problem:
             raised = problem
-        with _lock:  # an interrupt() in another thread has sent its signal, or finds that it is too late
+        with _lock:  # an `interrupt` in another thread has either sent its signal or comes too late
             self._over = True
             if on_main:
                 _take_back_signals(self, lent)
@@ -126,16 +126,16 @@ class Timeout:
         try:
             return self._ended(value, raised)
         finally:
-            del raised  # its traceback holds this frame: kept here, it would live until the next garbage collection
+            del raised  # its traceback refers to this frame: the cycle would live until the next garbage collection
 
     def begin(self) -> None:
-        """A call begins that is not made by `run`: a coroutine among others. It heeds `gently` and the limit itself."""
+        """Begin a call that is not made by `run`: one of several coroutines, which obeys `gently` and the limit."""
         self.thread = threading.get_ident()
         self._started = time.monotonic()
         self._armed = True
 
     def end(self, value: object = None, raised: BaseException | None = None) -> CallResult:
-        """That call is over: how it ended."""
+        """End that call and return how it ended."""
         with _lock:
             self._armed = False
             self._over = True
@@ -145,20 +145,20 @@ class Timeout:
         if self.stopped_by is None and self.is_overdue():
             self.stopped_by = self._timed_out()
         if value is None and raised is None and self.stopped_by is None and not self._was_raised:
-            return _WENT_WELL
+            return _RETURNED_NONE
         return CallResult(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
 
     def soften(self, gently: Callable[[], object] | None) -> None:
-        """Set how to ask first; if somebody has asked already, that is done now."""
+        """Set `gently`, and call it now if the call was already interrupted."""
         with _lock:
             self.gently = gently
             if gently is not None and self.stopped_by is not None:
                 gently()
 
     def interrupt(self, why: JobInterrupted) -> bool:
-        """Ask the call to stop, from any thread; False if it has ended already. The first reason given counts.
+        """Ask the call to stop, from any thread. Returns False if it has already ended. The first reason counts.
 
-        One that has not begun is not begun any more.
+        A call that has not begun will not begin.
         """
         with _lock:
             if self._over:
@@ -166,7 +166,7 @@ class Timeout:
             if self.stopped_by is not None:
                 return True
             gently = self.gently
-            # Before the reason: a signal that comes in between must find both, and obey neither too early.
+            # Set before the reason: a signal in between must not act on the reason too early.
             self._rings_at = -math.inf if gently is None else time.monotonic() + self.repeat_s
             self.stopped_by = why
             if not self._armed:
@@ -180,7 +180,7 @@ class Timeout:
             return True
 
     def expire(self) -> None:
-        """Note that the time is up, for whoever has noticed it before the signal."""
+        """Record that the timeout has expired, for code that notices it before the signal."""
         if self.stopped_by is None:
             self.stopped_by = self._timed_out()
 
@@ -188,18 +188,18 @@ class Timeout:
         return 0 < self.limit_s <= time.monotonic() - self._started
 
     def reason(self) -> JobInterrupted | None:
-        """Why the call ends as stopped, whatever it still returns; from now on that is why, if its time is up."""
+        """Why the call is stopped, whatever it still returns. An expired timeout is recorded as the reason."""
         if self.is_overdue():
             self.expire()
         return self.stopped_by
 
     def stop_asked(self) -> bool:
-        """Whether the call shall stop; all there is to see where no signal can be raised."""
+        """Whether the call must stop; the only notice where no signal can be raised."""
         return self.stopped_by is not None or self.is_overdue()
 
     @contextmanager
     def held_back(self) -> Generator[None]:
-        """Raise nothing inside the block, but right after it. Nothing is raised into other threads of a job anyway."""
+        """Raise interrupts only after the block. In other threads of a job, nothing is ever raised."""
         if threading.get_ident() != self.thread:
             yield
             return
@@ -215,13 +215,13 @@ class Timeout:
                 self._raise()
 
     def put_off(self) -> bool:
-        """Whether a block holds interrupts back just now; if so, its end raises what is due."""
+        """Whether a `held_back` block is active; if so, its end raises the interrupt."""
         if self._held:
             self._due = True
         return self._held > 0
 
     def wind(self) -> None:
-        """Set the timer for what is due next; without anything, stop it."""
+        """Set the timer for the next interrupt, or stop it if there is none."""
         if not self.is_on_main:
             return
         if self._rings_at == math.inf:
@@ -230,20 +230,20 @@ class Timeout:
             signal.setitimer(signal.ITIMER_REAL, max(self._rings_at - time.monotonic(), _SOON_S), _NUDGE_S)
 
     def _wind_first(self, lent: "_Lent | None") -> None:
-        """Wind the timer for a call that begins. One that rings too early will do: it is then wound again."""
-        if self.stopped_by is not None:  # by another thread, which did not find the call begun
+        """Set the timer for a call that begins. A timer that rings too early is good enough: it is then set again."""
+        if self.stopped_by is not None:  # by another thread, before the call began
             self._rings_at = -math.inf
             self.wind()
         elif lent is not None:
             self.wind()
         elif self._rings_at < math.inf:
             left_s = self._rings_at - self._started
-            # Asked, not remembered: a job may have set the timer, or stopped it.
+            # Read from the system each time: a job may have set or stopped the timer.
             if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= left_s:
                 signal.setitimer(signal.ITIMER_REAL, left_s, _NUDGE_S)
 
     def ring(self) -> None:
-        """The signal has come: raise what is due, if anything is. Alarms of others are not ours to obey."""
+        """Handle the signal: raise the interrupt if one is due. The alarm may also be someone else's."""
         if not self._armed:
             return
         if time.monotonic() < self._rings_at:
@@ -260,18 +260,18 @@ class Timeout:
         self._was_raised = True
         if self.is_on_main:
             signal.setitimer(signal.ITIMER_REAL, self.repeat_s, self.repeat_s)
-        # A new object each time: one raised twice would drag its first traceback along.
+        # A new object each time: an exception that is raised twice keeps its first traceback.
         raise type(self.stopped_by)(*self.stopped_by.args)
 
     def ctrl_c(self) -> None:
-        """A real Ctrl-C: raised like Python's own, and remembered, so that it gets through in the end."""
+        """Handle a real Ctrl-C: raise it like Python does, and remember it, in case the code catches it."""
         self._ctrl_c = True
         if not self.put_off() and self._armed:
             self._was_raised = True
             raise KeyboardInterrupt
 
     def ctrl_c_passed(self) -> None:
-        """A Ctrl-C that a call inside this one has met is on its way up."""
+        """Record a Ctrl-C that a call inside this one is passing on."""
         self._ctrl_c = True
 
     def _timed_out(self) -> JobTimeout:
@@ -279,10 +279,10 @@ class Timeout:
 
 
 class _Ringing:
-    """Which timeout the next signal belongs to, and whether our handlers stay; touched by the main thread only.
+    """The timeout that the next signal belongs to, and whether our handlers stay installed; main thread only.
 
-    While they stay, the timer always runs: an hour, or less if a job needs less. Jobs that are over before it rings,
-    which is nearly all of them, need not touch it.
+    While they stay, the timer always runs, for an hour or less. Jobs that finish before it rings, which is nearly all
+    of them, do not have to set it.
     """
 
     timeout: Timeout | None = None
@@ -290,7 +290,7 @@ class _Ringing:
 
 
 _ringing = _Ringing()
-# What `signal.getsignal` asks, before it tries to make an enum of the answer: that costs more than running a short job.
+# What `signal.getsignal` calls before it converts the answer to an enum, which costs more than running a short job.
 _handler_of: Final[Callable[[int], object]] = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
 
 
@@ -308,19 +308,19 @@ def _on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
 
 
 class _Lent(Struct, frozen=True):
-    """Whom a call has displaced: the call around it, or other people's handlers."""
+    """What a call has replaced: the call around it, or foreign signal handlers."""
 
     outer: Timeout | None
     handlers: "_Handlers | None"
 
 
 def _lend_signals(timeout: Timeout) -> _Lent | None:
-    """Let SIGALRM, its timer and SIGINT belong to the timeout. None if nobody has to get them back: they are kept."""
+    """Assign SIGALRM, its timer and SIGINT to the timeout. Returns None if there is nothing to restore afterwards."""
     lent: _Lent | None = None
     if _ringing.timeout is not None or not _ringing.kept:
         lent = _Lent(_ringing.timeout, _Handlers() if _ringing.timeout is None else None)
     elif _handler_of(signal.SIGALRM) is not _on_alarm or _handler_of(signal.SIGINT) is signal.default_int_handler:
-        _Handlers()  # a job has put a handler of its own there and left it
+        _Handlers()  # a job has installed its own handler and left it
     _ringing.timeout = timeout
     return lent
 
@@ -328,7 +328,7 @@ def _lend_signals(timeout: Timeout) -> _Lent | None:
 def _take_back_signals(timeout: Timeout, lent: _Lent | None) -> None:
     if lent is None:
         _ringing.timeout = None
-        if timeout.stopped_by is not None:  # the timer may be set to ring again and again
+        if timeout.stopped_by is not None:  # the timer may be set to repeat
             signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -340,9 +340,9 @@ def _take_back_signals(timeout: Timeout, lent: _Lent | None) -> None:
 
 
 class _Handlers:
-    """Our handlers, put in the place of others, with the timer that was running for those.
+    """Installs our handlers, and remembers the previous ones and their running timer.
 
-    SIGINT is taken only from Python's own handler: whoever has installed another wants something else to happen.
+    SIGINT is replaced only if it has Python's own handler: a program that has installed another one wants that one.
     """
 
     def __init__(self) -> None:
@@ -367,10 +367,10 @@ class _Handlers:
 
 
 def _restore_alarm(handler: Any) -> None:
-    """Give SIGALRM back, after taking in what our timer still has under way.
+    """Restore the handler of SIGALRM, after consuming signals of our timer that are still pending.
 
-    That signal is the process's, and another thread may be the one woken up for it. Left pending, it would meet the
-    restored handler; and the default one ends the process.
+    A pending signal would reach the restored handler, and the default one terminates the process. The kernel may
+    deliver the signal to any thread of the process.
     """
     alarm = {signal.SIGALRM}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, alarm)
@@ -384,8 +384,8 @@ def _restore_alarm(handler: Any) -> None:
 
 @contextmanager
 def handlers_kept() -> Generator[None]:
-    """Keep our signal handlers between calls: installing them is most of what guarding a call costs."""
-    # Inside a guarded call they are in place already, and the timer is that call's.
+    """Leave our signal handlers installed between calls: installing them is most of the cost of guarding a call."""
+    # Inside a guarded call they are already installed, and the timer belongs to that call.
     if _ringing.kept or _ringing.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident):
         yield
         return
@@ -401,7 +401,7 @@ def handlers_kept() -> Generator[None]:
 
 
 def _after_fork() -> None:
-    """The thread that forked is the main one now, and none of the others exists."""
+    """In the child, the thread that forked is the main thread, and no other thread exists."""
     global _main_ident, _lock
     _main_ident = threading.get_ident()
     _lock = threading.RLock()

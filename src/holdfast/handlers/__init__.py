@@ -1,4 +1,4 @@
-"""Business logic: the handler contract, functions and commands as handlers, and the registry that finds them."""
+"""Handlers: their contract, functions and commands as handlers, and the registry that finds them."""
 
 from holdfast.handlers.command import (
     COMMAND_KEY,

@@ -1,7 +1,7 @@
-"""`CommandHandler`: a program as a job. No shell, only programs the operator allowed, and nothing it started is left.
+"""`CommandHandler`: runs a program as a job: without a shell, only if it is allowed, and leaving no process behind.
 
-The payload is `{"argv": ["sleep", "2"]}`, with `"cwd"` if it matters. The exit code decides. How far it is the command
-may say on the pipe whose number is in `HOLDFAST_PROGRESS_FD`.
+The payload is `{"argv": ["sleep", "2"]}`, with an optional `"cwd"`. The exit code decides whether the run succeeded.
+The command can report its progress on the pipe whose number is in `HOLDFAST_PROGRESS_FD`.
 """
 
 import codecs
@@ -28,7 +28,7 @@ COMMAND_KEY: Final = "command"
 # Shorter than the second between two interrupts, so that the next one finds the command already killed.
 _TERM_GRACE_S: Final = 0.7
 _DRAIN_S: Final = 0.7
-_LOOK_UP_S: Final = 0.1
+_CHECK_EVERY_S: Final = 0.1
 _CHUNK: Final = 64 * 1024
 _LONGEST_REPORT: Final = 2048
 _KEYS: Final = b"HOLDFAST_SIGNING_KEY"
@@ -38,8 +38,8 @@ _Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 class CommandFailed(HoldfastError):
-    """The command did not succeed. `exit_code` is its own, minus the number of the signal that killed it, or what a
-    shell says of one that could not be started: 127 not found, 126 not runnable.
+    """The command failed. `exit_code` is its exit code, or the negative number of the signal that killed it; or, as in
+    a shell, 127 if it was not found and 126 if it could not be run.
     """
 
     def __init__(self, message: str, *, exit_code: int) -> None:
@@ -55,13 +55,13 @@ class CommandPayload(Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 
 def parse_command(command: str | Sequence[str]) -> list[str]:
-    """The argv of a command as people write it: a list, or text split as a shell would, with nothing expanded."""
+    """The argv of a command, given as a list, or as text that is split as a shell would, without any expansion."""
     if isinstance(command, str):
         try:
             argv = shlex.split(command)
         except ValueError as problem:
             raise DefinitionError(
-                f"the command {command!r} cannot be split into words: {str(problem).lower()}; mend the quoting, "
+                f"the command {command!r} cannot be split into words: {str(problem).lower()}; fix the quoting, "
                 "or pass a list of arguments"
             ) from None
     else:
@@ -71,7 +71,7 @@ def parse_command(command: str | Sequence[str]) -> list[str]:
 
 
 def check_command(argv: Sequence[str], allowed: Collection[str]) -> None:
-    """Refuse a program that nobody has allowed; a path is allowed only as that very path."""
+    """Refuse a program that is not allowed. A path must be allowed as exactly that path."""
     _check_argv(argv)
     program = argv[0]
     if program in allowed:
@@ -80,25 +80,25 @@ def check_command(argv: Sequence[str], allowed: Collection[str]) -> None:
     raise CommandForbidden(
         f"command {program!r} is not allowed here; allow it with  holdfast config set allowed-commands {setting}  "
         f"or start the worker with  --allow {shlex.quote(program)}  "
-        "(workers that run have to be started anew, and jobs they refused retried)"
+        "(then restart running workers and retry the jobs that they refused)"
     )
 
 
 def _check_argv(argv: Sequence[str]) -> None:
     if not argv or not argv[0]:
-        raise DefinitionError("the command is empty: name a program and its arguments, such as  sleep 2")
+        raise DefinitionError("the command is empty; pass a program and its arguments, such as  sleep 2")
     for word in argv:
         if not isinstance(word, str):  # pyright: ignore[reportUnnecessaryIsInstance] - JSON may hold anything
-            raise DefinitionError(f"the command holds {word!r}, which is not text: write every argument as a string")
+            raise DefinitionError(f"the command contains {word!r}, which is not text; pass every argument as a string")
         if "\0" in word:
-            raise DefinitionError(f"the command holds a NUL character in {word!r}, which no program can be given")
+            raise DefinitionError(f"the command contains a NUL character in {word!r}; no argument may contain one")
 
 
 class CommandHandler(Handler):
-    """Runs allowed programs, denying by default. A bare name is looked up on this worker's PATH.
+    """Runs allowed programs; by default, none is allowed. A bare name is looked up on this worker's PATH.
 
-    The command runs in its own session with an empty stdin; stdout and stderr are kept together, as they come. When
-    it ends, or is interrupted, every process of its group is killed: first asked, if it was still running.
+    The command runs in its own session with an empty stdin; stdout and stderr are stored together, in order. When it
+    exits, every process of its group is killed. When it is interrupted, it first gets SIGTERM.
     """
 
     payload_type = CommandPayload
@@ -123,9 +123,9 @@ class CommandHandler(Handler):
 
 
 class _Reports:
-    """The pipe on which a command says how far it is, a line each time: `DONE [TOTAL [MESSAGE]]`.
+    """The pipe on which a command reports its progress, one line each time: `DONE [TOTAL [MESSAGE]]`.
 
-    What does not read so is no reason to fail: it is ignored, and so is a line that does not end.
+    Invalid and overlong lines are ignored.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class _Reports:
         self._line = b""
 
     def pass_on(self, context: JobContext) -> bool:
-        """Report what has come; False if nothing can come any more."""
+        """Report what was received. Returns False at the end of the pipe."""
         try:
             chunk = os.read(self.reading, _CHUNK)
         except BlockingIOError:
@@ -167,14 +167,14 @@ def _run(command: CommandPayload, context: JobContext) -> int:
     reports: _Reports | None = None
     ending: int | None = None
     try:
-        # An interrupt between the fork and the return of Popen would leave a process nobody knows.
+        # An interrupt between the fork and the return of Popen would leave a process running.
         with context.uninterrupted():
             reports = _Reports()
             process = _start(command, context, reports)
             reports.close_writing()
             ending = _ending(process)
         exit_code = _follow(process, ending, reports, context)
-        reports.pass_on(context)  # what it said last, without waiting for others who keep the pipe
+        reports.pass_on(context)  # the last report, without waiting for other processes that have the pipe open
     except BaseException:
         if process is not None:
             _ask_to_stop(process)
@@ -214,7 +214,7 @@ def _start(command: CommandPayload, context: JobContext, reports: _Reports) -> "
 
 
 def _find(program: str) -> str:
-    """The file to run, made absolute here: the job chooses its directory, and must not choose the program with it."""
+    """The absolute path of the program: the job's own directory must not decide which program is run."""
     if os.sep in program:
         return os.path.abspath(program)
     path = os.environ.get("PATH", os.defpath)
@@ -231,12 +231,12 @@ def _look_up(program: str, path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _located(program: str, path: str, second: int) -> str:
-    """Where the program is, looked up once a second: it is a tenth of what a short command costs."""
+    """Where the program is, looked up once a second: a lookup is a tenth of the cost of a short command."""
     return _look_up(program, path)
 
 
 def _environment(context: JobContext, reports: _Reports) -> dict[bytes, bytes]:
-    """This worker's environment without its secrets, and which job it is."""
+    """This worker's environment without its secrets, with variables that identify the job."""
     return _inherited() | {
         b"HOLDFAST_JOB_ID": context.id.encode(),
         b"HOLDFAST_ATTEMPT": b"%d" % context.attempt,
@@ -246,7 +246,7 @@ def _environment(context: JobContext, reports: _Reports) -> dict[bytes, bytes]:
 
 
 def _inherited() -> dict[bytes, bytes]:
-    # Asked politely, it checks and converts each name and value every time; inside, they are just as we need them.
+    # The public mapping checks and converts each name and value on every access; its internal one has the bytes.
     known: Mapping[bytes, bytes] = getattr(os.environb, "_data", os.environb)
     return {name: value for name, value in known.items() if not _is_secret(name, value)}
 
@@ -256,7 +256,7 @@ def _is_secret(name: bytes, value: bytes) -> bool:
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> int | None:
-    """What becomes readable when the command ends; None where the system has no such thing, or forbids it."""
+    """A descriptor that becomes readable when the command exits; None where the system has none, or forbids it."""
     try:
         return os.pidfd_open(process.pid)
     except (AttributeError, OSError):
@@ -264,9 +264,9 @@ def _ending(process: "subprocess.Popen[bytes]") -> int | None:
 
 
 def _follow(process: "subprocess.Popen[bytes]", ending: int | None, reports: _Reports, context: JobContext) -> int:
-    """Pass output and reports on as they come until the command has ended; its exit code.
+    """Pass on output and reports until the command exits. Returns its exit code.
 
-    Others may keep the pipes then: for output they are waited for a moment, for reports not at all.
+    Other processes may still have the pipes open then: wait a moment for their output, and not for their reports.
     """
     assert process.stdout is not None  # noqa: S101 - for the type checkers: it was asked for
     pipe = process.stdout.fileno()
@@ -277,7 +277,7 @@ def _follow(process: "subprocess.Popen[bytes]", ending: int | None, reports: _Re
             poller.register(descriptor, select.POLLIN)
     is_open, has_ended, leave_at = True, False, math.inf
     while time.monotonic() < leave_at:
-        for descriptor, _ in poller.poll(_LOOK_UP_S * 1000):
+        for descriptor, _ in poller.poll(_CHECK_EVERY_S * 1000):
             if descriptor == pipe:
                 chunk = os.read(pipe, _CHUNK)
                 context.write(decoder.decode(chunk, final=not chunk))
@@ -290,7 +290,7 @@ def _follow(process: "subprocess.Popen[bytes]", ending: int | None, reports: _Re
                 poller.unregister(descriptor)
         _stop_if_asked(context)
         if ending is None:
-            has_ended = _has_ended(process, patience_s=0.0 if is_open else _LOOK_UP_S)
+            has_ended = _has_ended(process, patience_s=0.0 if is_open else _CHECK_EVERY_S)
         if has_ended and not is_open:
             break
         if has_ended and leave_at == math.inf:
@@ -305,7 +305,7 @@ def _has_ended(process: "subprocess.Popen[bytes]", *, patience_s: float) -> bool
 
 
 def _stop_if_asked(context: JobContext) -> None:
-    # Off the main thread nothing interrupts us: there the flag is all there is.
+    # Off the main thread nothing is raised, so the flag has to be checked.
     if context.is_cancelled():
         raise Cancel("the command was stopped")
 
@@ -318,22 +318,22 @@ def _ask_to_stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_group(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what is left of the group. Its number cannot have been given away yet: numbers are used in turn."""
+    """Kill the rest of the group. Its number is not reused yet, because the kernel assigns numbers in turn."""
     _signal_group(process, signal.SIGKILL)
     if process.stdout is not None:
         process.stdout.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_TERM_GRACE_S)  # bounded: a process stuck in the kernel does not even hear SIGKILL
+        process.wait(_TERM_GRACE_S)  # bounded: a process stuck in the kernel does not react even to SIGKILL
 
 
 def _signal_group(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    # The command leads its session, so its own number is the group's. macOS refuses to signal a group of zombies.
+    # The command leads its session, so its pid is also its group's. macOS refuses to signal a group of zombies.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; a number for one that has none."""
+    """The name of a signal, or its number if it has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:

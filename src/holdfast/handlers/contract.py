@@ -1,4 +1,4 @@
-"""The contract between a job and the code that does it: what a handler is, what it sees, how it may end a run."""
+"""The contract of a handler: what it implements, what it gets from its context, and how it can snooze or cancel."""
 
 import inspect
 import logging
@@ -22,21 +22,21 @@ _MESSAGE_LIMIT: Final = 1024
 _log = logging.getLogger("holdfast.job")
 
 
-# Both are BaseExceptions, like an interrupt: they are verdicts, and an `except Exception` on the way up that
-# swallowed one would turn it into a success.
+# Both are BaseExceptions, like an interrupt: an `except Exception` in the job that caught one would turn it into a
+# success.
 class Snooze(BaseException):
     """Return or raise it to run the job again after `delay`; it costs no attempt."""
 
     def __init__(self, delay: float | timedelta) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
         if not 0 <= seconds <= MAX_SPAN_S:
-            raise ValueError(f"a snooze lasts between 0 and {MAX_SPAN_S:g} seconds, not {seconds:g}")
+            raise ValueError(f"a snooze must be between 0 and {MAX_SPAN_S:g} seconds, not {seconds:g}")
         super().__init__(seconds)
         self.delay_s = seconds
 
 
 class Cancel(BaseException):
-    """Return or raise it to end the job as cancelled: it is neither done nor failed, and is not run again."""
+    """Return or raise it to cancel the job: it is neither done nor failed, and does not run again."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -44,48 +44,48 @@ class Cancel(BaseException):
 
 
 class Host:
-    """Whoever runs an attempt, as its context sees it. This one runs nothing: tests of handlers need no more."""
+    """What runs an attempt, as its context sees it. This base class does nothing, which is enough to test handlers."""
 
     __slots__ = ()
 
     @property
     def deadline(self) -> datetime | None:
-        """When the attempt's time is up."""
+        """When the attempt's timeout expires."""
         return None
 
     @property
     def delivery(self) -> int:
-        """How often the job has been delivered, this time included."""
+        """The number of deliveries of the job, including this one."""
         return 0
 
     def stop_asked(self) -> bool:
-        """Whether the attempt shall stop."""
+        """Whether the attempt must stop."""
         return False
 
     def stop_reason(self) -> BaseException | None:
-        """Why the attempt ends as stopped, whatever it still returns."""
+        """Why the attempt is stopped, whatever it still returns."""
         return None
 
     def write(self, text: str) -> None:
-        """Add to the output kept with the attempt."""
+        """Add to the output of the attempt."""
 
     def held_back(self) -> AbstractContextManager[None]:
         """Interrupt nothing inside the block."""
         return nullcontext()
 
     def report(self, progress: Progress) -> None:
-        """Pass on how far the job is."""
+        """Report progress."""
 
     def transaction(self) -> Any:
         """A connection in the transaction that ends with the run."""
-        raise NotSupported("there is no engine here, so there is no transaction: run the job through a worker")
+        raise NotSupported("there is no engine here and therefore no transaction; run the job in a worker")
 
 
 _NO_HOST: Final = Host()
 
 
 class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What a handler sees of its job, and what it may ask its host. `attempt` is 1 for the first run."""
+    """What a handler knows about its job, and what it can do while it runs. `attempt` is 1 for the first run."""
 
     id: str
     job: str
@@ -100,21 +100,21 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def deadline(self) -> datetime | None:
-        """When the attempt's time is up, if it has a timeout."""
+        """When the attempt's timeout expires, if it has one."""
         return self.host.deadline
 
     @property
     def delivery(self) -> int:
-        """How often the job has been given to a worker, this time included; 0 if it has not."""
+        """The number of deliveries of the job to a worker, including this one; 0 outside of a worker."""
         return self.host.delivery
 
     @property
     def log(self) -> logging.Logger:
-        """The logger `holdfast.job`; what is logged while the job runs, here or elsewhere, is kept with the attempt."""
+        """The logger `holdfast.job`. What is logged while the job runs, to any logger, is stored with the attempt."""
         return _log
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Say how far the job is, in whatever unit: `progress(40, 100, "rows")`. The latest report counts."""
+        """Report the job's progress, in any unit: `progress(40, 100, "rows")`. The latest report counts."""
         self.host.report(
             Progress(
                 done=_amount("done", done),
@@ -126,24 +126,25 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     def transaction(self) -> Any:
         """The driver's connection to the queue's own database, in a transaction that ends with this run.
 
-        What is written there and the end of the job are one commit, after the handler has returned: the effect exists
-        exactly once, whatever is killed when. If the run fails, snoozes or has lost its job, nothing of it is kept.
-        Neither commit nor roll back. On SQLite nobody else can write from here on: ask for it late, and be quick.
+        After the handler has returned, its writes and the completion of the job are committed together: the effect
+        exists exactly once, whatever is killed when. If the run fails, snoozes or has lost its lease, the transaction
+        is rolled back. Do not commit or roll back yourself. On SQLite no other process can write from here on: ask for
+        it late, and be quick.
         """
         return self.host.transaction()
 
     def is_cancelled(self) -> bool:
-        """Whether the attempt shall stop: cancelled, out of time, or the worker is stopping."""
+        """Whether the attempt must stop: it was cancelled, has timed out, or the worker is shutting down."""
         return self.host.stop_asked()
 
     def write(self, text: str) -> None:
-        """Add to the output kept with the attempt."""
+        """Add to the output of the attempt."""
         self.host.write(text)
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """Hold back a timeout or a cancellation until the block has ended, for a step that must not be cut in two.
+        """Delay a timeout or a cancellation until the end of the block, for a step that must not be interrupted.
 
-        Keep it short: the worker kills a process that stays deaf.
+        Keep it short: the worker kills a process that does not stop in time.
         """
         return self.host.held_back()
 
@@ -169,21 +170,21 @@ def _short(message: object) -> str:
 
 
 class Handler(ABC):
-    """Business logic: `handle` is the job. It may be `async def`, and then the hooks may be too.
+    """The code that runs a job: `handle`. It may be `async def`; then the hooks may also be.
 
-    `before_run` and `handle` share the job's timeout, and whatever they raise fails the run. `after_run` follows
-    whenever `before_run` returned, however `handle` ended; it is told the result and cannot change it: what it
-    raises is logged.
+    `before_run` and `handle` share the job's timeout, and an exception of either fails the run. `after_run` is called
+    whenever `before_run` has returned, however `handle` ended. It receives the result and cannot change it; an
+    exception is logged.
     """
 
     payload_type: Any = Any
-    """What the payload is decoded into; a payload that does not fit fails the run, and retrying cannot mend it."""
+    """The type that the payload is decoded into. A payload that does not fit fails the run without a retry."""
 
     no_retry: tuple[type[BaseException], ...] = ()
     """Exceptions after which the job is not run again."""
 
     is_async: bool = False
-    """Whether `handle` is a coroutine function; read from the class, never guessed from what it returns."""
+    """Whether `handle` is a coroutine function; determined from the class, not from what it returns."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -191,7 +192,7 @@ class Handler(ABC):
 
     @abstractmethod
     def handle(self, context: JobContext) -> object:
-        """Do the job once; return its result, `Snooze(...)` or `Cancel(...)`."""
+        """Run the job once. Returns its result, `Snooze(...)` or `Cancel(...)`."""
 
     def before_run(self, context: JobContext) -> object:  # noqa: B027 - a hook: having none is the usual case
         """Prepare one run."""
@@ -200,10 +201,10 @@ class Handler(ABC):
         """Clean up after one run."""
 
     def check(self, payload: Any) -> None:  # noqa: B027
-        """Refuse a payload before anything runs: `CommandForbidden` and `HandlerForbidden` are for the worker to
-        settle without an attempt, any other exception is a failed run.
+        """Raise to refuse a payload before anything runs. `CommandForbidden` and `HandlerForbidden` dead-letter the
+        job without an attempt; any other exception is a failed run.
         """
 
     def decode(self, payload: bytes) -> Any:
-        """The payload as its type."""
+        """Decode the payload into its type."""
         return decoder_of(self.payload_type).decode(payload)

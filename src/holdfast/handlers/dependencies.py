@@ -1,4 +1,4 @@
-"""`Depends`: parameters that a run is given, made for it by a factory and taken down when it ends."""
+"""`Depends`: parameters that a factory provides for each run, and cleans up when the run ends."""
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
@@ -19,12 +19,12 @@ _UNNAMED: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWO
 
 
 class Dependency(Struct, frozen=True):
-    """What `Depends(factory)` stands for in a signature; without a factory, the annotation names it."""
+    """The value of `Depends(factory)` in a signature; without a factory, the annotation has to name it."""
 
     factory: Factory | None
 
 
-# To a type checker the call has the type of what the parameter will hold, so that it can be the default of it.
+# To a type checker, the call has the type of the parameter, so that it can be its default.
 @overload
 def Depends() -> Any: ...
 @overload
@@ -36,21 +36,21 @@ def Depends(factory: Callable[..., Awaitable[T]], /) -> T: ...
 @overload
 def Depends(factory: Callable[..., T], /) -> T: ...
 def Depends(factory: Factory | None = None, /) -> Any:
-    """A parameter that each run is given: `session: Session = Depends(open_session)`.
+    """Declare a parameter that each run gets from a factory: `session: Session = Depends(open_session)`.
 
-    The factory is a function or class, plain or async; as a generator it yields the value once, and goes on when the
-    run has ended, with the run's exception raised at the `yield`. Its own parameters are dependencies, too, or
-    annotated `JobContext`, or have defaults. Each factory is called once per run.
+    The factory is a function or class, plain or async. A generator yields the value once and continues when the run
+    has ended, with the run's exception raised at the `yield`. The parameters of a factory are dependencies themselves,
+    or annotated `JobContext`, or have defaults. Each factory is called once per run.
 
-    Within `Annotated[Session, Depends(open_session)]` it names the factory; `= Depends()` behind that makes the
-    parameter one that nobody has to pass.
+    `Annotated[Session, Depends(open_session)]` names the factory in the annotation; the default `= Depends()` then
+    makes the parameter optional for callers.
     """
     if factory is not None and not callable(factory):
-        raise DefinitionError(f"Depends({factory!r}): pass the function that makes the value, not the value")
+        raise DefinitionError(f"Depends({factory!r}): pass the function that creates the value, not the value")
     try:
         hash(factory)
     except TypeError as problem:
-        raise DefinitionError(f"the dependency {factory!r} cannot be told from others: {problem}") from problem
+        raise DefinitionError(f"the dependency {factory!r} must be hashable: {problem}") from problem
     return Dependency(factory)
 
 
@@ -66,7 +66,7 @@ class _Kind(Enum):
 
 
 class Provider(Struct, frozen=True):
-    """A factory, read once: what it is, and what it needs. None stands for the context."""
+    """A factory, its kind, and the factories of its parameters; None stands for the context."""
 
     factory: Factory
     kind: _Kind
@@ -78,12 +78,12 @@ class Provider(Struct, frozen=True):
 
 
 def name_of(factory: Factory) -> str:
-    """How messages call a factory."""
+    """The name of a factory in error messages."""
     return str(getattr(factory, "__qualname__", factory))
 
 
 def dependency_of(parameter: inspect.Parameter, *, what: str) -> Factory | None:
-    """The factory of a parameter that declares one."""
+    """The factory of a parameter, if it declares one."""
     declared = parameter.default if isinstance(parameter.default, Dependency) else None
     annotated = _annotated(parameter.annotation)
     found = [one.factory for one in (declared, annotated) if one is not None and one.factory is not None]
@@ -92,16 +92,16 @@ def dependency_of(parameter: inspect.Parameter, *, what: str) -> Factory | None:
     if declared is not None or annotated is not None:
         name = parameter.name
         raise DefinitionError(
-            f"{what}: Depends() for '{name}' names no factory: write  {name}: T = Depends(factory)  "
+            f"{what}: Depends() for '{name}' has no factory; write  {name}: T = Depends(factory)  "
             f"or  {name}: Annotated[T, Depends(factory)] = Depends()"
         )
     return None
 
 
 def may_depend(parameter: inspect.Parameter) -> bool:
-    """Whether a parameter may be one that declares a factory."""
+    """Whether a parameter may declare a factory."""
     if isinstance(parameter.default, Dependency) or isinstance(parameter.annotation, str):
-        return True  # a text may be the name of an `Annotated[…, Depends(…)]`
+        return True  # a string may name an `Annotated[…, Depends(…)]`
     return _annotated(parameter.annotation) is not None
 
 
@@ -112,11 +112,11 @@ def _annotated(annotation: Any) -> Dependency | None:
 
 
 def provider_of(factory: Factory) -> Provider:
-    """What a factory is and needs; `DefinitionError` if nobody could call it."""
+    """The kind and the needs of a factory. Raises `DefinitionError` if it cannot be called."""
     try:
         return _provider_of(factory)
     except TypeError as problem:
-        raise DefinitionError(f"the dependency {factory!r} cannot be told from others: {problem}") from problem
+        raise DefinitionError(f"the dependency {factory!r} must be hashable: {problem}") from problem
 
 
 @lru_cache(maxsize=1024)
@@ -125,7 +125,7 @@ def _provider_of(factory: Factory) -> Provider:
     kind = _kind_of(factory)
     wrapped = inspect.unwrap(factory)
     if kind is _Kind.PLAIN and (inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)):
-        raise DefinitionError(f"{what} makes a context manager: depend on the generator function that it decorates")
+        raise DefinitionError(f"{what} returns a context manager; depend on the generator function that it decorates")
     needs: list[tuple[str, Factory | None]] = []
     for parameter in parameters_of(factory, what):
         inner = dependency_of(parameter, what=what)
@@ -135,8 +135,8 @@ def _provider_of(factory: Factory) -> Provider:
             needs.append((parameter.name, None))
         elif parameter.default is _EMPTY and parameter.kind not in _UNNAMED:
             raise DefinitionError(
-                f"{what}: nobody would pass its parameter '{parameter}': make it a dependency (Depends), annotate it "
-                "JobContext, or give it a default"
+                f"{what}: its parameter '{parameter}' would get no value; make it a dependency (Depends), annotate it "
+                "with JobContext, or give it a default"
             )
     return Provider(factory, kind, tuple(needs))
 
@@ -154,7 +154,7 @@ def _kind_of(factory: Factory) -> _Kind:
 
 
 def parameters_of(factory: Factory, what: str) -> list[inspect.Parameter]:
-    """The parameters of a callable, their annotations evaluated; `what` is the callable in errors."""
+    """The parameters of a callable, with evaluated annotations; `what` names the callable in errors."""
     try:
         return list(inspect.signature(factory, eval_str=True).parameters.values())
     except (NameError, AttributeError, SyntaxError) as problem:
@@ -163,22 +163,22 @@ def parameters_of(factory: Factory, what: str) -> list[inspect.Parameter]:
             "outside of TYPE_CHECKING"
         ) from problem
     except (TypeError, ValueError) as problem:
-        raise DefinitionError(f"{what} shows no signature ({problem}); wrap it in a def") from problem
+        raise DefinitionError(f"{what} has no readable signature ({problem}); wrap it in a def") from problem
 
 
 def check_factory(
     factory: Factory, *, overrides: Mapping[Factory, Factory], is_async: bool, what: str, path: tuple[Factory, ...] = ()
 ) -> None:
-    """Refuse a factory that needs itself, or has to be awaited where nobody can; and so with all that it needs."""
+    """Refuse a factory that depends on itself, or is async in a plain job; check its dependencies in the same way."""
     factory = overrides.get(factory, factory)
     if factory in path:
         circle = " → ".join(name_of(one) for one in (*path[path.index(factory) :], factory))
-        raise DefinitionError(f"{what}: the dependencies go in a circle: {circle}")
+        raise DefinitionError(f"{what}: circular dependencies: {circle}")
     provider = provider_of(factory)
     if provider.kind.is_async and not is_async:
         raise DefinitionError(
-            f"{what} is a plain function, which cannot wait for the {provider.kind.value} dependency "
-            f"'{provider.name}': make the job async def, or the dependency plain"
+            f"{what} is a plain function, which cannot await the {provider.kind.value} dependency "
+            f"'{provider.name}'; make the job async def, or the dependency plain"
         )
     for _, inner in provider.needs:
         if inner is not None:
@@ -189,9 +189,9 @@ _Opened: TypeAlias = Generator[Any, Any, Any] | AsyncGenerator[Any, Any]
 
 
 class Scope:
-    """The dependencies of one run: each made once, and taken down in reverse order when the block ends.
+    """The dependencies of one run: each is created once, and they are cleaned up in reverse order at the end.
 
-    Written for coroutines; without async factories it never waits, and `finished` runs it as it stands.
+    It is async code. Without async factories it never awaits anything, and `finished` can run it.
     """
 
     def __init__(self, context: JobContext, overrides: Mapping[Factory, Factory]) -> None:
@@ -200,10 +200,10 @@ class Scope:
         self._made: dict[Factory, object] = {}
         self._open: list[tuple[Provider, _Opened]] = []
         self.returned: object = None
-        """What the handler returned: a `Snooze` or `Cancel` is shown to the generators as if it had been raised."""
+        """The handler's return value: a `Snooze` or `Cancel` is raised at the `yield` of the generators."""
 
     async def value(self, factory: Factory) -> object:
-        """What the factory makes, or has made for this run."""
+        """The value of the factory for this run."""
         factory = self._overrides.get(factory, factory)
         if factory not in self._made:
             self._made[factory] = await self._make(provider_of(factory))
@@ -220,7 +220,7 @@ class Scope:
             case _Kind.COROUTINE:
                 return await made
             case _Kind.GENERATOR | _Kind.ASYNC_GENERATOR:
-                # Noted before it is begun: an interrupt may come as soon as it has opened something.
+                # Recorded before it starts: an interrupt may arrive as soon as it has opened something.
                 self._open.append((provider, made))
                 try:
                     return next(made) if provider.kind is _Kind.GENERATOR else await anext(made)
@@ -233,11 +233,11 @@ class Scope:
     async def __aexit__(
         self, _kind: type[BaseException] | None, problem: BaseException | None, _traceback: TracebackType | None
     ) -> None:
-        # Where nothing can be raised, a run that was to stop has returned all the same, and is judged by that.
-        said = problem or self._context.host.stop_reason()
-        if said is None and isinstance(self.returned, Snooze | Cancel):
-            said = self.returned
-        error = said
+        # Off the main thread nothing is raised: a run that had to stop has returned, but still counts as stopped.
+        ended_by = problem or self._context.host.stop_reason()
+        if ended_by is None and isinstance(self.returned, Snooze | Cancel):
+            ended_by = self.returned
+        error = ended_by
         try:
             while self._open:
                 provider, generator = self._open.pop()
@@ -245,16 +245,16 @@ class Scope:
                     await _closed(provider, generator, error)
                 except BaseException as raised:
                     error = raised
-            if error is not None and error is not said:
+            if error is not None and error is not ended_by:
                 raise error
         finally:
-            del error, said, problem  # a traceback that holds this frame would live until the next garbage collection
+            del error, ended_by, problem  # their tracebacks refer to this frame: the cycle would need the collector
 
 
 class Injection:
-    """Gives a function what it depends on, for each run of a job; `what` is the job in errors.
+    """Passes a function its dependencies, for each run of a job; `what` names the job in errors.
 
-    `overrides` is looked into at each run: it names factories that others stand in for.
+    `overrides` maps factories to their replacements. It is read at each run.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Injection:
         self._check({})
 
     def call(self, function: Callable[..., object], context: JobContext, arguments: dict[str, object]) -> object:
-        """Call the function with these arguments and its dependencies; of an async one, the coroutine."""
+        """Call the function with these arguments and its dependencies. For an async function, returns the coroutine."""
         running = self._call(function, context, arguments)
         return running if self._is_async else finished(running)
 
@@ -292,7 +292,7 @@ class Injection:
 
 
 async def _closed(provider: Provider, generator: _Opened, error: BaseException | None) -> None:
-    """Let the generator go on to its end. That it swallows the error hides nothing: the run has failed all the same."""
+    """Run the generator to its end. If it catches the error, the run has still failed."""
     traceback = None if error is None else error.__traceback__
     try:
         if isinstance(generator, Generator):
@@ -306,20 +306,20 @@ async def _closed(provider: Provider, generator: _Opened, error: BaseException |
     except BaseException as raised:
         if error is None or not (raised is error or (raised.__cause__ is error and isinstance(error, StopIteration))):
             raise
-        error.__traceback__ = traceback  # without the way through the generator
+        error.__traceback__ = traceback  # without the frames of the generator
         return
     if isinstance(generator, Generator):
         generator.close()
     else:
         await generator.aclose()
-    raise RuntimeError(f"dependency '{provider.name}' yielded a second time: it makes one value for each run")
+    raise RuntimeError(f"dependency '{provider.name}' yielded twice; it must yield one value for each run")
 
 
 def finished(coroutine: "Any") -> object:
-    """The value of a coroutine that has nothing to wait for."""
+    """The value of a coroutine that awaits nothing."""
     try:
         coroutine.send(None)
     except StopIteration as ended:
         return ended.value
     coroutine.close()
-    raise RuntimeError("a plain function's dependency waited for something")
+    raise RuntimeError("a dependency of a plain function awaited something")

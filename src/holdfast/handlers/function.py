@@ -1,4 +1,4 @@
-"""`FunctionHandler`: a plain or async function as a job, its payload typed by its own signature."""
+"""`FunctionHandler`: a plain or async function as a job; its signature defines the types of the payload."""
 
 import inspect
 import re
@@ -24,11 +24,11 @@ _located = re.compile(r"(?P<problem>.*) - at `\$\.(?P<path>(?P<parameter>\w+).*)
 
 
 class FunctionHandler(Handler):
-    """Calls a function with the members of the payload, each decoded into the type its parameter declares.
+    """Calls a function with the members of the payload, each decoded into the type of its parameter.
 
-    A parameter annotated `JobContext` receives the context and one declared with `Depends` what its factory makes;
-    neither is part of the payload. A parameter left out of the payload takes the function's own default. Everything is
-    read from the signature once, here. `overrides` names factories that others stand in for, when a job is run.
+    A parameter annotated `JobContext` receives the context, and one declared with `Depends` the value of its factory;
+    neither is part of the payload. A parameter that the payload leaves out gets the function's default. The signature
+    is read once, here. `overrides` maps factories to their replacements and is read at each run.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FunctionHandler(Handler):
         self.no_retry = tuple(no_retry)
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise DefinitionError(f"job '{self.key}' is a generator: nobody would iterate it; return a value instead")
+            raise DefinitionError(f"job '{self.key}' is a generator, which would never be iterated; return a value")
         parameters = _parameters_of(function, self.key)
         context_names = [p.name for p in parameters if p.annotation is JobContext]
         self.dependencies = _dependencies_of(parameters, self.key)
@@ -73,44 +73,44 @@ class FunctionHandler(Handler):
         return self.function(**arguments)
 
     def check_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Refuse a plain call of the function without its dependencies: only a run is given them."""
+        """Refuse a plain call of the function without its dependencies, which only a worker provides."""
         given = inspect.signature(self.function).bind_partial(*args, **kwargs).arguments
         missing = [name for name in self.dependencies if name not in given]
         if missing:
             raise TypeError(
-                f"{self.key}() is called without {', '.join(map(repr, missing))}, which only a run is given: "
+                f"{self.key}() is called without {', '.join(map(repr, missing))}, which only a worker provides; "
                 "pass it, or enqueue the job"
             )
 
     def takes(self, name: str) -> bool:
-        """Whether the function has an argument of this name."""
+        """Whether the payload has a member of this name."""
         return name in self._names
 
     def decode(self, payload: bytes) -> Any:
-        """The payload as its type; a job enqueued without one is a call without arguments."""
+        """Decode the payload into its type. A job without a payload is a call without arguments."""
         return self._decoder.decode(b"{}" if payload == _NULL else payload)
 
     def payload_of(self, *args: object, **kwargs: object) -> msgspec.Raw:
-        """The payload of a call as JSON, checked by reading it back exactly as a worker will."""
+        """The payload of a call as JSON, checked by decoding it exactly as a worker will."""
         return self._encoded(self._arguments(args, kwargs))
 
     def _arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-        """Each argument by its name, in the order of the parameters."""
+        """The arguments by name, in the order of the parameters."""
         given = dict(zip(self._positional, args, strict=False)) | kwargs
         arguments = {name: given[name] for name in self._names if name in given}
         if len(arguments) == len(args) + len(kwargs) and self._required.issubset(arguments):
             return arguments
-        # Something is wrong. Binding by the signature knows what, and takes several times as long.
+        # Something is wrong. Binding the signature finds out what, but takes several times as long.
         injected = [name for name in kwargs if name in self.dependencies]
         if injected:
             raise DefinitionError(
-                f"job '{self.key}': parameter '{injected[0]}' is a dependency, made where the job runs; leave it out, "
-                f"the job is enqueued as {self.key}{self._signature}"
+                f"job '{self.key}': parameter '{injected[0]}' is a dependency, which the worker provides; leave it "
+                f"out: {self.key}{self._signature}"
             )
         try:
             return dict(self._signature.bind(*args, **kwargs).arguments)
         except TypeError as problem:
-            raise DefinitionError(f"job '{self.key}': {problem}; it is called as {self.key}{self._signature}") from None
+            raise DefinitionError(f"job '{self.key}': {problem}; call it as {self.key}{self._signature}") from None
 
     def _encoded(self, arguments: dict[str, object]) -> msgspec.Raw:
         try:
@@ -119,17 +119,17 @@ class FunctionHandler(Handler):
         except PayloadRejected:
             for name, value in arguments.items():
                 encode_payload(value, what=f"job '{self.key}', parameter '{name}'")
-            raise  # no parameter alone is at fault: together they are too large or too deep
+            raise  # each parameter is valid by itself, but together they are too large or too deep
         except msgspec.ValidationError as problem:
             raise DefinitionError(f"job '{self.key}', {_located_problem(problem)}") from problem
         return payload
 
 
 def _key_of(function: Callable[..., object]) -> str:
-    # The bare name, not the module's: the same function is `__main__.send` in one process and `app.send` in another.
+    # Without the module: the same function is `__main__.send` in one process and `app.send` in another.
     name = str(getattr(function, "__name__", ""))
     if not name.isidentifier():
-        raise DefinitionError(f"{function!r} has no name to be its key; pass key=")
+        raise DefinitionError(f"{function!r} has no name that could be its key; pass key=")
     return name
 
 
@@ -147,7 +147,7 @@ def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Pa
 
 
 def _result_type(function: Callable[..., object]) -> Any:
-    """What a result is read back as: what the function says it returns, if JSON can be read as that."""
+    """The type that results are decoded into: the declared return type, if JSON can be decoded into it."""
     declared = inspect.signature(function, eval_str=True).return_annotation
     if declared is inspect.Signature.empty or declared is object or why_unreadable(declared) is not None:
         return Any
@@ -165,8 +165,8 @@ def _type_of(parameter: inspect.Parameter) -> Any:
 
 
 def _payload_type(parameters: list[inspect.Parameter]) -> type[msgspec.Struct]:
-    # A default is kept as UNSET and left to the function: it may be of another type or mutable, and it is the
-    # worker's default that counts, not the one of the code that enqueued.
+    # A default becomes UNSET and is left to the function: it may have another type or be mutable, and the worker's
+    # default counts, not the producer's.
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (p.name, _type_of(p)) if p.default is inspect.Parameter.empty else (p.name, _type_of(p), UNSET)
         for p in parameters

@@ -1,4 +1,4 @@
-"""Which Python types a payload can be read into, and the decoders that read it."""
+"""The Python types that a payload can be decoded into, and their decoders."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -10,7 +10,7 @@ from msgspec import inspect as types
 from holdfast import json_models
 from holdfast.errors import DefinitionError
 
-# JSON has only text for keys; msgspec reads numbers, dates and the like out of it, but nothing that has parts.
+# The keys of JSON objects are text. msgspec can decode numbers, dates and the like from it, but no composite types.
 _NEVER_A_KEY = (
     types.CollectionType,
     types.TupleType,
@@ -24,29 +24,29 @@ _NEVER_A_KEY = (
 
 @lru_cache(maxsize=1024)
 def decoder_of(payload_type: Any) -> "msgspec.json.Decoder[Any]":
-    """The decoder of a type, made once."""
+    """The decoder of a type, created once."""
     return msgspec.json.Decoder(payload_type, dec_hook=json_models.decode_hook)
 
 
 def check_readable(annotation: Any, *, what: str) -> None:
-    """Refuse a type no JSON could be decoded into; `what` names it in the error."""
+    """Refuse a type that JSON cannot be decoded into; `what` names it in the error."""
     problem = why_unreadable(annotation)
     if problem is not None:
         raise DefinitionError(
-            f"{what} cannot be read from JSON: {problem}; declare what travels (str, int, list, dict, datetime, "
-            "a dataclass, a msgspec Struct, a pydantic model, …) and convert it inside the handler"
+            f"{what} cannot be decoded from JSON: {problem}; declare a type that JSON can carry (str, int, list, "
+            "dict, datetime, a dataclass, a msgspec Struct, a pydantic model, …) and convert it in the handler"
         )
 
 
 def why_unreadable(annotation: Any) -> str | None:
-    """What keeps JSON from being decoded into this type; None if it can be."""
+    """Why JSON cannot be decoded into this type; None if it can."""
     try:
         decoder_of(annotation)
         described = types.type_info(annotation)
     except (TypeError, NameError, RecursionError) as problem:
         return str(problem)
     for part in _parts_of(described):
-        # msgspec takes any class as a "custom type" that a hook would build; ours knows models alone.
+        # msgspec accepts any class as a "custom type" that a hook decodes; our hook decodes only models.
         if isinstance(part, types.CustomType) and not json_models.is_model(part.cls):
             return f"{part.cls.__module__}.{part.cls.__qualname__} is not a JSON type"
         if isinstance(part, types.DictType) and isinstance(part.key_type, _NEVER_A_KEY):
@@ -55,7 +55,7 @@ def why_unreadable(annotation: Any) -> str | None:
 
 
 def _parts_of(described: types.Type) -> Iterator[types.Type]:
-    """The type and everything it is made of, each once: types may contain themselves."""
+    """The type and all its parts, each once: types may contain themselves."""
     seen: set[int] = set()
     waiting = [described]
     while waiting:

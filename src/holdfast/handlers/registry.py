@@ -1,7 +1,7 @@
-"""`HandlerRegistry`: which code runs for which key, and which queue may ask for it.
+"""`HandlerRegistry`: maps handler keys to handlers, and decides which queue may run which.
 
-A key out of a message is looked up in a dictionary that code has filled, and nowhere else: nothing is imported and
-no attribute is followed because of what a message says.
+A key from a message is only looked up in a dictionary that the application has filled: a message cannot cause an
+import or an attribute access.
 """
 
 import difflib
@@ -22,28 +22,28 @@ _LONGEST = 200
 
 
 class HandlerRegistry:
-    """Keys and their handlers. The allowlist names, per queue, the keys its jobs may have.
+    """Keys and their handlers. The allowlist names, for each queue, the keys that its jobs may use.
 
-    A queue the allowlist leaves out may run every registered handler; one with an empty list may run none.
+    A queue that is not in the allowlist may run every registered handler; one with an empty list may run none.
     """
 
     def __init__(self, allowlist: Mapping[str, Collection[str]] | None = None) -> None:
         self._handlers: dict[str, Handler] = {}
         self._registered: dict[str, Registrable] = {}
         self.overrides: dict[Factory, Factory] = {}
-        """Which factories of dependencies others stand in for; the handlers made here look into it at each run."""
+        """The replacements of factories of dependencies. The handlers created here read it at each run."""
         self._allowed = {queue: _as_keys(queue, keys) for queue, keys in (allowlist or {}).items()}
 
     def register(self, key: str, handler: Registrable) -> Handler:
-        """Let `handler` run the jobs under `key`: an instance, a class without required arguments, or a function."""
+        """Register a handler: an instance, a class that needs no arguments, or a function. Returns the handler."""
         if key in self._registered:
             if self._registered[key] is handler:
                 return self._handlers[key]
             raise DefinitionError(
-                f"handler key '{key}' is already taken by {_name_of(self._registered[key])}; "
+                f"handler key '{key}' is already used by {_name_of(self._registered[key])}; "
                 f"register {_name_of(handler)} under another key"
             )
-        JobDefinition(handler=key)  # knows what a key may look like
+        JobDefinition(handler=key)  # checks the key
         made = _as_handler(key, handler, self.overrides)
         _inject(key, made, self.overrides)
         check_readable(made.payload_type, what=f"the payload_type of handler '{key}'")
@@ -61,12 +61,12 @@ class HandlerRegistry:
             raise UnknownHandler(self._unknown(key)) from None
 
     def resolve_for(self, key: str, queue: str) -> Handler:
-        """The handler under that key, if the queue may run it. What is forbidden is so whether or not it exists."""
+        """The handler under that key, if the queue may run it. A forbidden key is refused even if it is unknown."""
         allowed = self._allowed.get(queue)
         if allowed is not None and key not in allowed:
             raise HandlerForbidden(
-                f"queue '{queue}' may not run handler {_quoted(key)}; its allowlist names {_listed(allowed)}: "
-                "add the handler there, or enqueue to another queue"
+                f"queue '{queue}' may not run handler {_quoted(key)}; its allowlist has {_listed(allowed)}: "
+                "add the handler to it, or use another queue"
             )
         return self.resolve(key)
 
@@ -91,9 +91,9 @@ def _as_handler(key: str, handler: Registrable, overrides: Mapping[Factory, Fact
 
 
 def _inject(key: str, handler: Handler, overrides: Mapping[Factory, Factory]) -> None:
-    """Let a handler's `handle` be given what it declares beside the context."""
+    """Make `handle` receive the dependencies that it declares in addition to the context."""
     if isinstance(handler, FunctionHandler):
-        return  # it does so by itself
+        return  # it injects them itself
     what = f"handler '{key}'"
     bare = list(inspect.signature(handler.handle).parameters.values())
     if not bare:
@@ -102,7 +102,7 @@ def _inject(key: str, handler: Handler, overrides: Mapping[Factory, Factory]) ->
         _check_passed(bare[1:], what)
         return
     dependencies: dict[str, Factory] = {}
-    # Annotations are evaluated only where a dependency may be named by one.
+    # Annotations are evaluated only where one may declare a dependency.
     context, *others = parameters_of(handler.handle, what)
     _check_passed([one for one in others if dependency_of(one, what=what) is None], what)
     for parameter in others:
@@ -120,7 +120,7 @@ def _check_passed(parameters: Iterable[inspect.Parameter], what: str) -> None:
         is_optional = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if not is_optional and parameter.default is inspect.Parameter.empty:
             raise DefinitionError(
-                f"{what}: nobody would pass the parameter '{parameter}' of its handle(): make it a dependency "
+                f"{what}: the parameter '{parameter}' of its handle() would get no value; make it a dependency "
                 "(Depends), or give it a default"
             )
 
@@ -132,7 +132,7 @@ def _instance(key: str, handler: type[Any]) -> Handler:
         return handler()
     except TypeError as problem:
         raise DefinitionError(
-            f"handler '{key}': {_name_of(handler)} cannot be made without arguments ({problem}); "
+            f"handler '{key}': {_name_of(handler)} cannot be created without arguments ({problem}); "
             "register an instance instead"
         ) from problem
 
@@ -141,15 +141,15 @@ def _check_hooks(key: str, handler: Handler) -> None:
     hooks = (handler.before_run, handler.after_run)
     if not handler.is_async and any(inspect.iscoroutinefunction(hook) for hook in hooks):
         raise DefinitionError(
-            f"handler '{key}' has an async hook but its handle() is not async: nobody would await the hook; "
-            "make handle() async too, or the hook a plain method"
+            f"handler '{key}' has an async hook, but its handle() is not async, so the hook would not be awaited; "
+            "make handle() async, or the hook a plain method"
         )
 
 
 def _check_no_retry(key: str, handler: Handler) -> None:
     for kind in handler.no_retry:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"handler '{key}': no_retry names exception classes, not {kind!r}")
+            raise DefinitionError(f"handler '{key}': no_retry must contain exception classes, not {kind!r}")
 
 
 def _as_keys(queue: str, keys: Collection[str]) -> frozenset[str]:
@@ -166,7 +166,7 @@ def _name_of(handler: Registrable) -> str:
 
 
 def _quoted(key: str) -> str:
-    # The key comes from a message: it may be long, and may hold what a terminal would obey.
+    # The key comes from a message: it may be long, and may contain control characters.
     return repr(key if len(key) <= _LONGEST else key[:_LONGEST] + "…")
 
 

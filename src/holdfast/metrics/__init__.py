@@ -1,4 +1,4 @@
-"""Counting and measuring what workers do: the contracts, and the in-memory collector that is used by default.
+"""Metrics of workers: the contracts of a collector, and the in-memory collector, which is the default.
 
 `prometheus.py` has a collector for Prometheus; it needs the extra `metrics`.
 """

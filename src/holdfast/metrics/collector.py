@@ -1,4 +1,4 @@
-"""`MetricsCollector`: whoever wants to know how often something happened; `MeasuringCollector`: and how much it was."""
+"""`MetricsCollector`: receives counters; `MeasuringCollector`: also receives measurements."""
 
 import threading
 from collections import Counter
@@ -24,7 +24,7 @@ class MeasuringCollector(MetricsCollector, Protocol):
 
 
 def measuring(collector: MetricsCollector) -> MeasuringCollector:
-    """The collector itself if it takes measurements, else one that passes it the counters and drops the rest."""
+    """The collector itself if it accepts measurements, else a wrapper that drops them."""
     return collector if isinstance(collector, MeasuringCollector) else _CountingOnly(collector)
 
 
@@ -54,13 +54,13 @@ class InMemoryMetrics:
             self._observed[name, queue] = (number + len(values), total + sum(values))
 
     def total(self, name: str, queue: str | None = None) -> int:
-        """What a counter has reached, over all queues or for one."""
+        """The value of a counter, for one queue or over all queues."""
         with self._lock:
             return sum(
                 value for (counted, where), value in self._counts.items() if counted == name and queue in (None, where)
             )
 
     def observed(self, name: str, queue: str) -> tuple[int, float]:
-        """How many measurements there were, and their sum."""
+        """The number of measurements and their sum."""
         with self._lock:
             return self._observed.get((name, queue), (0, 0.0))

@@ -1,4 +1,4 @@
-"""What there is at this moment: `WorkerLevels` of a worker, and `JobCounts` of its queues, as its engine knows them."""
+"""Gauges: `WorkerLevels` of a worker, and `JobCounts` of its queues."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -8,11 +8,11 @@ from msgspec import Struct
 from holdfast.values import JobState
 
 JobCounts: TypeAlias = Mapping[str, Mapping[JobState, int]]
-"""How many jobs are in each state, by queue."""
+"""The number of jobs in each state, by queue."""
 
 
 class WorkerLevels(Struct, frozen=True, kw_only=True):
-    """Jobs that are running, how many could, in how many processes, and how well the worker gets on with its engine."""
+    """The running jobs of a worker, its slots and processes, and the state of its connection to the engine."""
 
     running: int
     slots: int

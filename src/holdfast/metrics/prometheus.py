@@ -1,7 +1,7 @@
 """`PrometheusMetrics`: a worker's counters and measurements, for Prometheus to scrape. Needs the extra `metrics`.
 
-Counting happens for every job and reading every few seconds, so what is kept are plain numbers; they become
-Prometheus's samples when they are read. The labels are `queue` and, of the jobs there are, `state`.
+Counters change with every job and are read every few seconds, so they are stored as plain numbers and converted to
+Prometheus's samples when they are read. The labels are `queue` and, for the numbers of jobs, `state`.
 """
 
 import re
@@ -32,20 +32,20 @@ BUCKETS_S: Final = (
 _unfit = re.compile(r"[^a-zA-Z0-9_]")
 _MEANINGS: Final = {
     "jobs_fetched": "Jobs this worker has claimed.",
-    "jobs_succeeded": "Runs that ended well.",
+    "jobs_succeeded": "Runs that succeeded.",
     "jobs_failed": "Runs that failed.",
     "jobs_requeued": "Failed runs that will be retried.",
     "jobs_failed_permanently": "Jobs that became dead letters after their last run.",
-    "jobs_rejected_signature": "Messages that none of our keys had signed.",
-    "jobs_released": "Jobs given back without an attempt spent.",
-    "jobs_lost_lease": "Verdicts refused because the lease was no longer held.",
-    "jobs_reaped": "Jobs taken back from workers that had died.",
-    "job_duration_seconds": "How long runs took.",
+    "jobs_rejected_signature": "Messages with a missing or invalid signature.",
+    "jobs_released": "Jobs released without using up an attempt.",
+    "jobs_lost_lease": "Settlements refused because the lease had expired.",
+    "jobs_reaped": "Jobs requeued because their leases had expired.",
+    "job_duration_seconds": "Duration of runs.",
 }
 
 
 class PrometheusMetrics(Collector):
-    """A collector with its own registry, to which an application may add metrics that are not ours."""
+    """A collector with its own registry, to which an application may add its own metrics."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,15 +63,15 @@ class PrometheusMetrics(Collector):
             self._histograms[_fit(name), queue].add(values)
 
     def follow(self, levels: Callable[[], WorkerLevels], jobs: Callable[[], JobCounts | None]) -> None:
-        """Show how a worker stands, too, whenever somebody reads; jobs that cannot be counted are left out."""
+        """Add the gauges of a worker. `jobs` may return None if the jobs cannot be counted."""
         self.registry.register(_Levels(levels, jobs))
 
     def render(self) -> tuple[bytes, str]:
-        """The document that is scraped, and its content type."""
+        """The document to be scraped, and its content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, as the registry wants it."""
+        """All counters and histograms, in the form that the registry expects."""
         with self._lock:
             counts = sorted(self._counts.items())
             histograms = sorted((key, histogram.read()) for key, histogram in self._histograms.items())
@@ -98,17 +98,17 @@ class _Levels(Collector):
         levels = self._levels()
         yield _gauge("worker_jobs_running", "Jobs this worker is running.", levels.running)
         yield _gauge("worker_slots", "Jobs this worker can run at once.", levels.slots)
-        yield _gauge("worker_processes_ready", "Processes that can be given jobs.", levels.processes_ready)
+        yield _gauge("worker_processes_ready", "Processes that accept jobs.", levels.processes_ready)
         yield _gauge(
-            "worker_verdicts_undelivered", "Ended jobs the engine has not confirmed yet.", levels.verdicts_undelivered
+            "worker_verdicts_undelivered",
+            "Settlements that the engine has not answered yet.",
+            levels.verdicts_undelivered,
         )
-        yield _gauge(
-            "engine_unheard_seconds", "How long ago the engine last answered this worker.", levels.engine_unheard_s
-        )
+        yield _gauge("engine_unheard_seconds", "Time since the engine last answered.", levels.engine_unheard_s)
         jobs = self._jobs()
         if jobs is not None:
             counts = GaugeMetricFamily(
-                f"{PREFIX}jobs", "Jobs of the queues this worker works, by state.", labels=["queue", "state"]
+                f"{PREFIX}jobs", "Jobs in the queues of this worker, by state.", labels=["queue", "state"]
             )
             for queue, states in sorted(jobs.items()):
                 for state, number in states.items():
@@ -117,7 +117,7 @@ class _Levels(Collector):
 
 
 class _Histogram:
-    """How many values fell into each bucket, and the sum of all."""
+    """The number of values in each bucket, and the sum of all values."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS_S) + 1)
@@ -130,7 +130,7 @@ class _Histogram:
         self._sum += sum(values)
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
-        """For each bound how many values were not above it, and the sum."""
+        """For each bound, the number of values up to it; and the sum."""
         bounds = [*map(str, BUCKETS_S), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
 

@@ -1,4 +1,4 @@
-"""Running jobs: one message end to end, the loop around it, and the keeper of its leases."""
+"""Workers: they claim jobs, run them, renew their leases and settle them."""
 
 from holdfast.worker.loop import WorkerLoop
 from holdfast.worker.worker import QueueWorker

@@ -1,4 +1,4 @@
-"""`Backlog`: jobs in a worker's hands that no child has yet."""
+"""`Backlog`: jobs that a worker has claimed and not yet handed to a child."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from holdfast.worker.executors.process import Flight
 
 
 class Backlog:
-    """First come, first given. `suspects`, delivered without a verdict before, stand in a line of their own."""
+    """First in, first out. `suspects`, whose earlier deliveries ended without a verdict, have their own queue."""
 
     def __init__(self) -> None:
         self.usual: deque[Flight] = deque()
@@ -25,7 +25,7 @@ class Backlog:
             (self.suspects if flight.is_suspect else self.usual).append(flight)
 
     def put_back(self, flights: Sequence[Flight], now: float) -> None:
-        """These were given and not started: they come first again, and wait from now on."""
+        """Put jobs that a child has not started back at the front."""
         for flight in reversed(flights):
             flight.waits_since = now
             (self.suspects if flight.is_suspect else self.usual).appendleft(flight)

@@ -1,4 +1,4 @@
-"""`Caretaker`: the worker's thread for what nobody waits for: maintenance, heartbeats, what jobs say, orders."""
+"""`Caretaker`: the worker's thread for what is not urgent: maintenance, heartbeats, stop orders, progress, output."""
 
 import logging
 import threading
@@ -16,14 +16,18 @@ from holdfast.worker.maintenance import Maintenance, Timer
 log = logging.getLogger("holdfast.caretaker")
 
 BEAT_EVERY_S: Final = 5.0
-LOOK_EVERY_S: Final = 1.0
+CHECK_EVERY_S: Final = 1.0
 PROGRESS_EVERY_S: Final = 0.25
-# Due at each look, however irregular a timer is, but not each time that progress wakes us.
-TELL_EVERY_S: Final = 0.8
+# Less than CHECK_EVERY_S, since timers are jittered: due at every check, but not each time that progress wakes us.
+REPORT_EVERY_S: Final = 0.8
 
 
 class Caretaker:
-    """Everything here may fail and is tried again: no job depends on it."""
+    """Everything here may fail and is retried: no job depends on it.
+
+    A heartbeat is also sent soon after the number of running jobs has changed, so that `worker list` shows the truth
+    about a job that has just started.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class Caretaker:
         *,
         worker_id: str,
         report: Callable[[], WorkerReport],
+        running: Callable[[], int],
         on_order: Callable[[StopOrder], None],
     ) -> None:
         self._engine = engine
@@ -41,9 +46,12 @@ class Caretaker:
         self._outputs = outputs
         self._worker_id = worker_id
         self._report = report
+        self._running = running
         self._on_order = on_order
         self._beat = Timer(engine.clock, BEAT_EVERY_S)
-        self._tell = Timer(engine.clock, TELL_EVERY_S)
+        self._change = Timer(engine.clock, REPORT_EVERY_S)
+        self._output = Timer(engine.clock, REPORT_EVERY_S)
+        self._reported_running = 0
         self._progress: dict[tuple[str, int], tuple[JobLease, Progress]] = {}
         self._wake = threading.Event()
         self.answered_at = time.monotonic()
@@ -57,17 +65,17 @@ class Caretaker:
         self._thread.start()
 
     def progressed(self, lease: JobLease, progress: Progress) -> None:
-        """Keep how far a job is, soon; of several reports the latest."""
+        """Store a job's progress soon; of several reports, only the latest."""
         self._progress[lease.id, lease.delivery] = (lease, progress)
         self._wake.set()
 
     def beat_now(self) -> None:
-        """Tell at once what has changed."""
+        """Send a heartbeat now."""
         self._beats_now = True
         self._wake.set()
 
     def close(self, timeout_s: float) -> None:
-        """Say goodbye and end; an engine that does not answer is not waited for long."""
+        """Remove the worker from the registry and end the thread, or give up after `timeout_s`."""
         self._is_over = True
         self._wake.set()
         self._thread.join(timeout_s)
@@ -76,12 +84,12 @@ class Caretaker:
         while not self._is_over:
             self._try(self._maintenance.run_due)
             self._try(self._keep_in_touch)
-            self._try(self._pass_progress_on)
-            if self._tell.is_due():
-                self._try(self._outputs.pass_on)
-            self._wake.wait(PROGRESS_EVERY_S if self._progress else LOOK_EVERY_S)
+            self._try(self._report_progress)
+            if self._output.is_due():
+                self._try(self._outputs.report)
+            self._wake.wait(PROGRESS_EVERY_S if self._progress else CHECK_EVERY_S)
             self._wake.clear()
-        self._try(self._pass_progress_on)
+        self._try(self._report_progress)
         self._try(lambda: self._registry.leave(self._worker_id))
 
     def _try(self, action: Callable[[], object]) -> None:
@@ -106,12 +114,17 @@ class Caretaker:
             self._on_order(order)
 
     def _ask_for_orders(self) -> StopOrder | None:
-        if self._beat.is_due() or self._beats_now:
-            self._beats_now = False
-            return self._registry.beat(self._report())
-        return self._registry.order_of(self._worker_id)
+        """The stop order for this worker, if there is one. A heartbeat also returns it."""
+        has_changed = self._running() != self._reported_running and self._change.is_due()
+        if not (self._beat.is_due() or self._beats_now or has_changed):
+            return self._registry.order_of(self._worker_id)
+        self._beats_now = False
+        report = self._report()
+        order = self._registry.beat(report)
+        self._reported_running = report.running
+        return order
 
-    def _pass_progress_on(self) -> None:
+    def _report_progress(self) -> None:
         reports = [self._progress.pop(key) for key in list(self._progress)]
         if reports:
             self._engine.report_progress(reports)

@@ -1,4 +1,4 @@
-"""`ClaimCycle`: what a worker asks its engine next, and which verdicts are answered."""
+"""`ClaimCycle`: decides on the worker's next request to the engine, and processes the answer."""
 
 import time
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from holdfast.worker.options import WorkerOptions
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.settlements import PendingSettlements
 
-LEAVE_IN_PEACE_S: Final = 0.05
+YIELD_S: Final = 0.05
 FAILED_PAUSE_S: Final = 1.0
-_BURST_LOOK_S: Final = 0.05
+_BURST_WAIT_S: Final = 0.05
 _UNLIMITED: Final = 1 << 30
 
 
 class ClaimCycle:
-    """One request at a time: verdicts go out, admitted jobs come in. The `Exchanger` does it on its own thread."""
+    """One request at a time: it sends settlements and returns admitted jobs. The `Exchanger` runs it on its thread."""
 
     def __init__(
         self,
@@ -44,32 +44,32 @@ class ClaimCycle:
 
     @property
     def is_asking(self) -> bool:
-        """Whether an answer is due."""
+        """Whether a request is waiting for its answer."""
         return self._asked is not None
 
     @property
     def is_exchanging(self) -> bool:
-        """Whether the exchanger is at work for us: its thread then gets the loop's time, which SQLite needs in a
-        thousand small pieces; what lingering children have to say goes into the next batch anyway. An engine that does
-        not answer for long is not waited for.
+        """Whether the exchanger is working on a request. The loop then yields the processor to its thread, because
+        SQLite needs it for a thousand short moments, and frames of lingering children go into the next batch anyway.
+        It does not yield for long to an engine that is slow.
         """
-        is_at_work = self._asked is not None and not self._is_waiting
-        return is_at_work and time.monotonic() < self._asked_at + LEAVE_IN_PEACE_S
+        is_working = self._asked is not None and not self._is_waiting
+        return is_working and time.monotonic() < self._asked_at + YIELD_S
 
     @property
     def is_dry(self) -> bool:
-        """Whether the last claim found nothing, and nothing has ended since it was asked: that may be due again, or
-        have enqueued others.
+        """Whether the last claim found nothing and no job has finished since: one that did may have enqueued others,
+        or may be due again itself.
         """
         return self._finished_when_dry == self._holdings.finished
 
     @property
     def undelivered(self) -> int:
-        """How many verdicts the engine has been told, and has not answered."""
+        """The number of settlements that were sent to the engine and are not answered yet."""
         return len(self._asked or ())
 
     def ask(self) -> None:
-        """Send the next request, if there is reason for one and the last is answered."""
+        """Send the next request, if one is needed and the last one is answered."""
         if self._asked is not None:
             if self._is_waiting and (self._holdings.unsent or self._is_leaving):
                 self._is_waiting = False
@@ -88,12 +88,12 @@ class ClaimCycle:
         self._exchanger.ask(EngineRequest(settlements=self._asked.settlements, limits=limits, wait_s=wait_s))
 
     def leave(self) -> None:
-        """Ask for no more work."""
+        """Claim no more jobs."""
         self._is_leaving = True
         self._exchanger.leave()
 
     def hurry(self) -> None:
-        """Stop repeating verdicts as well."""
+        """Also stop repeating settlements."""
         self._exchanger.hurry()
 
     def close(self, timeout_s: float) -> None:
@@ -101,11 +101,11 @@ class ClaimCycle:
 
     def _wait(self) -> float:
         if self._options.burst:
-            return _BURST_LOOK_S if self._holdings.flights else 0.0
+            return _BURST_WAIT_S if self._holdings.flights else 0.0
         return self._options.poll_interval_s
 
     def _limits(self, now: float) -> Mapping[str, int]:
-        """How many jobs of each queue to claim: as many as will be started soon, and no more than are wanted."""
+        """How many jobs of each queue to claim: as many as will start soon, and no more than `max_jobs` allows."""
         if self._is_leaving or (self._options.burst and self.is_dry and not self._holdings.flights):
             return {}
         left = self._left()
@@ -115,15 +115,14 @@ class ClaimCycle:
     def _left(self) -> int:
         if not self._options.max_jobs:
             return _UNLIMITED
-        # Those whose verdicts are on their way count already.
+        # Jobs whose settlements are not answered yet also count.
         begun = self._reporter.jobs_done + len(self._holdings.flights) + len(self._holdings.unsent)
         return self._options.max_jobs - begun
 
     def answered(self, answer: EngineAnswer) -> None:
-        """Note the answer to the last request; its jobs are the caller's."""
+        """Process the answer to the last request; the caller takes over the admitted jobs."""
         asked, self._asked, self._is_waiting = self._asked, None, False
         if answer.problem is not None:
-            # An unexpected error.
             self._ask_at = time.monotonic() + FAILED_PAUSE_S
         elif answer.request.limits:
             self._finished_when_dry = None if answer.admitted else self._finished_when_asked

@@ -1,4 +1,4 @@
-"""`Dispatcher`: gives the backlog to the children, and says how much more they could do with."""
+"""`Dispatcher`: hands the backlog to the children, and computes how many more jobs to claim."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from holdfast.worker.fencing import Fencing
 from holdfast.worker.holdings import Holdings
 from holdfast.worker.pace import Pace
 
-# A claimed job that no slot takes for this long is handed back, since another worker may have one: the first if every
-# slot is at a long job, the second in any case.
-HAND_BACK_AFTER_S: Final = 0.05
-HAND_BACK_ANYWAY_S: Final = 0.5
-# How long a job that must run alone waits for that before another worker may try, and how long it is left to them.
+# A claimed job that no slot takes for this long is released, because another worker may have a free slot: the first
+# limit applies if every slot is running a long job, the second in any case.
+RELEASE_AFTER_S: Final = 0.05
+RELEASE_ANYWAY_S: Final = 0.5
+# How long a job that must run alone waits for a child before it is released, and also how long it is then delayed.
 SUSPECT_S: Final = 1.0
 ISOLATION_S: Final = 60.0
 
 
 class Dispatcher:
-    """Shares out whole batches. A suspect runs alone in its child; in its last life, alone in the worker."""
+    """Hands out whole batches. A suspect runs alone in its child; before its last chance, alone in the worker."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Dispatcher:
         self._isolated: Flight | None = None
 
     def room(self, now: float) -> Mapping[str, int]:
-        """How many more jobs of each queue would be started soon, where a claim is worth it."""
+        """How many more jobs of each queue would start soon; only queues for which a claim is worth its cost."""
         children = self._open_children(now)
-        # Suspects come one by one: whoever waits for a child of its own keeps the next from being claimed.
+        # One suspect at a time: while one waits for a child of its own, no further one is claimed.
         if self._is_isolating or len(self._backlog.suspects) >= len(children):
             return {}
         has_free_slot = any(len(child.held) < self._pool.slots for child in children)
@@ -52,44 +52,44 @@ class Dispatcher:
         for queue in self._queues:
             batch = self._pace.batch(queue, self._pool.slots)
             room = sum(self._room_in(child, queue) for child in children) - len(self._backlog.usual)
-            # A claim for a few jobs costs as much as one for many: it waits until it is worth it, or urgent.
+            # A claim for a few jobs costs as much as one for many, so it waits until it is worth it, or urgent.
             if room > 0 and (has_free_slot or room >= batch * len(children) // 4):
                 rooms[queue] = room
         return rooms
 
     def dispatch(self, now: float) -> None:
-        """Give the children what they have room for; what has waited too long goes back."""
+        """Hand the children what they have room for, and release jobs that have waited too long."""
         for child in self._pool.children:
-            child.is_alone &= bool(child.held)  # the suspect it was kept free for may be gone
+            child.is_alone &= bool(child.held)  # the suspect it was reserved for may be gone
         if self._backlog.suspects:
             self._dispatch_suspect(now)
         if self._backlog.usual:
             self._share_out(now)
-            self._hand_back_waiting(now)
+            self._release_waiting(now)
 
-    def hand_all_back(self) -> None:
-        """Nothing more is given here: let others have it."""
+    def release_all(self) -> None:
+        """Release the whole backlog, because no more jobs are started here."""
         for flight in self._backlog:
-            self._holdings.hand_back(flight)
+            self._holdings.release(flight)
         self._backlog.clear()
 
     @property
     def _is_isolating(self) -> bool:
-        """Whether a job has the worker to itself, or waits for that."""
+        """Whether a job has the worker to itself, or is waiting for that."""
         return self._isolated is not None and self._isolated in self._holdings.flights
 
     def _open_children(self, now: float) -> list[ExecutorProcess]:
-        """The children that can be given any job, and would start it soon."""
+        """The children that can take any job and would start it soon."""
         return [child for child in self._pool.ready if not child.is_alone and not child.is_blocked(now)]
 
     def _room_in(self, child: ExecutorProcess, queue: str) -> int:
-        """How many jobs of this queue the child should be given now."""
+        """How many jobs of this queue to hand to the child now."""
         only = len(self._queues) == 1
         held = {queue: len(child.held)} if only else Counter(one.lease.queue for one in child.held.values())
         return self._pace.room(held, queue, self._pool.slots)
 
     def _share_out(self, now: float) -> None:
-        """Give each child its part of the backlog, the one with least to do first."""
+        """Hand each child its part of the backlog, starting with the child that has the fewest jobs."""
         waiting = self._backlog.usual
         children = self._open_children(now)
         children.sort(key=lambda child: len(child.held))
@@ -101,7 +101,7 @@ class Dispatcher:
                 return
 
     def _give(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
-        """Hand these to the child, but not those that were cancelled while they waited, or lost a lease that fences."""
+        """Hand these to the child, except jobs that were cancelled while they waited, or lost a fenced lease."""
         cancelled = [flight for flight in flights if flight.is_cancelled]
         if cancelled:
             for flight in cancelled:
@@ -110,24 +110,23 @@ class Dispatcher:
         lost = [flight for flight in flights if flight.is_lost and flight.message.fence]
         if lost:
             for flight in lost:
-                self._holdings.forsake(flight)
+                self._holdings.drop(flight)
             flights = [flight for flight in flights if flight not in lost]
         if flights:
             self._fencing.arm(child, flights)
             self._pool.give(child, flights)
 
-    def _hand_back_waiting(self, now: float) -> None:
-        # A child that gets on will have room in a moment.
-        patience_s = HAND_BACK_ANYWAY_S if self._open_children(now) else HAND_BACK_AFTER_S
+    def _release_waiting(self, now: float) -> None:
+        # A child that is making progress will have room in a moment.
+        patience_s = RELEASE_ANYWAY_S if self._open_children(now) else RELEASE_AFTER_S
         waiting = self._backlog.usual
         while waiting and waiting[0].waits_since < now - patience_s:
-            self._holdings.hand_back(waiting.popleft(), "no slot was free")
+            self._holdings.release(waiting.popleft(), "no slot was free")
 
     def _dispatch_suspect(self, now: float) -> None:
-        """Give the first suspect a child of its own.
+        """Hand the first suspect to a child of its own, so that no other job dies with it if it crashes again.
 
-        So whatever dies with it next time, no other job is lost for it. While it waits for that, it is not held for
-        ever: another worker may have room.
+        A suspect that waits too long for an empty child is released: another worker may have one.
         """
         suspects = self._backlog.suspects
         flight = suspects[0]
@@ -141,8 +140,8 @@ class Dispatcher:
             self._give(child, [suspects.popleft()])
             return
         if child is not None:
-            child.is_alone = True  # it is given nothing more until it has run the suspect
+            child.is_alone = True  # no other job until it has run the suspect
         patience_s = ISOLATION_S if is_last else SUSPECT_S
         if now > flight.waits_since + patience_s:
             suspects.popleft()
-            self._holdings.hand_back(flight, "it has to run alone, and others are running", delay=patience_s)
+            self._holdings.release(flight, "it has to run alone, and other jobs are running", delay=patience_s)

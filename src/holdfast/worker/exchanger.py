@@ -1,32 +1,33 @@
-"""`Exchanger`: the thread that talks to the engine for a worker: settles one batch, claims the next and admits it.
+"""`Exchanger`: the thread of a worker that settles one batch of jobs, claims the next and admits it.
 
-It has its own thread, so that an unavailable engine never keeps the worker from its children: in the meantime their
-verdicts are read, their timeouts enforced and the probes answered. Anything that may block runs here.
+Everything that may block on the engine runs here, so that the worker's loop can still read the results of its
+children, enforce their timeouts and serve the probes while the engine is unavailable.
 """
 
 import logging
 import math
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 
 from msgspec import Struct
 
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
+from holdfast.units import counted
 from holdfast.values import JobLease, Settlement
 from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.round_robin import RoundRobin
-from holdfast.worker.verdict import handed_back
+from holdfast.worker.verdict import released
+from holdfast.worker.wake_pipe import WakePipe
 
 log = logging.getLogger("holdfast.exchanger")
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """Settle these, then claim up to so many jobs (one or more) of each queue, waiting that long for the first."""
+    """Settle these, then claim jobs up to the limit of each queue, waiting up to `wait_s` for the first."""
 
     settlements: Sequence[Settlement] = ()
     limits: Mapping[str, int] = {}
@@ -34,7 +35,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
 
 
 class EngineAnswer(Struct, frozen=True, kw_only=True):
-    """What became of a request. `None` for a settlement: no answer could be had before the lease ended."""
+    """The result of a request. `held` is None for a settlement without an answer before its lease expired."""
 
     request: EngineRequest
     held: Sequence[bool | None] = ()
@@ -69,59 +70,46 @@ class Exchanger:
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._fence_at = fence_at
-        self._requests: deque[EngineRequest | None] = deque()
-        self._came = threading.Semaphore(0)
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
-        os.set_blocking(self._wake_in, False)
+        self._requests: SimpleQueue[EngineRequest | None] = SimpleQueue()
+        self._pipe = WakePipe()
         self._is_leaving = threading.Event()
         self._is_hurried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-exchanger", daemon=True)
         self._thread.start()
 
     def ask(self, request: EngineRequest) -> None:
-        """Hand in a request; the one before has been answered."""
-        self._requests.append(request)
-        self._came.release()
+        """Queue a request. The one before it must have been answered."""
+        self._requests.put(request)
 
     def nudge(self) -> None:
-        """EngineAnswer soon: there is something else to do than to wait for work."""
-        try:
-            os.write(self._wake_in, b"\0")
-        except BlockingIOError:
-            return
+        """Stop waiting for jobs and answer now: there is something to settle."""
+        self._pipe.wake()
 
     def leave(self) -> None:
-        """Stop repeating claims that the engine does not answer: the worker wants no more work."""
+        """Stop repeating claims: the worker wants no more jobs."""
         self._is_leaving.set()
         self.nudge()
 
     def hurry(self) -> None:
-        """Stop repeating verdicts as well: the worker has to leave."""
+        """Also stop repeating settlements: the worker must exit."""
         self._is_hurried.set()
         self.leave()
 
     def close(self, timeout_s: float) -> None:
-        """End the thread; one that the engine keeps waiting is left behind."""
-        self._requests.append(None)
-        self._came.release()
+        """End the thread. If it is blocked on the engine, give up on it after `timeout_s`."""
+        self._requests.put(None)
         self.hurry()
         self._thread.join(timeout_s)
         if not self._thread.is_alive():
-            os.close(self._wake_in)
-            os.close(self._wake_out)
+            self._pipe.close()
 
     def _run(self) -> None:
-        while True:
-            self._came.acquire()
-            request = self._requests.popleft()
-            if request is None:
-                return
-            answer = self._work(request)
-            self._drain_wakes()
+        while (request := self._requests.get()) is not None:
+            answer = self._process(request)
+            self._pipe.drain()
             self._on_answer(answer)
 
-    def _work(self, request: EngineRequest) -> EngineAnswer:
+    def _process(self, request: EngineRequest) -> EngineAnswer:
         held: Sequence[bool | None] = [None] * len(request.settlements)
         leases: list[JobLease] = []
         try:
@@ -139,26 +127,26 @@ class Exchanger:
                 log.warning("request to the engine failed: %s", problem)
             else:
                 log.exception("request to the engine failed")
-            # Settlements the engine has already answered keep their answers, and claimed jobs are not held forever.
-            return EngineAnswer(request=request, held=held, admitted=self._handed_back(leases), problem=problem)
+            # Settlements that are already answered keep their answers, and claimed jobs are released.
+            return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
         return self._admission.admit(leases)
 
-    def _handed_back(self, leases: Sequence[JobLease]) -> Admitted:
+    def _released(self, leases: Sequence[JobLease]) -> Admitted:
         now_us = self._backend.clock.now_us()
-        returns = [handed_back(lease, now_us, "it could not be admitted", unstarted=True) for lease in leases]
+        returns = [released(lease, now_us, "it could not be admitted", unstarted=True) for lease in leases]
         return Admitted(refusals=[Refusal(settlement=one) for one in returns])
 
     def _wait_for_work(self, request: EngineRequest) -> list[JobLease]:
         give_up_at = time.monotonic() + request.wait_s
         while (left := give_up_at - time.monotonic()) > 0:
             try:
-                self._backend.wait_for_work(self._turns.queues, left, wake=self._wake_out)
+                self._backend.wait_for_work(self._turns.queues, left, wake=self._pipe.fileno())
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
-            if self._drain_wakes():
+            if self._pipe.drain():
                 break
             leases = self._claim(request.limits)
             if leases:
@@ -168,8 +156,7 @@ class Exchanger:
     def _settle(self, request: EngineRequest) -> tuple[list[bool | None], list[JobLease]]:
         """Settle, and claim in the same transaction from the queue whose turn it is.
 
-        A settlement whose outcome is unknown is repeated, with the same tokens, until it is answered or its lease
-        can no longer hold.
+        A settlement without an answer is repeated, with the same tokens, until it is answered or its lease expires.
         """
         settlements = request.settlements
         answers: list[bool | None] = [None] * len(settlements)
@@ -186,10 +173,9 @@ class Exchanger:
                 else:
                     held = self._backend.settle(batch)
             except BackendUnavailable as problem:
-                what = f"settle {len(batch)} {'job' if len(batch) == 1 else 'jobs'}"
-                self._back_off(problem, what, self._is_hurried)
+                self._back_off(problem, f"settle {counted(len(batch), 'job')}", self._is_hurried)
             except Exception:
-                # One of them cannot be written: the others must not suffer for it.
+                # One of them cannot be written; the others must still be settled.
                 log.exception("a batch of %d settlements failed; settling each job separately", len(batch))
                 return [self._settle_alone(one) for one in settlements], []
             else:
@@ -216,7 +202,7 @@ class Exchanger:
         return None
 
     def _claim(self, limits: Mapping[str, int]) -> list[JobLease]:
-        """Claim from the first queue, by turns, that has work."""
+        """Claim from the first queue that has jobs, in the order of the round robin."""
         for queue in self._turns.order(limits):
             leases = self._claim_from(queue, limits[queue])
             self._turns.took(queue, len(leases))
@@ -228,7 +214,7 @@ class Exchanger:
         token = new_owner_token(self._session)
         while True:
             try:
-                # The same token again: a claim whose answer was lost is found by it.
+                # With the same token, a repeated claim finds the jobs of one whose answer was lost.
                 leases = self._backend.claim(queue, limit, owner_token=token)
             except BackendUnavailable as problem:
                 self._back_off(problem, "claim jobs", self._is_leaving)
@@ -240,9 +226,3 @@ class Exchanger:
 
     def _back_off(self, problem: BackendUnavailable, what: str, unless: threading.Event) -> None:
         unless.wait(self._backoff.failed(problem, what))
-
-    def _drain_wakes(self) -> bool:
-        try:
-            return bool(os.read(self._wake_out, 4096))
-        except BlockingIOError:
-            return False

@@ -1,4 +1,4 @@
-"""`Fencing`: acts on what becomes of leases while their jobs run: cancelled, lost, or no longer known to hold."""
+"""`Fencing`: acts on running jobs that are cancelled, lose their lease, or can no longer be sure to hold it."""
 
 import logging
 import time
@@ -14,12 +14,12 @@ from holdfast.worker.mailbox import Mailbox
 
 log = logging.getLogger("holdfast.worker")
 
-# How much earlier than the lease's end a fenced job is killed: its kill must be over by then.
+# How long before its lease expires a fenced job is killed: the kill must be complete by then.
 FENCE_MARGIN_S: Final = 1.0
 
 
 class Fencing:
-    """The keeper tells it, on its thread; it acts on the loop's."""
+    """The keeper calls `on_cancel` and `on_lost` on its own thread; the loop then acts on them."""
 
     def __init__(self, keeper: Keeper, holdings: Holdings, pool: ProcessPool, mailbox: Mailbox) -> None:
         self._keeper = keeper
@@ -36,16 +36,14 @@ class Fencing:
         self._mailbox.post(lambda: self._report(self._lost, lease))
 
     def arm(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
-        """See to it that those of these that asked for it do not outlive their leases in this child."""
+        """Have the child killed before the leases of the fenced jobs among these expire."""
         fences = [self._fence_of(flight) for flight in flights if flight.message.fence]
         if fences:
-            # Before it can start: we may stand still a moment later.
+            # Before a job can start: this process may be stopped a moment later.
             child.fence(min([*fences, *map(self._fence_of, child.fenced.values())]))
 
     def enforce(self, now: float) -> None:
-        """Kill what asked for it before its lease can pass to somebody else; or, if we should stand still, have it
-        killed then.
-        """
+        """Kill fenced jobs before another worker can acquire their lease. The guardian does it if we are stopped."""
         for child in self._pool.children:
             until = min((self._fence_of(flight) for flight in child.fenced.values()), default=None)
             child.fence(until)
@@ -53,7 +51,7 @@ class Fencing:
                 self._pool.kill([one for one in child.fenced.values() if now > self._fence_of(one)], KillReason.FENCED)
 
     def admitted(self) -> None:
-        """Act on reports that came while their jobs were being admitted. Reports about finished jobs are dropped."""
+        """Act on reports that arrived while their jobs were being admitted. Reports on finished jobs are dropped."""
         reports, self._unmatched = self._unmatched, []
         for act, lease in reports:
             flight = self._holdings.flight_of(lease)

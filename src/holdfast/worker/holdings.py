@@ -1,4 +1,4 @@
-"""`Holdings`: the jobs in a worker's hands, and the verdicts on those that have left them."""
+"""`Holdings`: the jobs that a worker holds, and the settlements that go to the engine next."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,19 @@ from holdfast.worker.executors.process import Flight
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.settlements import PendingSettlements
-from holdfast.worker.verdict import handed_back, momentary
+from holdfast.worker.verdict import momentary, released
 
-# Settlements of jobs shorter than this wait a little for each other; those of longer ones are sent at once.
+# Settlements of jobs shorter than this wait a little for each other; those of longer jobs are sent at once.
 SHORT_S: Final = 0.01
 SETTLE_LINGER_S: Final = 0.01
 
 
 class Holdings:
-    """A job is among the `flights` from its admission until there is a verdict on it, or until none can be given. Those
-    that no child has yet are also in the `backlog`.
+    """A job is among the `flights` from its admission until its verdict, or until it is dropped without one. Jobs that
+    no child has yet are also in the `backlog`.
 
-    `verdicts` are those that go to the engine next. `unsettled` jobs have left without an answer from it, and
-    `endings` counts how often jobs have left with a verdict.
+    `unsent` are the settlements that go to the engine next. `unsettled` counts the jobs that were dropped or whose
+    settlement was never answered, and `finished` how often jobs have left with a verdict.
     """
 
     def __init__(self, keeper: Keeper, *, clock: Clock, reporter: Reporter) -> None:
@@ -48,7 +48,7 @@ class Holdings:
         return next((flight for flight in self.flights if flight.lease is lease), None)
 
     def done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
-        """These went well; how many seconds each of them took, by queue."""
+        """Settle jobs that succeeded. Returns how many seconds each of them took, by queue."""
         self._remove(flights)
         durations = self.unsent.add_successes(flights, frames)
         for seconds in durations.values():
@@ -56,7 +56,7 @@ class Holdings:
         return durations
 
     def finish(self, flight: Flight, settlement: Settlement, duration_s: float) -> None:
-        """This one has run so long, and is to be settled like this."""
+        """Settle a job that has run for `duration_s`."""
         self._is_urgent = self._is_urgent or duration_s > SHORT_S
         self.settle(flight, settlement)
 
@@ -72,18 +72,18 @@ class Holdings:
         """Settle a job that was cancelled before it was started."""
         self.settle(flight, CancelJob(lease=flight.lease, record=momentary(Outcome.CANCELLED, self._clock.now_us())))
 
-    def hand_back(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
-        """Let another worker have it: what it did here, if anything, counts for nothing."""
+    def release(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
+        """Return a job to its queue, without using up an attempt if it was started."""
         self._is_urgent = True
         if flight.started_at > 0:
             record = self.cut_short(flight, Outcome.INTERRUPTED, note=note).record()
             self.settle(flight, Release(lease=flight.lease, delay=delay, record=record))
         else:
             now_us = self._clock.now_us()
-            self.settle(flight, handed_back(flight.lease, now_us, note, delay=delay, unstarted=True))
+            self.settle(flight, released(flight.lease, now_us, note, delay=delay, unstarted=True))
 
-    def forsake(self, flight: Flight) -> None:
-        """Let it go without a verdict: whether its lease still holds is not known, so nothing may be said about it."""
+    def drop(self, flight: Flight) -> None:
+        """Give a job up without a verdict, because its lease may have expired. It is reaped, or already was."""
         self.flights.discard(flight)
         self._keeper.drop([flight.lease])
         self.unsettled += 1
@@ -91,7 +91,7 @@ class Holdings:
     def cut_short(
         self, flight: Flight, outcome: Outcome, error: ErrorInfo | None = None, *, note: str = ""
     ) -> ExecutionResult:
-        """The result of an attempt that could not tell its own, from its start to now."""
+        """The result of an attempt that could not report one itself, from its start to now."""
         now_us = self._clock.now_us()
         return ExecutionResult(
             handler=flight.message.job,
@@ -104,21 +104,20 @@ class Holdings:
         )
 
     def may_linger(self, now: float) -> bool:
-        """Whether all verdicts are on short jobs: more will come in a moment, for the same commit."""
+        """Whether to wait for more settlements: all so far are of short jobs, so others will share their commit."""
         return not self._is_urgent and now < self._settle_by
 
     def take_unsent(self) -> PendingSettlements:
-        """What is to go to the engine now; it is the caller's from here."""
-        verdicts, self.unsent, self._is_urgent = self.unsent, PendingSettlements(), False
-        return verdicts
+        """Hand over the settlements that go to the engine now."""
+        taken, self.unsent, self._is_urgent = self.unsent, PendingSettlements(), False
+        return taken
 
-    def answered(self, verdicts: PendingSettlements, held: Sequence[bool | None]) -> None:
-        """The engine has answered these, each with whether its lease still held; None is no answer."""
-        self._keeper.drop(verdicts.leases)
-        self.unsettled += verdicts.report(held, self._reporter)
+    def answered(self, sent: PendingSettlements, held: Sequence[bool | None]) -> None:
+        """Report settlements, each with whether its lease still held, or None if the engine did not answer."""
+        self._keeper.drop(sent.leases)
+        self.unsettled += sent.report(held, self._reporter)
 
     def _remove(self, flights: Sequence[Flight]) -> None:
-        """These leave our hands, with verdicts that go out next."""
         self.flights.difference_update(flights)
         self.finished += 1
         if not self.unsent:

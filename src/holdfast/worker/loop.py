@@ -1,4 +1,4 @@
-"""`WorkerLoop`: turn after turn over some queues, with reaping and pruning on jittered timers, until told to stop."""
+"""`WorkerLoop`: processes the jobs of some queues in this process, one at a time, and does maintenance."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from holdfast.worker.worker import QueueWorker
 log = logging.getLogger("holdfast.loop")
 
 SHARED_WAIT_S: Final = 0.02
-STOP_LOOK_S: Final = 0.5
+STOP_CHECK_S: Final = 0.5
 
 
 class WorkerLoop:
-    """Works queues in turn. `stop` lets the running job finish; `burst` ends when nothing is due."""
+    """Processes queues in turn. `stop` lets the running job finish; `burst` exits when no job is due."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class WorkerLoop:
         self.jobs_done = 0
 
     def stop(self) -> None:
-        """Fetch nothing more; the running job finishes. Safe to call from a signal handler."""
+        """Claim no more jobs; the running job finishes. Safe to call from a signal handler."""
         self._is_stopping = True
 
     def run(self) -> None:
-        """Work until stopped, drained (`burst`) or `max_jobs` jobs are done."""
+        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
         failures = 0
         while not self._is_stopping:
             try:
@@ -64,7 +64,7 @@ class WorkerLoop:
                 return
 
     def _recover(self, problem: Exception, failures: int) -> None:
-        """Say what happened and wait a little: one bad moment, or one bad row, is not the end of a worker."""
+        """Report the problem and wait a little: one outage, or one bad row, must not end the worker."""
         if isinstance(problem, BackendUnavailable):
             pause = self._worker.backoff.failed(problem, "claim jobs")
         else:
@@ -76,7 +76,7 @@ class WorkerLoop:
         self._worker.clock.sleep(pause)
 
     def _turn(self) -> bool:
-        """One job of each queue at the most; True if there was any."""
+        """Process at most one job of each queue. Returns whether there was any."""
         worked = False
         for queue in self._queues:
             if self._is_stopping:
@@ -93,7 +93,7 @@ class WorkerLoop:
         return worked
 
     def _wait(self, worked: bool, queue: str) -> float:
-        """Wait only on the last queue of a turn without work, and there only shortly if there are others."""
+        """Wait only on the last queue of a turn without work; if there are several queues, only briefly."""
         if self._burst or worked or queue != self._queues[-1]:
             return 0.0
-        return min(self._poll_interval_s, STOP_LOOK_S if len(self._queues) == 1 else SHARED_WAIT_S)
+        return min(self._poll_interval_s, STOP_CHECK_S if len(self._queues) == 1 else SHARED_WAIT_S)

@@ -1,46 +1,36 @@
-"""`Mailbox`: what other threads want the worker's loop to do, as its next thing."""
+"""`Mailbox`: callbacks that other threads post to the worker loop."""
 
-import os
 import selectors
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+
+from holdfast.worker.wake_pipe import WakePipe
 
 
 class Mailbox:
-    """Whoever posts wakes the loop, if it waits on the selector; the loop opens what has come."""
+    """Posting wakes the loop if it is waiting on the selector; the loop then runs what was posted."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._actions: deque[Callable[[], None]] = deque()
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
-        os.set_blocking(self._wake_in, False)
+        self._pipe = WakePipe()
         self._lock = threading.Lock()
         self._is_closed = False
-        selector.register(self._wake_out, selectors.EVENT_READ, self._drain_wakes)
+        selector.register(self._pipe, selectors.EVENT_READ, lambda _events: self._pipe.drain())
 
     def post(self, action: Callable[[], None]) -> None:
-        """Let the loop do this; from any thread, also from one that is left behind when the loop is over."""
+        """Run this on the loop's thread. Any thread may post, even one that outlives the loop."""
         self._actions.append(action)
-        with self._lock, suppress(BlockingIOError):
+        with self._lock:
             if not self._is_closed:
-                os.write(self._wake_in, b"\0")
+                self._pipe.wake()
 
     def open(self) -> None:
-        """Do what was posted, on the loop's thread."""
+        """Run what was posted, on the loop's thread."""
         while self._actions:
             self._actions.popleft()()
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            os.close(self._wake_in)
-            os.close(self._wake_out)
-
-    def _drain_wakes(self, _events: int) -> None:
-        try:
-            while os.read(self._wake_out, 4096):
-                pass
-        except BlockingIOError:
-            return
+            self._pipe.close()

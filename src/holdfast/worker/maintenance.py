@@ -1,6 +1,6 @@
-"""What every worker does for all: takes back jobs of dead workers, drops old records, tends the engine's files.
+"""`Maintenance`: every worker reaps jobs of dead workers, prunes old records and tidies the engine's files.
 
-Stateless, on jittered timers, by everybody: no leader, and no lock that could be left behind.
+It is stateless and runs on jittered timers in every worker. There is no leader, and no lock that could be left behind.
 """
 
 import logging
@@ -11,6 +11,7 @@ from typing import Final
 
 from holdfast.clock import Clock, from_us
 from holdfast.queues.contract import Engine
+from holdfast.units import counted
 from holdfast.values import DeadReason, JobFilter, JobState
 
 log = logging.getLogger("holdfast.loop")
@@ -19,7 +20,7 @@ PRUNE_INTERVAL_S: Final = 60.0
 
 
 class Timer:
-    """Due at the first look, then again and again, a little irregularly so that workers do not fall into step."""
+    """Due at the first check and then at jittered intervals, so that workers do not fall into step."""
 
     def __init__(self, clock: Clock, interval_s: float) -> None:
         self._clock = clock
@@ -35,7 +36,7 @@ class Timer:
 
 
 class Maintenance:
-    """Done when due; `on_reaped` hears how many jobs were taken back."""
+    """Runs each task when it is due. `on_reaped` receives the number of reaped jobs."""
 
     def __init__(self, backend: Engine, *, reap_interval_s: float, on_reaped: Callable[[int], None]) -> None:
         self._backend = backend
@@ -45,22 +46,22 @@ class Maintenance:
 
     def run_due(self) -> None:
         if self._reap.is_due():
-            self._take_back()
+            self._reap_expired()
         if self._prune.is_due():
             self._backend.prune()
             self._backend.tidy()
 
-    def _take_back(self) -> None:
-        # For all queues: one that nobody works any more must not keep jobs as if they were running.
+    def _reap_expired(self) -> None:
+        # In all queues: jobs of a queue without workers must not look as if they were running.
         since = from_us(self._backend.clock.now_us())
         reaped = self._backend.reap_expired()
         if reaped:
             self._announce_crash_loops(since)
             self._on_reaped(reaped)
-            log.warning("reaped %s whose lease had expired", _jobs(reaped))
+            log.warning("reaped %s whose lease had expired", counted(reaped, "job"))
 
     def _announce_crash_loops(self, since: datetime) -> None:
-        """A job that ended its worker once too often died while nobody was looking: say so as for any other."""
+        """Log the jobs that reaping has dead-lettered: no worker ran them to log it."""
         where = JobFilter(states=(JobState.DEAD,), dead_reason=DeadReason.CRASH_LOOP)
         for job in self._backend.find(where).jobs:
             if job.finished_at is not None and job.finished_at >= since:
@@ -70,7 +71,3 @@ class Maintenance:
                     job.job,
                     job.crashes,
                 )
-
-
-def _jobs(number: int) -> str:
-    return "1 job" if number == 1 else f"{number} jobs"

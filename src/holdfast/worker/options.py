@@ -1,4 +1,4 @@
-"""How a worker works."""
+"""`WorkerOptions`: the settings of one worker."""
 
 from collections.abc import Mapping
 
@@ -6,8 +6,8 @@ from msgspec import Struct
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
-    """How a worker works. `queues` have weights; 0 means no limit for `max_jobs`, no end for `grace_s`, and to wait for
-    an engine that does not answer for ever.
+    """The settings of one worker. `queues` maps each queue to its weight. 0 means no limit for `max_jobs`, `grace_s`
+    and `give_up_after_s`, which is how long to wait for an unavailable engine.
     """
 
     queues: Mapping[str, int]
@@ -23,5 +23,5 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def slots(self) -> int:
-        """How many jobs run at once."""
+        """The number of jobs that can run at once."""
         return self.processes * self.concurrency

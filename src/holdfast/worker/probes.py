@@ -1,8 +1,9 @@
-"""`ProbeServer`: what an orchestrator or a scraper asks a worker over HTTP, answered on a thread of its own.
+"""`ProbeServer`: answers orchestrators and scrapers over HTTP, on its own thread.
 
-`/livez` (also `/healthz`) says whether the worker's loop turns, `/readyz` whether it can work, `/metrics` what it has
-counted and how it stands; `?verbose` lists every check. One request per connection. Readiness and metrics may have to
-wait for something: each is asked for on one further thread, so that whatever hangs there leaves `/livez` answering.
+`/livez` (also `/healthz`) reports whether the worker's loop is running, `/readyz` whether the worker can run jobs,
+`/metrics` its counters and gauges; `?verbose` lists every check. h11 parses requests and writes responses. Each
+connection serves one request. Readiness and metrics may block, so each runs on a further thread: `/livez` always
+responds.
 """
 
 import asyncio
@@ -16,14 +17,15 @@ from http import HTTPStatus
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+import h11
 from msgspec import Struct
 
 from holdfast.errors import ConfigError
 
 T = TypeVar("T")
 
-# Something that must be well, by name, and what is wrong with it.
 Check: TypeAlias = tuple[str, str | None]
+"""The name of a check, and its problem if it failed."""
 
 PATIENCE_S: Final = 5.0
 MAX_CONNECTIONS: Final = 64
@@ -36,11 +38,11 @@ log = logging.getLogger("holdfast.probes")
 
 
 class Checks(Struct, frozen=True, kw_only=True):
-    """Whom the probes ask.
+    """The checks behind the probes.
 
-    `live` says what is wrong with the worker's loop, if anything; it has to answer at once and must not ask the
+    `live` returns the problem with the worker's loop, if there is one. It must return at once and must not use the
     database, or an outage would restart every worker. `ready` and `metrics` may take their time. `metrics` returns a
-    document and its content type; it is None where the extra is not installed.
+    document and its content type; it is None if the extra is not installed.
     """
 
     live: Callable[[], str | None]
@@ -55,14 +57,14 @@ class _Answer(NamedTuple):
 
 
 class ProbeServer:
-    """Listens from its creation until `close`. Port 0 is any free port: `address` has the one that was chosen."""
+    """Listens from its creation until `close`. With port 0 the system chooses a free port; see `address`."""
 
     def __init__(self, host: str, port: int, *, checks: Checks, patience_s: float = PATIENCE_S) -> None:
         self._checks = checks
         self._patience_s = patience_s
-        self._ready = _Question(self._ask_ready)
-        self._metrics = _Question(self._ask_metrics)
-        # The oldest first.
+        self._ready = _SharedCall(self._check_readiness)
+        self._metrics = _SharedCall(self._render_metrics)
+        # Oldest first.
         self._connections: dict[asyncio.Task[None], None] = {}
         self._listener = _listen(host, port)
         self._listener.setblocking(False)
@@ -73,8 +75,8 @@ class ProbeServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and free the port."""
-        with suppress(RuntimeError):  # it is closed already
+        """Stop serving and free the port."""
+        with suppress(RuntimeError):  # already closed
             self._loop.call_soon_threadsafe(self._is_closing.set)
         self._thread.join(self._patience_s)
 
@@ -89,84 +91,86 @@ class ProbeServer:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
-        self._loop.set_exception_handler(_note)
-        self._loop.add_reader(self._listener, self._welcome)
+        self._loop.set_exception_handler(_log_error)
+        self._loop.add_reader(self._listener, self._accept)
         await self._is_closing.wait()
         self._loop.remove_reader(self._listener)
         self._listener.close()  # the runner cancels the open connections
 
-    def _welcome(self) -> None:
+    # Plain sockets: the streams of `asyncio.start_server` leaked connections on Python 3.11.7.
+    def _accept(self) -> None:
         try:
             client, _ = self._listener.accept()
         except BlockingIOError:
             return
         except OSError:
-            # No descriptor may be free: clients go on waiting, and this thread must not spin in the meantime.
+            # Perhaps no file descriptor is free. The clients stay in the backlog; this thread must not spin.
             self._loop.remove_reader(self._listener)
-            self._loop.call_later(1.0, self._loop.add_reader, self._listener, self._welcome)
+            self._loop.call_later(1.0, self._loop.add_reader, self._listener, self._accept)
             return
         client.setblocking(False)
         if len(self._connections) >= MAX_CONNECTIONS:
             # The oldest client has had time to send its request; the newest may be the orchestrator.
             self._connections.pop(oldest := next(iter(self._connections)))
             oldest.cancel()
-        task = self._loop.create_task(self._converse(client))
+        task = self._loop.create_task(self._serve_client(client))
         self._connections[task] = None
-        task.add_done_callback(lambda done: self._part(done, client))
+        task.add_done_callback(lambda done: self._disconnect(done, client))
 
-    def _part(self, task: asyncio.Task[None], client: socket.socket) -> None:
-        # A callback and not a `finally` in the task: one that is cancelled before its first step never gets there.
+    def _disconnect(self, task: asyncio.Task[None], client: socket.socket) -> None:
+        # A callback, not a `finally` in the task: a task that is cancelled before its first step never runs one.
         self._connections.pop(task, None)
         client.close()
 
-    async def _converse(self, client: socket.socket) -> None:
-        with suppress(OSError):  # the client has left, or took too long
+    async def _serve_client(self, client: socket.socket) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
+        with suppress(OSError):  # the client disconnected, or was too slow
             async with asyncio.timeout(self._patience_s):
-                method, target = await _request(client)
-            answer = await self._answer(method, target)
+                request = await _receive(connection, client)
+            answer = await self._answer(request)
             async with asyncio.timeout(self._patience_s):
-                await self._loop.sock_sendall(client, _response(answer, with_body=method != "HEAD"))
+                await self._loop.sock_sendall(client, _response(connection, request, answer))
                 client.shutdown(socket.SHUT_WR)
-                # Unread input would make the kernel drop the response together with the connection.
+                # Closing a socket with unread input resets the connection, and the client would lose the response.
                 while await self._loop.sock_recv(client, MAX_REQUEST_BYTES):
                     pass
 
-    async def _answer(self, method: str, target: str) -> _Answer:
-        if not method:
-            return _text(HTTPStatus.BAD_REQUEST, "this is no HTTP request, or too long a one")
-        if method not in ("GET", "HEAD"):
-            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered here")
+    async def _answer(self, request: h11.Request | None) -> _Answer:
+        if request is None:
+            return _text(HTTPStatus.BAD_REQUEST, "not a valid HTTP request, or too long")
+        if request.method not in (b"GET", b"HEAD"):
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are supported")
         try:
-            place = urlsplit(target)
+            place = urlsplit(request.target.decode())
         except ValueError:
-            return _text(HTTPStatus.BAD_REQUEST, "this is no address")
+            return _text(HTTPStatus.BAD_REQUEST, "not a valid URL")
         is_verbose = "verbose" in parse_qs(place.query, keep_blank_values=True)
-        silence = f"no answer within {self._patience_s:g} s"
+        no_answer = f"no answer within {self._patience_s:g} s"
         match place.path:
             case "/livez" | "/healthz":
-                return _checks_answer([("loop", self._ask_live())], is_verbose=is_verbose)
+                return _checked([("loop", self._check_liveness())], is_verbose=is_verbose)
             case "/readyz":
-                checks = await self._ready.answer(self._patience_s)
-                return _checks_answer([("readiness", silence)] if checks is None else checks, is_verbose=is_verbose)
+                checks = await self._ready.result(self._patience_s)
+                return _checked([("readiness", no_answer)] if checks is None else checks, is_verbose=is_verbose)
             case "/metrics":
-                document = await self._metrics.answer(self._patience_s)
-                return document or _text(HTTPStatus.SERVICE_UNAVAILABLE, silence)
+                document = await self._metrics.result(self._patience_s)
+                return document or _text(HTTPStatus.SERVICE_UNAVAILABLE, no_answer)
             case _:
-                return _text(HTTPStatus.NOT_FOUND, "there are /livez, /readyz and /metrics")
+                return _text(HTTPStatus.NOT_FOUND, "not found; try /livez, /readyz or /metrics")
 
-    def _ask_live(self) -> str | None:
+    def _check_liveness(self) -> str | None:
         try:
             return self._checks.live()
         except Exception as problem:
             return _line(problem)
 
-    def _ask_ready(self) -> Sequence[Check]:
+    def _check_readiness(self) -> Sequence[Check]:
         try:
             return self._checks.ready()
         except BaseException as problem:
             return [("readiness", _line(problem))]
 
-    def _ask_metrics(self) -> _Answer:
+    def _render_metrics(self) -> _Answer:
         if self._checks.metrics is None:
             return _text(HTTPStatus.NOT_IMPLEMENTED, NO_METRICS)
         try:
@@ -176,17 +180,17 @@ class ProbeServer:
         return _Answer(HTTPStatus.OK, document, content_type)
 
 
-class _Question(Generic[T]):
-    """A question that may hang. Clients that ask it in the meantime wait for the same answer, so that threads cannot
-    pile up. `ask` must not raise: without an answer, the question would never be asked again.
+class _SharedCall(Generic[T]):
+    """A call that may hang, made on its own thread. Clients that arrive while it runs share its result, so threads
+    cannot pile up. `call` must not raise: without a result, it would never be made again.
     """
 
-    def __init__(self, ask: Callable[[], T]) -> None:
-        self._ask = ask
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
         self._pending: asyncio.Future[T] | None = None
 
-    async def answer(self, within_s: float) -> T | None:
-        """The answer, or None if it takes longer than that."""
+    async def result(self, within_s: float) -> T | None:
+        """The result, or None if it takes longer than that."""
         pending = self._pending
         if pending is None or pending.done():
             pending = asyncio.get_running_loop().create_future()
@@ -196,69 +200,67 @@ class _Question(Generic[T]):
         return pending.result() if pending.done() else None
 
     def _run(self, pending: asyncio.Future[T]) -> None:
-        answer = self._ask()
+        result = self._call()
         with suppress(RuntimeError):  # the server is closed
-            pending.get_loop().call_soon_threadsafe(pending.set_result, answer)
+            pending.get_loop().call_soon_threadsafe(pending.set_result, result)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= MAX_PORT:
-        raise ConfigError(f"probe port {port} cannot be opened: ports are numbers from 0 to {MAX_PORT}")
+        raise ConfigError(f"cannot open probe port {port}: ports are numbers from 0 to {MAX_PORT}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
     except OSError as problem:
-        raise ConfigError(f"probe port {port} cannot be opened on '{host}': {_advice(problem)}") from problem
+        raise ConfigError(f"cannot open probe port {port} on '{host}': {_advice(problem)}") from problem
 
 
 def _advice(problem: OSError) -> str:
     match problem.errno:
         case errno.EADDRINUSE:
-            return "another program has it; choose another one, or 0 for any that is free"
+            return "another program is using it; choose another port, or 0 for any free one"
         case errno.EACCES:
-            return "it is not open to this user; choose one above 1023, or 0 for any that is free"
+            return "this user may not open it; choose a port above 1023, or 0 for any free one"
         case errno.EADDRNOTAVAIL:
-            return "this machine does not have that address; 0.0.0.0 means all it has"
+            return "this machine does not have that address; 0.0.0.0 listens on all of its addresses"
         case _:
             return f"{problem.strerror or problem}; choose another address or port"
 
 
-async def _request(client: socket.socket) -> tuple[str, str]:
-    """Method and target; both empty if it is not a request."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        received = await asyncio.get_running_loop().sock_recv(client, MAX_REQUEST_BYTES)
-        head += received
-        if not received or len(head) > MAX_REQUEST_BYTES:
-            return "", ""
-    words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        return "", ""
-    return words[0], words[1]
+async def _receive(connection: h11.Connection, client: socket.socket) -> h11.Request | None:
+    """The client's request, or None if it sent something else."""
+    try:
+        while (event := connection.next_event()) is h11.NEED_DATA:
+            connection.receive_data(await asyncio.get_running_loop().sock_recv(client, MAX_REQUEST_BYTES))
+    except h11.RemoteProtocolError:
+        return None
+    return event if isinstance(event, h11.Request) else None
 
 
-def _response(answer: _Answer, *, with_body: bool) -> bytes:
-    lines = [
-        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}",
-        f"Content-Type: {answer.content_type}",
-        f"Content-Length: {len(answer.body)}",
-        "Cache-Control: no-store",
-        "Connection: close",
+def _response(connection: h11.Connection, request: h11.Request | None, answer: _Answer) -> bytes:
+    headers = [
+        ("Content-Type", answer.content_type),
+        ("Content-Length", str(len(answer.body))),
+        ("Cache-Control", "no-store"),
+        ("Connection", "close"),
     ]
     if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
-        lines.append("Allow: GET, HEAD")
-    head = "\r\n".join([*lines, "", ""]).encode("latin-1")
-    return head + answer.body if with_body else head
+        headers.append(("Allow", "GET, HEAD"))
+    head = h11.Response(status_code=answer.status, reason=answer.status.phrase, headers=headers)
+    has_body = request is None or request.method != b"HEAD"
+    body = [h11.Data(data=answer.body)] if has_body else []
+    return b"".join(connection.send(event) or b"" for event in (head, *body, h11.EndOfMessage()))
 
 
-def _checks_answer(checks: Sequence[Check], *, is_verbose: bool) -> _Answer:
-    is_well = all(problem is None for _, problem in checks)
+def _checked(checks: Sequence[Check], *, is_verbose: bool) -> _Answer:
+    """200 if every check passed, else 503; with a line for each failed check, or for every check."""
+    has_passed = all(problem is None for _, problem in checks)
     lines = [
         f"{name}: {'ok' if problem is None else ' '.join(problem.split()) or 'failed'}"
         for name, problem in checks
         if is_verbose or problem is not None
     ]
-    return _text(HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines) or "ok")
+    return _text(HTTPStatus.OK if has_passed else HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(lines) or "ok")
 
 
 def _text(status: HTTPStatus, text: str) -> _Answer:
@@ -269,5 +271,5 @@ def _line(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
-def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    log.debug("a probe failed: %s", context["message"], exc_info=context.get("exception"))
+def _log_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    log.debug("probe failed: %s", context["message"], exc_info=context.get("exception"))

@@ -1,4 +1,4 @@
-"""`QueueDepth`: how many jobs of a worker's queues there are in each state, for whoever watches the worker."""
+"""`QueueDepth`: counts the jobs of a worker's queues by state, for its metrics."""
 
 import logging
 import math
@@ -14,15 +14,15 @@ from holdfast.values import JobState
 log = logging.getLogger("holdfast.census")
 
 ASK_EVERY_S: Final = 5.0
-# Of the engine's time, counting takes no more than this: of millions of jobs it is done more seldom.
+# Counting takes at most this share of the engine's time: millions of jobs are counted less often.
 LARGEST_SHARE: Final = 0.05
 PATIENCE_S: Final = 1.0
-# How long a count is shown beyond its time, if the engine does not answer the next question.
+# How long a count is still shown after the next one was due, if the engine is unavailable.
 STANDS_FOR_S: Final = 60.0
 
 
 class QueueDepth:
-    """Asks on a thread of its own, and not too often, however many want to know and however long the engine takes."""
+    """Counts on its own thread and not too often, however many clients ask and however long the engine takes."""
 
     def __init__(self, engine: Engine, queues: Iterable[str], *, patience_s: float = PATIENCE_S) -> None:
         self._engine = engine
@@ -36,7 +36,7 @@ class QueueDepth:
         self._stands_until = -math.inf
 
     def read(self) -> JobCounts | None:
-        """The latest count, every state of every queue; None if the engine did not tell, or not for long."""
+        """The latest count, with every state of every queue; None if there is no recent one."""
         with self._lock:
             if self._is_answered.is_set() and self._now() >= self._ask_at:
                 self._is_answered.clear()
@@ -52,10 +52,10 @@ class QueueDepth:
             counts = {
                 queue: {state: found.get(queue, {}).get(state, 0) for state in JobState} for queue in self._queues
             }
-        except Exception as problem:  # whatever it was: without an answer nobody would ask ever again
-            is_foreseen = isinstance(problem, BackendError)
-            level = logging.DEBUG if is_foreseen else logging.WARNING
-            log.log(level, "the jobs could not be counted: %s", problem, exc_info=not is_foreseen)
+        except Exception as problem:  # if this thread died without an answer, no other would ever be started
+            is_expected = isinstance(problem, BackendError)
+            level = logging.DEBUG if is_expected else logging.WARNING
+            log.log(level, "could not count jobs: %s", problem, exc_info=not is_expected)
         now = self._now()
         self._ask_at = now + max(ASK_EVERY_S, (now - asked_at) / LARGEST_SHARE)
         self._counts, self._stands_until = counts, self._ask_at + STANDS_FOR_S

@@ -1,4 +1,4 @@
-"""`Reporter`: reports the outcome of each job to the metrics, the log and a listener."""
+"""`Reporter`: reports each settled job to the metrics, the log and a listener."""
 
 import logging
 from collections import Counter
@@ -7,16 +7,8 @@ from typing import Final
 
 from holdfast.codec import JobMessage
 from holdfast.metrics import MetricsCollector, measuring
-from holdfast.values import (
-    Abandon,
-    DeadReason,
-    JobLease,
-    Nack,
-    Release,
-    Settlement,
-    WorkerResult,
-    WorkerStatus,
-)
+from holdfast.units import counted
+from holdfast.values import Abandon, DeadReason, JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.verdict import status_of
 
 log = logging.getLogger("holdfast.worker")
@@ -25,7 +17,7 @@ EXECUTOR_DIED: Final = "holdfast.ExecutorDied"
 # Marks the log records of outcomes, which a program that prints each outcome itself can leave out.
 OUTCOME: Final = {"is_outcome": True}
 
-# What is counted for each end; a rejected signature is counted besides.
+# The counters of each status; a rejected signature has one more.
 _COUNTED: Final = {
     WorkerStatus.ACKED: ("jobs_succeeded",),
     WorkerStatus.REQUEUED: ("jobs_failed", "jobs_requeued"),
@@ -36,7 +28,7 @@ _COUNTED: Final = {
 
 
 class Reporter:
-    """One for a worker; called with whole batches, since counting one by one would cost more than the job."""
+    """One per worker. It is called with whole batches: counting jobs one by one would cost more than the jobs."""
 
     def __init__(
         self, metrics: MetricsCollector, *, listener: Callable[[Sequence[WorkerResult]], None] | None = None
@@ -46,8 +38,8 @@ class Reporter:
         self.tally: Counter[WorkerStatus] = Counter()
 
     @property
-    def tells_of_each(self) -> bool:
-        """Whether somebody listens to what became of every single job."""
+    def reports_each(self) -> bool:
+        """Whether a listener wants the result of every single job."""
         return self._listener is not None
 
     @property
@@ -60,15 +52,15 @@ class Reporter:
 
     @property
     def jobs_done(self) -> int:
-        """Every job that came to an end here, but those handed back."""
+        """The number of jobs that were settled here, without the released ones."""
         return self.tally.total() - self.tally[WorkerStatus.RELEASED]
 
     def settled(
         self, settlements: Sequence[tuple[Settlement, JobMessage | None]], answers: Sequence[bool | None]
     ) -> None:
-        """Report each settlement, given with the job's message, and whether its lease still held.
+        """Report settlements, each with the job's message; `answers` are whether each lease still held.
 
-        Nothing is reported of a settlement that the engine did not answer (None).
+        A settlement that the engine did not answer (None) is not reported.
         """
         ends: Counter[tuple[WorkerStatus, str]] = Counter()
         counts: Counter[tuple[str, str]] = Counter()
@@ -82,10 +74,10 @@ class Reporter:
             ends[status, queue] += 1
             if settlement.record is not None:
                 durations.setdefault(queue, []).append(settlement.record.duration_s)
-            if status is not WorkerStatus.ACKED or self.tells_of_each:
+            if status is not WorkerStatus.ACKED or self.reports_each:
                 result = result_of(settlement, message, status)
                 results.append(result)
-                _log_end(result, settlement.lease)
+                _log_result(result, settlement.lease)
             if isinstance(settlement, Abandon) and settlement.reason is DeadReason.BAD_SIGNATURE:
                 counts["jobs_rejected_signature", queue] += 1
         for (status, queue), number in ends.items():
@@ -94,11 +86,11 @@ class Reporter:
         if self._listener is not None and results:
             try:
                 self._listener(results)
-            except Exception:  # whoever listens may fail, and no job shall suffer for it
-                log.exception("the result listener failed for %d jobs", len(results))
+            except Exception:  # the listener is the application's code; jobs must not suffer from it
+                log.exception("the result listener failed for %s", counted(len(results), "job"))
 
     def succeeded(self, durations: Mapping[str, Sequence[float]]) -> None:
-        """So many jobs of these queues were acknowledged, and nobody wants to hear of each: how long they took."""
+        """Count jobs that were acknowledged, given how many seconds each of them took, by queue."""
         counts: Counter[tuple[str, str]] = Counter()
         for queue, seconds in durations.items():
             self._add(WorkerStatus.ACKED, queue, len(seconds), counts)
@@ -110,11 +102,11 @@ class Reporter:
             counts[name, queue] += number
 
     def fetched(self, queue: str, number: int) -> None:
-        """So many jobs were claimed."""
+        """Count claimed jobs."""
         self._count(Counter({("jobs_fetched", queue): number}), {})
 
     def reaped(self, number: int) -> None:
-        """So many jobs were taken back from workers that stopped without a verdict."""
+        """Count reaped jobs."""
         self._count(Counter({("jobs_reaped", "*"): number}), {})
 
     def _count(self, counts: Counter[tuple[str, str]], durations: Mapping[str, Sequence[float]]) -> None:
@@ -123,12 +115,12 @@ class Reporter:
                 self._metrics.count(name, number, queue=queue)
             for queue, seconds in durations.items():
                 self._metrics.observe("job_duration_seconds", seconds, queue=queue)
-        except Exception:  # the collector may be the user's own, and no job shall wait for it
+        except Exception:  # the collector may be the application's code; jobs must not suffer from it
             log.exception("the metrics collector failed")
 
 
 def result_of(settlement: Settlement, message: JobMessage | None, status: WorkerStatus) -> WorkerResult:
-    """One job's end, for people and programs that follow a worker."""
+    """The result of one job, for people and programs that follow a worker."""
     lease, record = settlement.lease, settlement.record
     return WorkerResult(
         status=status,
@@ -143,11 +135,11 @@ def result_of(settlement: Settlement, message: JobMessage | None, status: Worker
     )
 
 
-def _log_end(result: WorkerResult, lease: JobLease) -> None:
+def _log_result(result: WorkerResult, lease: JobLease) -> None:
     error = result.error.line if result.error else "no error was recorded"
     match result.status:
         case WorkerStatus.DEAD_LETTERED:
-            attempts = _attempts(result.attempt)
+            attempts = counted(result.attempt, "attempt")
             log.critical("job %s (%s) dead-lettered after %s: %s", lease.id, result.job, attempts, error, extra=OUTCOME)
         case WorkerStatus.REJECTED:
             log.critical("job %s rejected and dead-lettered: %s", lease.id, error, extra=OUTCOME)
@@ -160,7 +152,3 @@ def _log_end(result: WorkerResult, lease: JobLease) -> None:
             log.warning("job %s: lease lost before the job was settled; result discarded", lease.id, extra=OUTCOME)
         case _:
             pass
-
-
-def _attempts(number: int) -> str:
-    return "1 attempt" if number == 1 else f"{number} attempts"

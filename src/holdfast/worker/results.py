@@ -1,4 +1,4 @@
-"""`ResultHandler`: what becomes of jobs, by what the children say of them and by how children die."""
+"""`ResultHandler`: settles jobs according to the results that children report, or to how a child died."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from holdfast.worker.verdict import policy_of, suspected, verdict_on
 
 
 class ResultHandler(PoolListener):
-    """Hears the children out. Successes come in crowds and are taken in as such; all else comes one by one."""
+    """Receives the results of the children: successes in batches, everything else one by one."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ResultHandler(PoolListener):
             for flight in flights:
                 self._killed(flight, why, is_meant=flight.number in meant)
         elif len(flights) == 1:
-            # It was alone in there, so it was this one's doing.
+            # It was the only job started in that child, so it is to blame.
             error = ErrorInfo(type=EXECUTOR_DIED, message=how)
             self.on_ended(flights[0], self._holdings.cut_short(flights[0], Outcome.CRASHED, error))
         else:
@@ -75,17 +75,17 @@ class ResultHandler(PoolListener):
 
     def _killed(self, flight: Flight, why: KillReason, *, is_meant: bool) -> None:
         if not is_meant:
-            self._holdings.hand_back(flight, "a neighbour in its process had to be killed")
+            self._holdings.release(flight, "its process was killed because of another job")
             return
         match why:
             case KillReason.TIMEOUT:
-                limit = f"ran longer than its timeout of {flight.message.timeout:g} s and had to be killed"
+                limit = f"ran longer than its timeout of {flight.message.timeout:g} s and was killed"
                 error = ErrorInfo(type="holdfast.JobTimeout", message=limit)
                 self.on_ended(flight, self._holdings.cut_short(flight, Outcome.TIMEOUT, error))
             case KillReason.CANCELLED:
                 record = self._holdings.cut_short(flight, Outcome.CANCELLED, note=f"it {why.value}: killed").record()
                 self._holdings.settle(flight, CancelJob(lease=flight.lease, record=record))
             case KillReason.FENCED:
-                self._holdings.forsake(flight)
+                self._holdings.drop(flight)
             case _:
-                self._holdings.hand_back(flight, why.value)
+                self._holdings.release(flight, why.value)

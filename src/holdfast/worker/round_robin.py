@@ -17,14 +17,14 @@ class RoundRobin:
         return tuple(self._weights)
 
     def order(self, among: Container[str]) -> list[str]:
-        """These queues, the one that has got least for its weight first."""
+        """These queues, starting with the one that was served least for its weight."""
         return sorted((queue for queue in self._served if queue in among), key=self._claimed_share)
 
     def took(self, queue: str, number: int) -> None:
-        """So many jobs were claimed from the queue; none means that it is dry."""
+        """Record how many jobs were claimed from the queue; 0 means that it is empty."""
         self._is_dry[queue], was_dry = number == 0, self._is_dry[queue]
         if number:
-            # A queue that had nothing to do has no claim to what it did not use meanwhile.
+            # A queue that was empty for a while does not catch up on what it did not use.
             start = max(self._served[queue], self._now) if was_dry else self._served[queue]
             self._now = start
             self._served[queue] = start + number / self._weights[queue]

@@ -13,6 +13,7 @@ from typing import Final
 from holdfast.metrics import MetricsCollector
 from holdfast.metrics.levels import JobCounts, WorkerLevels
 from holdfast.queues.contract import Engine
+from holdfast.units import counted
 from holdfast.values import StopOrder
 from holdfast.worker.executors.guarded_program import orphans_adopted
 from holdfast.worker.probes import Checks, ProbeServer
@@ -40,8 +41,8 @@ class Service:
         self._probes = probes
 
     def run(self, on_started: Callable[[str | None], None], on_stopped: Callable[[], None]) -> int:
-        """Run on the main thread, and return the exit code. `on_started` gets the URL of the probes, if there are any;
-        from then on signals stop the worker.
+        """Run on the main thread and return the exit code. `on_started` receives the URL of the probes, if there are
+        any. From then on, signals stop the worker.
         """
         supervisor = self.supervisor
         with ExitStack() as stack:
@@ -50,7 +51,7 @@ class Service:
             if self._probes is not None:
                 server = stack.enter_context(ProbeServer(*self._probes, checks=self._checks()))
                 url = f"http://{server.address[0]}:{server.address[1]}"
-            # Before anything is printed: a program that has read that the worker runs may stop it.
+            # Before anything is printed: a program that reads that the worker is running may stop it at once.
             stack.enter_context(handling_signals(self._answer_to_signals(), _stop_signals()))
             on_started(url)
             stack.callback(on_stopped)
@@ -63,7 +64,7 @@ class Service:
         return Checks(live=_liveness(supervisor), ready=supervisor.readiness, metrics=self._document())
 
     def _document(self) -> Callable[[], tuple[bytes, str]] | None:
-        """What serves `/metrics`, if the collector can; ours also shows the state of the worker."""
+        """The function that renders `/metrics`, if the collector has one. Our collector adds the worker's gauges."""
         follow: Callable[[Callable[[], WorkerLevels], Callable[[], JobCounts | None]], None] | None
         follow = getattr(self._metrics, "follow", None)
         if follow is not None:
@@ -72,9 +73,9 @@ class Service:
         return render
 
     def _answer_to_signals(self) -> Callable[[signal.Signals], None]:
-        """The first signal drains, the next one releases the running jobs."""
+        """The first signal drains, the second one releases the running jobs."""
         supervisor = self.supervisor
-        # The supervisor obeys in its own time, and the second signal may come before.
+        # The second signal may arrive before the supervisor has acted on the first.
         is_asked = False
 
         def answer(number: signal.Signals) -> None:
@@ -94,8 +95,7 @@ def _draining(running: int, grace_s: float) -> str:
     if not running:
         return "stopping"
     limit = f"up to {grace_s:g} s " if grace_s else ""
-    jobs = "1 running job" if running == 1 else f"{running} running jobs"
-    return f"stopping: waiting {limit}for {jobs} (press Ctrl-C again to stop now)"
+    return f"stopping: waiting {limit}for {counted(running, 'running job')} (press Ctrl-C again to stop now)"
 
 
 def _liveness(supervisor: Supervisor) -> Callable[[], str | None]:
@@ -103,22 +103,20 @@ def _liveness(supervisor: Supervisor) -> Callable[[], str | None]:
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:
-    """Closing the terminal also stops a worker, unless it was started to outlive that (nohup)."""
+    """The signals that stop a worker. Closing the terminal is one of them, unless it was started with nohup."""
     asked = (signal.SIGTERM, signal.SIGINT)
     return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
 
 
 def _print_now(sentence: str) -> None:
-    """Print to stderr from a thread that must not wait for the lock of `sys.stderr`."""
+    """Print to stderr without taking the lock of `sys.stderr`, which the main thread may hold."""
     with suppress(OSError):
         os.write(2, f"{sentence}\n".encode())
 
 
 @contextmanager
 def _rare_collections() -> Generator[None]:
-    """Let the garbage collector run rarely: what is here stays, and of a batch's thousands of small objects none is
-    part of a cycle.
-    """
+    """Run the garbage collector rarely: the thousands of small objects of a batch contain no cycles."""
     was = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, *was[1:])

@@ -1,4 +1,4 @@
-"""`PendingSettlements`: the settlements that go to the engine next, and that are reported once it has answered."""
+"""`PendingSettlements`: the settlements of the next request to the engine, reported once it has answered."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from holdfast.worker.verdict import succeeded
 
 
 class PendingSettlements:
-    """Settlements on their way. Successes come in crowds, so they are counted as they come and reported together."""
+    """Successes are by far the most, so they are counted as they come and reported together."""
 
     def __init__(self) -> None:
         self._successes: list[Settlement] = []
@@ -37,7 +37,7 @@ class PendingSettlements:
         self._ended.append(message)
 
     def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
-        """Acknowledge these; how many seconds each of them took, by queue."""
+        """Acknowledge these jobs. Returns how many seconds each of them took, by queue."""
         durations: dict[str, list[float]] = {}
         for flight, frame in zip(flights, frames, strict=True):
             lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
@@ -50,9 +50,9 @@ class PendingSettlements:
         return durations
 
     def report(self, held: Sequence[bool | None], reporter: Reporter) -> int:
-        """Pass on what became of them; how many were not answered, so that nothing is known of them."""
+        """Report the answers. Returns the number of settlements without one."""
         first = len(self._successes)
-        if all(held[:first]) and not reporter.tells_of_each:
+        if all(held[:first]) and not reporter.reports_each:
             reporter.succeeded(self._durations)
         else:
             reporter.settled(list(zip(self._successes, self._done, strict=True)), held[:first])

@@ -1,10 +1,11 @@
-"""`Shutdown`: how a worker leaves: after what is running, or at once, and with which failure."""
+"""`Shutdown`: stops a worker, after its running jobs or at once, and records why it failed if it did."""
 
 import logging
 import time
 from typing import Final
 
 from holdfast.errors import BackendUnavailable
+from holdfast.units import counted, format_duration
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.caretaker import Caretaker
 from holdfast.worker.claim_cycle import ClaimCycle
@@ -19,7 +20,7 @@ FLUSH_S: Final = 10.0
 
 
 class Shutdown:
-    """Nothing happens until `drain` or `hurry` is called, but that a worker whose engine is silent gives up."""
+    """Does nothing until `drain` or `hurry` is called, or the engine has been unavailable for too long."""
 
     def __init__(
         self,
@@ -47,12 +48,12 @@ class Shutdown:
 
     @property
     def has_waited_enough(self) -> bool:
-        """Whether a worker that was told to leave at once has tried long enough to deliver its verdicts."""
+        """Whether a worker that stops at once has tried long enough to settle its jobs."""
         since = self._hurried_since
         return since is not None and not self._pool.children and time.monotonic() > since + FLUSH_S
 
     def drain(self) -> None:
-        """Fetch nothing more, finish what is running."""
+        """Claim no more jobs and finish the running ones."""
         if self._draining_since is None:
             self._draining_since = time.monotonic()
             self._notifier.stopping()
@@ -61,7 +62,7 @@ class Shutdown:
             self._caretaker.beat_now()
 
     def hurry(self) -> None:
-        """Hand back what is running, too."""
+        """Also release the running jobs."""
         self.drain()
         if self._hurried_since is None:
             self._hurried_since = time.monotonic()
@@ -69,31 +70,29 @@ class Shutdown:
             self._pool.hurry(self._hurried_since, HURRY_KILL_AFTER_S)
 
     def tend(self, now: float) -> None:
-        """Leave if it is time to, and leave at once if leaving takes too long."""
+        """Release the running jobs once the grace period has expired; give up on an engine that stays unavailable."""
         self._give_up_if_unavailable(now)
         since, grace = self._draining_since, self._options.grace_s
         if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
-            running = len(self._pool.flights())
-            log.warning("grace period of %g s expired; releasing running jobs (%d)", grace, running)
+            running = counted(len(self._pool.flights()), "running job")
+            log.warning("grace period of %s expired; releasing %s", format_duration(grace), running)
             self.hurry()
         if self._hurried_since is not None:
-            self._pool.hurry(now, HURRY_KILL_AFTER_S)  # a job may have been started since
+            self._pool.hurry(now, HURRY_KILL_AFTER_S)  # another job may have started since
 
     def _give_up_if_unavailable(self, now: float) -> None:
-        """An engine that has not answered for so long may answer a new process: somebody else is to start one."""
+        """Stop with an error, so that the service manager starts a new process, which may reach the engine."""
         limit_s, since = self._options.give_up_after_s, self.unavailable_since
         if limit_s and since is not None and now > since + limit_s and self.failure is None:
-            self.failure = BackendUnavailable(
-                f"the engine has not answered for {now - since:.0f} s: the worker gives up"
-            )
+            self.failure = BackendUnavailable(f"engine unavailable for {format_duration(now - since)}; giving up")
             self.hurry()
 
     @property
     def unavailable_since(self) -> float | None:
-        """Since when the engine has answered nobody, if that is so."""
-        # While every slot is taken there is nothing to ask for, but the caretaker asks all the same.
+        """The time since when the engine has answered neither the exchanger nor the caretaker, if it is unavailable."""
+        # While every slot is busy the exchanger has nothing to ask for, but the caretaker asks every second.
         asked, cared = self._backoff, self._caretaker
-        # Read once: their threads change them at any moment.
+        # Read once: other threads change them at any moment.
         asking_since, caring_since = asked.failing_since, cared.failing_since
         if asking_since is not None and asking_since > cared.answered_at:
             return asking_since

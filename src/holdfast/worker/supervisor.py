@@ -1,8 +1,8 @@
-"""`Supervisor`: the worker process. It claims, admits, renews and settles in batches; its children run the jobs.
+"""`Supervisor`: the worker process. It claims, admits, renews and settles jobs in batches; its children run them.
 
-One thread turns this loop and never waits for anybody: the `Exchanger` talks to the engine, the `Keeper` renews, the
-`Caretaker` does what is not urgent, and the `ProcessPool` holds the children. Each part of a turn has an object of its
-own, which owns what it has to remember: see the attributes.
+The loop runs on one thread and never blocks: the `Exchanger` talks to the engine, the `Keeper` renews leases and the
+`Caretaker` does what is not urgent, each on its own thread; the `ProcessPool` manages the children. Every step of the
+loop belongs to one object with its own state: see the attributes.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from holdfast.execution.retry import RetryPolicy
 from holdfast.handlers import HandlerRegistry
 from holdfast.metrics.levels import WorkerLevels
 from holdfast.queues.contract import Engine, new_session
+from holdfast.units import format_duration
 from holdfast.values import JobLease, RunningJob, StopOrder, WorkerReport
 from holdfast.worker.admission import Admission, Admitted
 from holdfast.worker.backoff import EngineBackoff
@@ -49,7 +50,7 @@ _JOBS_SHOWN: Final = 100
 
 
 class Supervisor:
-    """One worker: `run` it on the main thread; `stop` it from any."""
+    """One worker. Call `run` on the main thread, and `stop` from any thread."""
 
     def __init__(
         self,
@@ -105,19 +106,19 @@ class Supervisor:
         maintenance = Maintenance(
             self._engine, reap_interval_s=self.options.reap_interval_s, on_reaped=self.reporter.reaped
         )
-        outputs = LiveOutputs(self._engine, lambda: self._pool.flights())
-        return Caretaker(self._engine, maintenance, outputs, worker_id=self.id, report=self.report, on_order=self.stop)
+        return Caretaker(
+            self._engine,
+            maintenance,
+            LiveOutputs(self._engine, lambda: self._pool.flights()),
+            worker_id=self.id,
+            report=self.report,
+            running=lambda: self.running,
+            on_order=self.stop,
+        )
 
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
-        ends = ResultHandler(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
-        return ProcessPool(
-            program,
-            processes=self.options.processes,
-            slots=self.options.concurrency,
-            kill_after_s=self.options.kill_after_s,
-            listener=ends,
-            selector=self._selector,
-        )
+        results = ResultHandler(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
+        return ProcessPool(program, self.options, listener=results, selector=self._selector)
 
     def _make_dispatcher(self) -> Dispatcher:
         return Dispatcher(
@@ -148,10 +149,10 @@ class Supervisor:
             options=self.options,
         )
 
-    # What others may ask, from any thread.
+    # These may be called from any thread.
 
     def stop(self, order: StopOrder = StopOrder.DRAIN) -> None:
-        """Fetch nothing more and end: after what is running, or at once."""
+        """Claim no more jobs and exit: after finishing the running jobs, or after releasing them."""
         self._mailbox.post(self._shutdown.drain if order is StopOrder.DRAIN else self._shutdown.hurry)
 
     @property
@@ -160,36 +161,36 @@ class Supervisor:
 
     @property
     def running(self) -> int:
-        """How many jobs are running."""
+        """The number of running jobs."""
         return len(self._pool.flights())
 
     @property
     def unsettled(self) -> int:
-        """How many jobs were let go without a verdict that the engine has answered."""
+        """The number of jobs that were dropped or whose settlement the engine never answered."""
         return self._holdings.unsettled
 
     @property
     def undelivered(self) -> int:
-        """How many verdicts the engine has not answered yet."""
+        """The number of settlements that the engine has not answered yet."""
         return len(self._holdings.unsent) + self._claim_cycle.undelivered
 
     def is_live(self) -> bool:
-        """Whether the loop turns; the engine is not asked."""
+        """Whether the loop is running. Does not use the engine."""
         return time.monotonic() - self.turned_at < LIVE_WITHIN_S
 
     def readiness(self) -> list[tuple[str, str | None]]:
-        """What a load balancer or an operator wants to know: each check with its problem, if there is one."""
+        """The checks of `/readyz`, each with its problem if it fails."""
         since = self._shutdown.unavailable_since
-        unheard = None if since is None else f"has not answered for {time.monotonic() - since:.0f} s"
+        outage = None if since is None else f"unavailable for {format_duration(time.monotonic() - since)}"
         has_children = bool(self._pool.ready) or self.is_draining
         children = None if has_children else (self._pool.problem or "none is ready yet")
         return [
-            ("engine", unheard or self._ask_engine()),
+            ("engine", outage or self._check_engine()),
             ("executors", children),
-            ("draining", "the worker is leaving" if self.is_draining else None),
+            ("draining", "the worker is shutting down" if self.is_draining else None),
         ]
 
-    def _ask_engine(self) -> str | None:
+    def _check_engine(self) -> str | None:
         try:
             self._engine.check()
         except HoldfastError as problem:
@@ -197,7 +198,7 @@ class Supervisor:
         return None
 
     def report(self) -> WorkerReport:
-        """What this worker says of itself."""
+        """The report that this worker sends with each heartbeat."""
         flights = self._pool.flights()
         now, wall = time.monotonic(), self._engine.clock.now_us()
         jobs = tuple(
@@ -230,8 +231,8 @@ class Supervisor:
         )
 
     def levels(self) -> WorkerLevels:
-        """How it stands, as numbers."""
-        # The caretaker asks even when there is nothing to fetch or to settle.
+        """The worker's gauges."""
+        # The caretaker uses the engine even when there is nothing to claim or settle.
         answered_at = max(self.backoff.answered_at, self._caretaker.answered_at)
         return WorkerLevels(
             running=self.running,
@@ -247,7 +248,7 @@ class Supervisor:
     # The loop.
 
     def run(self) -> None:
-        """Work until stopped, drained (`burst`) or `max_jobs` jobs are done."""
+        """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
         self._caretaker.start()
         try:
             while not self._is_over():
@@ -267,14 +268,14 @@ class Supervisor:
         self._fencing.enforce(now)
         self._shutdown.tend(now)
         if self.is_draining:
-            self._dispatcher.hand_all_back()
+            self._dispatcher.release_all()
         else:
             self._dispatcher.dispatch(now)
         self._claim_cycle.ask()
         self._systemd.turn(now)
 
     def _patience(self) -> float:
-        """How long to wait for an event before the clock has something to say."""
+        """How long the loop may wait for an event before a deadline has to be checked."""
         if self._holdings.backlog or (self._holdings.unsent and not self._claim_cycle.is_asking):
             return SETTLE_LINGER_S
         if self._pool.lingers:
@@ -304,24 +305,22 @@ class Supervisor:
         self._mailbox.close()
 
     def _hold(self, leases: Sequence[JobLease]) -> None:
-        """Renew these from now on; called on the exchanger's thread, before they are admitted."""
+        """Start to renew these leases. The exchanger calls it on its thread, before the jobs are admitted."""
         self._keeper.hold(leases)
         self.reporter.fetched(leases[0].queue, len(leases))
 
     def _take(self, answer: EngineAnswer) -> None:
-        """Process an answer of the engine: the jobs that were claimed, the verdicts, an unexpected error."""
+        """Process an answer of the engine: claimed jobs, answered settlements, an unexpected error."""
         if answer.admitted:
             self._take_in(answer.admitted)
         self._claim_cycle.answered(answer)
         if answer.problem is not None and self.options.burst:
-            # A burst ends with such an error; any other worker goes on a little later.
+            # A burst stops with this error; any other worker continues after a pause.
             self._shutdown.failure = answer.problem
             self._shutdown.drain()
 
     def _take_in(self, admitted: Admitted) -> None:
-        """Line up the jobs that may run; the refusals go to the engine with the next verdicts."""
-        if not self.claimed:
-            self._caretaker.beat_now()  # people look at a worker when it begins
+        """Add the admitted jobs to the backlog; the refusals are settled with the next request."""
         self.claimed += len(admitted)
         for refusal in admitted.refusals:
             self._holdings.unsent.add(refusal.settlement, refusal.message)

@@ -1,4 +1,4 @@
-"""`Notifier`: messages to systemd, if the environment asks for them; `SystemdStatus`: when a worker sends them.
+"""`Notifier`: sends messages to systemd, if the environment asks for them; `SystemdStatus`: decides when.
 
 The protocol is sd_notify(3): lines `NAME=value` in one datagram to the socket that NOTIFY_SOCKET names.
 """
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-# Children that inherited these would speak for the worker.
+# Not inherited by children: they would send messages in the worker's name.
 ENVIRONMENT_NAMES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 # systemd drops a whole message that is longer than 4096 bytes.
@@ -19,9 +19,9 @@ _NEVER_USEC: Final = 2**64 - 1
 
 
 class Notifier:
-    """Speaks to systemd. It never waits and never raises, and says nothing when nobody asked.
+    """Never blocks and never raises. Without an address, it does nothing.
 
-    What could not be delivered, because the socket was full or away, goes out with the next message.
+    A message that could not be delivered, because the socket was full or missing, is sent with the next one.
     """
 
     def __init__(self, address: str | None = None, *, watchdog_interval_s: float | None = None) -> None:
@@ -32,24 +32,24 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The notifier that a service's environment asks for; one that does nothing if it asks for none."""
+        """The notifier for this environment; outside of systemd, one that does nothing."""
         address = _address(environment.get("NOTIFY_SOCKET", ""))
         return cls(address, watchdog_interval_s=_watchdog_interval_s(environment) if address else None)
 
     def ready(self) -> None:
-        """The worker is up: what waited for it may start."""
+        """Report that the worker is ready."""
         self._send("READY", "1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send("STATUS", " ".join(text.split())[:MAX_STATUS_CHARACTERS])
 
     def stopping(self) -> None:
-        """The worker has begun to leave."""
+        """Report that the worker is shutting down."""
         self._send("STOPPING", "1")
 
     def beat(self) -> None:
-        """The worker is alive; to be said every `watchdog_interval_s` seconds, or systemd restarts it."""
+        """Reset the watchdog; due every `watchdog_interval_s` seconds, or systemd restarts the worker."""
         if self.watchdog_interval_s is not None:
             self._send("WATCHDOG", "1")
 
@@ -69,7 +69,7 @@ class Notifier:
 
 
 class SystemdStatus:
-    """What a loop has to tell as it turns: once that it is ready, and every so often its status and that it lives."""
+    """Reports once that the loop is ready, and its status and the watchdog at intervals."""
 
     def __init__(self, notifier: Notifier, *, is_ready: Callable[[], bool], status: Callable[[], str]) -> None:
         self._notifier = notifier
@@ -93,17 +93,17 @@ class SystemdStatus:
 
 
 def _address(named: str) -> str | None:
-    """The socket's address: a path, or a name of Linux's abstract namespace, which is written with an @."""
+    """The socket's address: a path, or a name in Linux's abstract namespace, which starts with an @."""
     if len(named) < 2 or named[0] not in "/@":
         return None
     return "\0" + named[1:] if named[0] == "@" else named
 
 
 def _watchdog_interval_s(environment: Mapping[str, str]) -> float | None:
-    """Half of what systemd waits, so that one late beat is not the end."""
+    """Half of systemd's timeout, so that one late message does not cause a restart."""
     try:
-        span_usec = int(environment.get("WATCHDOG_USEC", ""))
+        timeout_usec = int(environment.get("WATCHDOG_USEC", ""))
         pid = int(environment.get("WATCHDOG_PID", os.getpid()))
     except ValueError:
         return None
-    return span_usec / 2_000_000 if 0 < span_usec < _NEVER_USEC and pid == os.getpid() else None
+    return timeout_usec / 2_000_000 if 0 < timeout_usec < _NEVER_USEC and pid == os.getpid() else None

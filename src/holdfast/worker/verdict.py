@@ -1,4 +1,4 @@
-"""What each end of a run means: an execution's result becomes the settlement the engine is asked for. Pure."""
+"""The verdict on each attempt: turns its result into the settlement that is sent to the engine. Pure functions."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ log = logging.getLogger("holdfast.worker")
 
 
 def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, retry: RetryPolicy) -> Settlement:
-    """The settlement of one attempt; retries are decided here and live in the engine."""
+    """The settlement of one attempt. Whether and when to retry is decided here; the engine stores it."""
     record = result.record()
     match result.outcome:
         case Outcome.SUCCEEDED:
@@ -43,14 +43,12 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 
 def succeeded(lease: JobLease, record: AttemptRecord) -> Ack:
-    """The settlement of every success, whether a child reports it in full or in a batch."""
+    """The settlement of a success, whether a child reports it in full or in a batch."""
     return Ack(lease=lease, record=record)
 
 
-def handed_back(
-    lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False
-) -> Release:
-    """The settlement of a job that was not run, or not to its end, through no fault of its own."""
+def released(lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False) -> Release:
+    """The settlement of a job that was not run, or was interrupted."""
     record = momentary(Outcome.INTERRUPTED, now_us, note=note)
     return Release(lease=lease, delay=delay, unstarted=unstarted, record=record)
 
@@ -61,7 +59,7 @@ def momentary(outcome: Outcome, now_us: int, error: ErrorInfo | None = None, *, 
 
 
 def policy_of(message: JobMessage, default: RetryPolicy) -> RetryPolicy:
-    """A job's own policy is signed and wins; otherwise the worker's."""
+    """The job's own backoff, which is signed, or else the worker's policy."""
     return default if message.backoff is None else BackoffPolicy(message.backoff)
 
 
@@ -73,21 +71,21 @@ def _failure(
     if lease.attempts >= message.max_retries:
         reason = DeadReason.TIMEOUT if result.outcome is Outcome.TIMEOUT else DeadReason.FAILED
         return Abandon(lease=lease, reason=reason, record=record)
-    # `attempts` runs have failed before this one, so the next is number attempts + 2.
+    # `attempts` runs failed before this one, so the next is number attempts + 2.
     return Nack(lease=lease, delay=_delay(retry, lease.attempts + 2, result.error), record=record)
 
 
 def suspected(lease: JobLease, record: AttemptRecord, retry: RetryPolicy) -> Settlement:
-    """One of several jobs that were running when their process died: not its fault, as far as anybody can tell."""
+    """The settlement of one of several jobs whose process died: any of them may be to blame, so none is failed."""
     return Release(lease=lease, delay=_delay(retry, lease.crashes + 2, record.error), crashed=True, record=record)
 
 
 def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
-    """What the policy says, if that is a span of time; the policy may be the user's own."""
+    """The policy's delay, or the default policy's if that is not a valid one: policies may be user code."""
     try:
         delay = float(retry.delay(attempt, error))
     except Exception:
-        log.exception("the retry policy failed; using the default one")
+        log.exception("the retry policy failed; using the default policy")
         delay = math.nan
     if not math.isfinite(delay):
         delay = BackoffPolicy().delay(attempt, error)
@@ -95,7 +93,7 @@ def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
 
 
 def status_of(settlement: Settlement) -> WorkerStatus:
-    """How the worker reports a settlement that went through."""
+    """The worker's status for a settlement that was applied."""
     match settlement:
         case Ack():
             return WorkerStatus.ACKED

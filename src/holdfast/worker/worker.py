@@ -1,4 +1,4 @@
-"""`QueueWorker.process_once`: one message end to end: fetch, verify, run one attempt, settle."""
+"""`QueueWorker`: claims one job, verifies it, runs one attempt in this process, and settles it."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import handed_back, policy_of, status_of, verdict_on
+from holdfast.worker.verdict import policy_of, released, status_of, verdict_on
 
 log = logging.getLogger("holdfast.worker")
 
@@ -27,7 +27,7 @@ EMPTY: Final = WorkerResult(status=WorkerStatus.EMPTY)
 
 
 class QueueWorker:
-    """Runs one attempt per delivery and decides; the engine keeps the retries."""
+    """Runs one attempt per delivery and decides on the verdict. Retries are scheduled by the engine."""
 
     def __init__(
         self,
@@ -49,12 +49,13 @@ class QueueWorker:
         self._retry = retry
         self._keeper = Keeper(backend, on_cancel=self._cancel, on_lost=self._lost)
         self.running: JobLease | None = None
-        """The lease of the job that is running now."""
+        """The lease of the running job."""
 
     def process_once(self, queue: str, *, wait: float = 0.0, unless: Callable[[], bool] | None = None) -> WorkerResult:
-        """One message of the queue, if there is one within `wait` seconds, from the lease to the settlement.
+        """Process one job of the queue from claim to settlement, waiting up to `wait` seconds for one.
 
-        If `unless` says so once there is one, it is given back: nothing is started by a worker that is leaving.
+        If `unless` returns True once the job is claimed, the job is released instead: a worker that is shutting down
+        starts nothing.
         """
         leases = self.backend.claim(queue, 1, owner_token=new_owner_token(self._session), wait=wait)
         self.backoff.answered()
@@ -62,24 +63,24 @@ class QueueWorker:
             return EMPTY
         self.reporter.fetched(queue, 1)
         if unless is not None and unless():
-            return self._settle(None, handed_back(leases[0], self.clock.now_us()))
+            return self._settle(None, released(leases[0], self.clock.now_us()))
         return self._process(leases[0])
 
     def interrupt(self) -> None:
-        """Stop the running attempt and give its job back; for a worker that has to leave now. From any thread."""
-        for _ in range(200):  # it may be just beginning, or just ending; on the main thread nothing gets on meanwhile
+        """Stop the running attempt and release its job, for a worker that must exit now. From any thread."""
+        for _ in range(200):  # the attempt may be just starting or just finishing
             lease = self.running
-            if lease is None or self._runtime.interrupt(lease.id, JobInterrupted("the worker had to leave")):
+            if lease is None or self._runtime.interrupt(lease.id, JobInterrupted("the worker was shutting down")):
                 return
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Stop renewing leases and let go of the event loop."""
+        """Stop renewing leases and close the event loop."""
         self._keeper.close()
         self._runtime.close()
 
     def __enter__(self) -> Self:
-        """Keep the signal handlers of timeouts in place between jobs, which makes short ones cheaper."""
+        """Leave the signal handlers of timeouts installed between jobs, which makes short jobs cheaper."""
         self._runtime.__enter__()
         return self
 
@@ -90,11 +91,11 @@ class QueueWorker:
         try:
             self._keeper.hold([lease])
             try:
-                message, settlement = self._judged(lease)
+                message, settlement = self._run(lease)
             finally:
                 self._keeper.drop([lease])
         except KeyboardInterrupt:
-            self._settle(None, handed_back(lease, self.clock.now_us()))
+            self._settle(None, released(lease, self.clock.now_us()))
             raise
         return self._settle(message, settlement)
 
@@ -104,8 +105,8 @@ class QueueWorker:
     def _lost(self, lease: JobLease) -> None:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
-    def _judged(self, lease: JobLease) -> tuple[JobMessage | None, Settlement]:
-        """Run the job if it may run. Returns its message, if that could be verified, and the settlement."""
+    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement]:
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement."""
         admitted = self._admission.admit([lease])
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
@@ -113,7 +114,7 @@ class QueueWorker:
         self.running = lease
         try:
             result = self._runtime.run(message, lease)
-        except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
+        except HoldfastError as problem:  # raised before the handler ran; a handler's own exceptions are in the result
             return message, refused(lease, problem, self.clock.now_us())
         finally:
             self.running = None
@@ -125,7 +126,7 @@ class QueueWorker:
         return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)
 
     def _settle_until_answered(self, settlement: Settlement) -> bool:
-        """Repeat a settlement whose outcome is unknown: the same token and verdict answer True if it went through."""
+        """Repeat a settlement until the engine answers. One that was already applied is answered with True."""
         give_up_at = self.clock.monotonic() + settlement.lease.ttl_s
         while True:
             try:

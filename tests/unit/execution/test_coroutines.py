@@ -272,7 +272,7 @@ def test_what_cannot_be_kept_or_was_never_awaited_is_judged_as_ever(bench: "Benc
 
     bench.registry.register("work", work)
     unkept, unrun = run(bench, {"forgot": False}, {"forgot": True})
-    assert (unkept.outcome, unkept.note[:15]) == (Outcome.SUCCEEDED, "result not kept")
+    assert (unkept.outcome, unkept.note[:17]) == (Outcome.SUCCEEDED, "result not stored")
     assert unrun.outcome is Outcome.FAILED
 
 
@@ -289,7 +289,7 @@ def test_a_payload_that_does_not_fit_and_an_unknown_handler_end_as_ever(bench: "
 
 def test_a_plain_handler_is_not_let_block_the_loop(bench: "Bench") -> None:
     bench.registry.register("work", lambda: None)
-    with pytest.raises(TypeError, match="handler 'work' is no coroutine function"):
+    with pytest.raises(TypeError, match="handler 'work' is not a coroutine function"):
         run(bench, None)
 
 
@@ -326,7 +326,7 @@ def test_the_hooks_are_awaited_and_one_that_never_ends_is_cancelled(
     assert (result.outcome, result.result) == (Outcome.SUCCEEDED, b"5")
     assert Hooked.called == ["before_run", "handle", "after_run succeeded"]
     assert result.output.startswith("cleaning up\n")
-    assert "its verdict (succeeded) stands" in caplog.text
+    assert "its outcome is still succeeded" in caplog.text
 
 
 def test_a_caller_that_is_cancelled_takes_the_handler_along(bench: "Bench") -> None:

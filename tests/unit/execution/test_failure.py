@@ -69,7 +69,7 @@ def test_an_exception_that_cannot_be_written_is_described_all_the_same() -> None
 
     info = describe_error(caught(Mute()))
     assert info.type.endswith("Mute")
-    assert info.message == "its message could not be written: RuntimeError"
+    assert info.message == "the message could not be formatted: RuntimeError"
 
 
 def test_causes_and_groups_are_kept_without_frames_of_ours() -> None:

@@ -390,7 +390,7 @@ def test_nothing_is_allowed_unless_somebody_allowed_it() -> None:
     assert str(raised.value) == (
         "command 'sleep' is not allowed here; allow it with  holdfast config set allowed-commands sleep  "
         "or start the worker with  --allow sleep  "
-        "(workers that run have to be started anew, and jobs they refused retried)"
+        "(then restart running workers and retry the jobs that they refused)"
     )
 
 
@@ -448,7 +448,7 @@ def test_a_command_is_written_as_text_or_as_a_list(written: str | list[str], arg
         (["", "x"], "the command is empty"),
         ("echo 'a", "cannot be split into words: no closing quotation"),
         ("echo a\0b", "NUL character"),
-        (["echo", 5], "holds 5, which is not text"),
+        (["echo", 5], "contains 5, which is not text"),
     ],
 )
 def test_a_command_nobody_could_run_is_refused(written: str | list[str], complaint: str) -> None:

@@ -275,7 +275,7 @@ def test_a_generator_yields_exactly_once(hf: Holdfast) -> None:
     def with_two(value: int = Depends(two)) -> None: ...
 
     assert "none' yielded nothing" in ran(hf, hf.job(with_none))
-    assert "two' yielded a second time: it makes one value for each run" in ran(hf, hf.job(with_two))
+    assert "two' yielded twice; it must yield one value for each run" in ran(hf, hf.job(with_two))
 
 
 def test_dependencies_have_dependencies_and_each_is_made_once_for_a_run(hf: Holdfast) -> None:
@@ -321,9 +321,9 @@ def test_dependencies_are_no_part_of_what_is_enqueued(hf: Holdfast) -> None:
         return f"{order}{note} {session.name}"
 
     assert bytes(pay.define(7, note="!").payload) == b'{"order":7,"note":"!"}'
-    with pytest.raises(DefinitionError, match=r"parameter 'session' is a dependency, made where the job runs; leave"):
+    with pytest.raises(DefinitionError, match=r"parameter 'session' is a dependency, which the worker provides; leave"):
         pay.enqueue(7, session=Session())
-    with pytest.raises(DefinitionError, match=r"it is called as pay\(order: int, note: str = ''\)"):
+    with pytest.raises(DefinitionError, match=r"call it as pay\(order: int, note: str = ''\)"):
         pay.enqueue(7, Session(), "!")
 
 
@@ -334,7 +334,7 @@ def test_a_plain_call_is_a_plain_call_with_everything_passed(hf: Holdfast) -> No
 
     assert pay(7, session=Session("mine")) == pay(7, Session("mine")) == "7 mine"
     assert events == []
-    with pytest.raises(TypeError, match=r"pay\(\) is called without 'session', which only a run is given: pass it"):
+    with pytest.raises(TypeError, match=r"pay\(\) is called without 'session', which only a worker provides; pass it"):
         pay(7)
 
 
@@ -385,7 +385,7 @@ def test_an_override_that_cannot_work_is_refused(hf: Holdfast, tmp_path: Path) -
 
     with pytest.raises(DefinitionError, match=r"override with a factory, such as  lambda: value"):
         hf.override(setting, "red").__enter__()  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    with pytest.raises(DefinitionError, match=r"the dependencies go in a circle: .*circular → .*circular"):
+    with pytest.raises(DefinitionError, match=r"circular dependencies: .*circular → .*circular"):
         hf.override(setting, circular).__enter__()
     with Holdfast("sync://", settings=Settings(max_retries=0), directory=tmp_path) as inline:
 
@@ -395,7 +395,7 @@ def test_an_override_that_cannot_work_is_refused(hf: Holdfast, tmp_path: Path) -
 
         with (
             inline.override(setting, setting_async),
-            pytest.raises(JobFailed, match="cannot wait for the async dependency 'setting_async'"),
+            pytest.raises(JobFailed, match="cannot await the async dependency 'setting_async'"),
         ):
             greet.enqueue()
 
@@ -425,14 +425,14 @@ def test_a_job_whose_dependencies_cannot_be_made_is_refused_where_it_is_defined(
     def asks_managed(value: Any = Depends(managed)) -> None: ...
     def asks_nothing(value: int = Depends()) -> None: ...
 
-    assert "'plain_awaits' is a plain function, which cannot wait for the async dependency" in refused(plain_awaits)
+    assert "'plain_awaits' is a plain function, which cannot await the async dependency" in refused(plain_awaits)
     assert "the async generator dependency 'open_session_async'" in refused(plain_iterates)
-    assert "nobody would pass its parameter 'url: str': make it a dependency" in refused(asks_needy)
-    assert "makes a context manager: depend on the generator function" in refused(asks_managed)
-    assert "Depends() for 'value' names no factory: write  value: T = Depends(factory)" in refused(asks_nothing)
-    with pytest.raises(DefinitionError, match="cannot be told from others: "):
+    assert "its parameter 'url: str' would get no value; make it a dependency" in refused(asks_needy)
+    assert "returns a context manager; depend on the generator function" in refused(asks_managed)
+    assert "Depends() for 'value' has no factory; write  value: T = Depends(factory)" in refused(asks_nothing)
+    with pytest.raises(DefinitionError, match="must be hashable: "):
         Depends(Unhashable())
-    with pytest.raises(DefinitionError, match=r"Depends\(3\): pass the function that makes the value"):
+    with pytest.raises(DefinitionError, match=r"Depends\(3\): pass the function that creates the value"):
         Depends(3)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
@@ -506,7 +506,7 @@ def test_a_handle_that_nobody_could_call_is_refused() -> None:
         def handle(self, context: JobContext, number: int = Depends(open_later)) -> None: ...
 
     with Holdfast("memory://") as hf:
-        with pytest.raises(DefinitionError, match="handler 'needy': nobody would pass the parameter 'session"):
+        with pytest.raises(DefinitionError, match="handler 'needy': the parameter 'session"):
             hf.handler("needy")(Needy)
-        with pytest.raises(DefinitionError, match="handler 'waiting' is a plain function, which cannot wait"):
+        with pytest.raises(DefinitionError, match="handler 'waiting' is a plain function, which cannot await"):
             hf.handler("waiting")(Waiting)

@@ -116,7 +116,7 @@ def takes_ambiguity(value: list[int] | set[int]) -> None: ...
 def test_an_annotation_that_json_cannot_fill_is_refused_at_registration(
     function: Callable[..., None], parameter: str, why: str
 ) -> None:
-    with pytest.raises(DefinitionError, match=rf"parameter '{parameter}: .* cannot be read from JSON: .*{why}"):
+    with pytest.raises(DefinitionError, match=rf"parameter '{parameter}: .* cannot be decoded from JSON: .*{why}"):
         FunctionHandler(function)
 
 
@@ -151,7 +151,7 @@ def test_a_generator_is_refused() -> None:
         yield 1
 
     for function in (job, async_job):
-        with pytest.raises(DefinitionError, match="nobody would iterate it"):
+        with pytest.raises(DefinitionError, match="would never be iterated"):
             FunctionHandler(function)
 
 
@@ -185,7 +185,7 @@ def test_the_payload_is_what_was_bound_as_json() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "complaint"),
     [
-        ((), {}, r"job 'greet': missing a required argument: 'name'; it is called as greet\(name: str, times: int = 1"),
+        ((), {}, r"job 'greet': missing a required argument: 'name'; call it as greet\(name: str, times: int = 1"),
         (("a", 1, None, 4), {}, "too many positional arguments"),
         (("a",), {"tmies": 2}, "unexpected keyword argument 'tmies'"),
         (("a", "b"), {}, "job 'greet', parameter 'times': Expected `int`, got `str`$"),

@@ -1,1 +1,1 @@
-"""Where jobs run: executor children, what is said to them, and the guardian beside each."""
+"""The executor children that run jobs, the protocol they speak with the worker, and the guardian of each."""

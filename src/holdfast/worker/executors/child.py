@@ -1,8 +1,8 @@
-"""The executor child: takes jobs from its worker, runs them in its slots, and writes each verdict at once.
+"""The executor child: receives jobs from its worker, runs them in its slots, and sends each result at once.
 
-One thread of the process listens to the worker, whatever the jobs do: what has not been started can be taken back, and
-a running job can be interrupted. With one slot, jobs run on the main thread; with more, coroutine functions run on one
-event loop there and plain functions on threads.
+One thread always reads from the worker, whatever the jobs do, so that unstarted jobs can be recalled and running ones
+interrupted. With one slot, jobs run on the main thread. With more, coroutine functions run on an event loop there and
+plain functions on threads.
 """
 
 import asyncio
@@ -46,41 +46,42 @@ from holdfast.worker.executors.frames import (
     widen,
 )
 from holdfast.worker.executors.resident_memory import resident_bytes
+from holdfast.worker.wake_pipe import WakePipe
 
 NEWS_EVERY_S: Final = 0.2
 FORKED_COPY: Final = 70
-MEMORY_LOOK_S: Final = 0.05
+MEMORY_CHECK_S: Final = 0.05
 _CHUNK: Final = 64 * 1024
 
 RunResult: TypeAlias = ExecutionResult | HoldfastError
 
 
 class Limits:
-    """When a child has done enough: after so many jobs, or once it has grown past so many bytes. 0 is no limit."""
+    """When a child exits: after so many jobs, or once it uses more than so many bytes. 0 = no limit."""
 
     def __init__(self, max_jobs: int = 0, max_memory_bytes: int = 0) -> None:
         self._max_jobs = max_jobs
         self._max_memory = max_memory_bytes
         self._jobs = 0
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def are_reached(self) -> bool:
-        """Asked once after each job."""
+        """Call it once after each job."""
         self._jobs += 1
         if self._max_jobs and self._jobs >= self._max_jobs:
             return True
         if not self._max_memory:
             return False
-        # Short jobs share a look: it costs as much as running one.
+        # Not after every short job: a check costs as much as running one.
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + MEMORY_LOOK_S
+        self._check_at = now + MEMORY_CHECK_S
         return resident_bytes() > self._max_memory
 
 
 class WorkerLink:
-    """The child's end of the socket pair, and what has come over it and is not started yet."""
+    """The child's end of the socket pair, and the jobs that it has received and not started."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -90,65 +91,64 @@ class WorkerLink:
         self._sending = threading.Lock()
         self._progress: dict[int, Progress] = {}
         self._printed: dict[int, Output] = {}
-        self._telling = threading.Lock()
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_in, False)
+        self._sending_output = threading.Lock()
+        self._pipe = WakePipe()
         self.is_leaving = False
         self.on_work: Callable[[], object] = lambda: None
         self.on_stop: Callable[[Stop], None] = lambda frame: None
 
-    def say(self, frame: FromChild) -> None:
-        """Write a frame; it has left this process when this returns."""
+    def send(self, frame: FromChild) -> None:
+        """Write a frame. Once this returns, the frame survives the end of this process."""
         with self._sending:
             self._socket.sendall(packed(frame))
 
     def take(self) -> Delivery | None:
-        """The next job to start, if there is one; from now on it cannot be recalled."""
+        """The next job to start, if there is one. It can no longer be recalled."""
         try:
             return None if self.is_leaving else self._waiting.popleft()
         except IndexError:
             return None
 
     def leave(self) -> None:
-        """Start nothing more, and give the rest back."""
+        """Start no more jobs, and return the unstarted ones."""
         self.is_leaving = True
-        self.say(Returned(self._unstarted(), leaving=True))
+        self.send(Returned(self._unstarted(), leaving=True))
         self.on_work()
 
     def progressed(self, number: int, progress: Progress) -> None:
-        """Pass on how far a job is, soon: the latest report counts. An interrupt may be raised anywhere in here."""
+        """Send a job's progress soon; only the latest counts. An interrupt may be raised anywhere in here."""
         self._progress[number] = progress
-        self._wake()
+        self._pipe.wake()
 
     def printed(self, number: int, output: Output) -> None:
-        """Pass on what a job has printed: at once, as it may be the last that is heard of it.
+        """Send what a job has printed, at once: its process may die in the next moment.
 
-        Of a job that prints so much that not all of it is kept, only some of it is passed on, now and then. What cannot
-        be said just now is soon: this thread itself may be saying something, and have come here in the middle of it.
+        If the job prints more than is stored, or this thread is already sending output (this call may interrupt it),
+        the listening thread sends it soon.
         """
-        if output.total <= OUTPUT_LIMIT and self._telling.acquire(blocking=False):
+        if output.total <= OUTPUT_LIMIT and self._sending_output.acquire(blocking=False):
             try:
-                self._tell_news(number, output)
+                self._send_output(number, output)
             finally:
-                self._telling.release()
+                self._sending_output.release()
         elif number not in self._printed:
             self._printed[number] = output
-            self._wake()
+            self._pipe.wake()
 
     def listen(self) -> None:
-        """Read frames until the worker closes the link. Runs on a thread of its own."""
+        """Read frames until the worker closes the link. Runs on its own thread."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
-            selector.register(self._wake_out, selectors.EVENT_READ)
+            selector.register(self._pipe, selectors.EVENT_READ)
             quiet_until = 0.0
             while True:
                 left = quiet_until - time.monotonic()
                 has_news = self._progress or self._printed
                 ready = {key.fd for key, _ in selector.select(max(0.0, left) if has_news else None)}
-                if self._wake_out in ready:
-                    os.read(self._wake_out, 4096)
+                if self._pipe.fileno() in ready:
+                    self._pipe.drain()
                 if (self._progress or self._printed) and time.monotonic() >= quiet_until:
-                    self._pass_news_on()
+                    self._send_news()
                     quiet_until = time.monotonic() + NEWS_EVERY_S
                 if self._socket.fileno() in ready and not self._read():
                     return
@@ -159,19 +159,19 @@ class WorkerLink:
         except OSError:
             return False
         for frame in self._frames.to_child(chunk):
-            self._obey(frame)
+            self._on_frame(frame)
         return bool(chunk)
 
-    def _obey(self, frame: Work | Recall | Stop | Leave) -> None:
+    def _on_frame(self, frame: Work | Recall | Stop | Leave) -> None:
         match frame:
             case Work(deliveries=deliveries):
                 self._waiting.extend(deliveries)
                 if self.is_leaving:
-                    self.say(Returned(self._unstarted(), leaving=True))
+                    self.send(Returned(self._unstarted(), leaving=True))
                 else:
                     self.on_work()
             case Recall():
-                self.say(Returned(self._unstarted()))
+                self.send(Returned(self._unstarted()))
             case Stop():
                 self.on_stop(frame)
             case Leave():
@@ -182,33 +182,27 @@ class WorkerLink:
     def _unstarted(self) -> tuple[int, ...]:
         numbers: list[int] = []
         while True:
-            # One by one: a slot may be taking the next one meanwhile, and each job goes to one of us.
+            # One by one: a slot may take the next job at the same time, and each job must go to one of us.
             try:
                 numbers.append(self._waiting.popleft().number)
             except IndexError:
                 return tuple(numbers)
 
-    def _pass_news_on(self) -> None:
+    def _send_news(self) -> None:
         for number in list(self._progress):
-            self.say(Progressed(number, self._progress.pop(number)))
+            self.send(Progressed(number, self._progress.pop(number)))
         for number in list(self._printed):
-            with self._telling:
-                self._tell_news(number, self._printed.pop(number))
+            with self._sending_output:
+                self._send_output(number, self._printed.pop(number))
 
-    def _tell_news(self, number: int, output: Output) -> None:
-        """One thread at a time: the parts of an output are said in their order."""
+    def _send_output(self, number: int, output: Output) -> None:
+        """Only one thread at a time may call this, so that the parts of an output are sent in order."""
         for skipped, text in output.news():
-            self.say(Printed(number, text, skipped))
-
-    def _wake(self) -> None:
-        try:
-            os.write(self._wake_in, b"\0")
-        except BlockingIOError:
-            return  # it has been woken often enough
+            self.send(Printed(number, text, skipped))
 
 
 class SlotRunner:
-    """What every slot works with: the link, the runtime, the limits, and which job runs under which number."""
+    """What all slots share: the link, the runtime, the limits, and the id of the job under each number."""
 
     def __init__(
         self,
@@ -260,7 +254,7 @@ class SlotRunner:
         self._is_copy = True
 
     def _end_if_forked(self) -> None:
-        """A copy of this process that a job has made and forgotten to end would run our jobs a second time."""
+        """Exit in a copy of this process that a job has forked and not ended: it would run our jobs a second time."""
         if self._is_copy:
             os._exit(FORKED_COPY)
 
@@ -268,20 +262,20 @@ class SlotRunner:
         try:
             return self._registry.resolve_for(message.job, message.queue).is_async
         except HoldfastError:
-            return False  # `run` meets the same error and reports it
+            return False  # `run` raises the same error and reports it
 
-    def end(self, delivery: Delivery, verdict: RunResult) -> Delivery | None:
-        """Write the verdict and, in the same frame, which job this slot starts next: the one that is returned."""
+    def end(self, delivery: Delivery, result: RunResult) -> Delivery | None:
+        """Send the result and, in the same frame, the number of the next job of this slot, which is returned."""
         self._ids.pop(delivery.number, None)
         is_enough = self.limits.are_reached()
         following = None if is_enough else self.link.take()
         number, next_number = delivery.number, 0 if following is None else following.number
-        if not isinstance(verdict, ExecutionResult):
-            self.link.say(Refused(number, next_number, type(verdict).__name__, str(verdict)))
-        elif verdict.is_plain_success:
-            self.link.say(Done(number, next_number, verdict.started_us, verdict.ended_us))
+        if not isinstance(result, ExecutionResult):
+            self.link.send(Refused(number, next_number, type(result).__name__, str(result)))
+        elif result.is_plain_success:
+            self.link.send(Done(number, next_number, result.started_us, result.ended_us))
         else:
-            self.link.say(Finished(number, next_number, verdict))
+            self.link.send(Finished(number, next_number, result))
         if is_enough and not self.link.is_leaving:
             self.link.leave()
         return following
@@ -292,18 +286,18 @@ class SlotRunner:
             self.link.progressed(number, progress)
 
     def _on_output(self, job_id: str, output: Output) -> None:
-        # Of this run, should the job have been delivered here twice.
+        # By the delivery, not by the id: the job may have been delivered here twice.
         _, delivery = output.about or (None, None)
         if isinstance(delivery, Delivery) and not self._is_copy:
             self.link.printed(delivery.number, output)
 
     def _number_of(self, job_id: str) -> int:
-        # The latest, should the job have been delivered here twice.
+        # The latest number, if the job was delivered here twice.
         return next((number for number, known in reversed(tuple(self._ids.items())) if known == job_id), 0)
 
     def _on_stop(self, frame: Stop) -> None:
-        why = JobCancelRequested() if frame.cancelled else JobInterrupted("the worker had to leave")
-        for _ in range(200):  # it may be just beginning, or just ending
+        why = JobCancelRequested() if frame.cancelled else JobInterrupted("the worker was shutting down")
+        for _ in range(200):  # the attempt may be just starting or just finishing
             job_id = self._ids.get(frame.number)
             if job_id is None or self.runtime.interrupt(job_id, why):
                 return
@@ -311,30 +305,30 @@ class SlotRunner:
 
 
 class OneSlot:
-    """Jobs one after the other on the main thread, where a timeout can interrupt them."""
+    """Runs jobs one after the other on the main thread, where a timeout can interrupt them."""
 
     def __init__(self, runner: SlotRunner) -> None:
         self._runner = runner
-        self._came = threading.Event()
-        runner.link.on_work = self._came.set
+        self._has_work = threading.Event()
+        runner.link.on_work = self._has_work.set
 
     def serve(self) -> None:
-        """Work until told to leave."""
+        """Run jobs until the child leaves."""
         runner, link = self._runner, self._runner.link
         with runner.runtime:
             while not link.is_leaving:
                 delivery = link.take()
                 if delivery is None:
-                    self._came.wait()
-                    self._came.clear()
+                    self._has_work.wait()
+                    self._has_work.clear()
                     continue
-                link.say(Started(delivery.number))
+                link.send(Started(delivery.number))
                 while delivery is not None:
                     delivery = runner.end(delivery, runner.run(runner.begin(delivery), delivery))
 
 
 class ManySlots:
-    """Several jobs at once: coroutine functions on the event loop of the main thread, plain functions on threads."""
+    """Runs several jobs at once: coroutine functions on the main thread's event loop, plain functions on threads."""
 
     def __init__(self, runner: SlotRunner, slots: int) -> None:
         self._runner = runner
@@ -345,21 +339,21 @@ class ManySlots:
         self._idle = asyncio.Event()
 
     def serve(self) -> None:
-        """Work until told to leave."""
+        """Run jobs until the child leaves."""
         with self._runner.runtime:
             asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         self._runner.link.on_work = lambda: loop.call_soon_threadsafe(self._fill)
-        self._fill()  # what came before the loop was there
+        self._fill()  # with jobs that arrived before the loop was running
         await self._idle.wait()
         self._pool.shutdown()
 
     def _fill(self) -> None:
         link = self._runner.link
         while self._free and (delivery := link.take()) is not None:
-            link.say(Started(delivery.number))
+            link.send(Started(delivery.number))
             self._free -= 1
             self._start(delivery)
         if link.is_leaving and self._free == self._slots:
@@ -379,8 +373,8 @@ class ManySlots:
     def _ended(self, message: JobMessage, delivery: Delivery, future: "asyncio.Future[RunResult]") -> None:
         self._tasks.discard(future)
         problem = asyncio.CancelledError() if future.cancelled() else future.exception()
-        verdict = future.result() if problem is None else _interrupted(message, problem)
-        following = self._runner.end(delivery, verdict)
+        result = future.result() if problem is None else _interrupted(message, problem)
+        following = self._runner.end(delivery, result)
         if following is not None:
             self._start(following)
         else:
@@ -397,29 +391,29 @@ def serve(
     transactions: Transactions | None = None,
     middleware: Iterable[Middleware] = (),
 ) -> None:
-    """Run jobs in this process until the worker says to leave, or is gone."""
+    """Run jobs in this process until the worker stops it, or is gone."""
     link = WorkerLink(connection)
     runner = SlotRunner(link, registry, limits, transactions, middleware)
-    many = ManySlots(runner, slots) if slots > 1 else OneSlot(runner)
+    all_slots = ManySlots(runner, slots) if slots > 1 else OneSlot(runner)
 
     def listen() -> None:
         try:
             link.listen()
         finally:
-            # Nobody is left to hear a verdict: what still runs would run beside its next delivery.
+            # No worker is left to receive results, and running jobs would overlap with their next delivery.
             os._exit(0 if link.is_leaving else 1)
 
     def leave_soon(_number: int, _frame: object) -> None:
-        # On the main thread, in the middle of anything: another thread says it.
+        # This interrupts the main thread anywhere, maybe while it holds a lock: another thread has to send the frame.
         threading.Thread(target=link.leave, daemon=True).start()
 
     signal.signal(signal.SIGTERM, leave_soon)
     threading.Thread(target=listen, name="holdfast-link", daemon=True).start()
-    many.serve()
+    all_slots.serve()
 
 
 def _interrupted(message: JobMessage, problem: BaseException) -> ExecutionResult:
-    """The verdict on a run that something other than its handler ended."""
+    """The result of a run that was ended by something other than its handler."""
     now_us = SYSTEM_CLOCK.now_us()
     return ExecutionResult(
         handler=message.job, outcome=Outcome.FAILED, started_us=now_us, ended_us=now_us, error=describe_error(problem)

@@ -1,4 +1,4 @@
-"""What a worker and its executor children say to each other: length-prefixed frames over a socket pair."""
+"""The protocol between a worker and its executor children: length-prefixed frames over a socket pair."""
 
 import socket
 import struct
@@ -17,8 +17,8 @@ _size_at: Final = struct.Struct("<I").unpack_from
 
 
 class Delivery(Struct, frozen=True, array_like=True):
-    """One verified job for a child: the number the worker knows it by, its bytes, its failed attempts so far, and how
-    often it was delivered, which no other run of it will say.
+    """One verified job for a child: the worker's number for it, its wire, the number of its failed attempts, and the
+    number of its deliveries, which no other run of the job shares.
     """
 
     number: int
@@ -28,28 +28,28 @@ class Delivery(Struct, frozen=True, array_like=True):
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):
-    """Run these, in this order."""
+    """Run these jobs, in this order."""
 
     deliveries: tuple[Delivery, ...]
 
 
 class Recall(Struct, frozen=True, array_like=True, tag=2):
-    """Give back what you have not started."""
+    """Return the jobs that you have not started."""
 
 
 class Stop(Struct, frozen=True, array_like=True, tag=3):
-    """Interrupt this job: an operator has cancelled it, or the worker has to leave."""
+    """Interrupt this job: it was cancelled, or the worker is shutting down."""
 
     number: int
     cancelled: bool
 
 
 class Leave(Struct, frozen=True, array_like=True, tag=4):
-    """Give back what you have not started, finish what you have, and end."""
+    """Return the jobs that you have not started, finish the others, and exit."""
 
 
 class Ready(Struct, frozen=True, array_like=True, tag=1):
-    """The child has imported the application and waits for work."""
+    """The child has imported the application and waits for jobs."""
 
     handlers: tuple[str, ...]
 
@@ -61,13 +61,13 @@ class Broken(Struct, frozen=True, array_like=True, tag=2):
 
 
 class Started(Struct, frozen=True, array_like=True, tag=3):
-    """An idle slot begins with this job. A busy one says so with the verdict on the job before."""
+    """An idle slot has started this job. A busy slot reports its next job together with the result of the last one."""
 
     number: int
 
 
 class Done(Struct, frozen=True, array_like=True, tag=8, gc=False):
-    """A job succeeded, returned nothing and printed nothing: a shorter `Finished`, which most jobs need."""
+    """A job succeeded, returned nothing and printed nothing: a shorter `Finished`, which fits most jobs."""
 
     number: int
     next: int
@@ -76,7 +76,7 @@ class Done(Struct, frozen=True, array_like=True, tag=8, gc=False):
 
 
 class Finished(Struct, frozen=True, array_like=True, tag=4):
-    """The verdict on a job, written before the next one (0: none) is started."""
+    """The result of a job, written before the next one (0: none) is started."""
 
     number: int
     next: int
@@ -84,7 +84,7 @@ class Finished(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Refused(Struct, frozen=True, array_like=True, tag=5):
-    """A job that was not started, since its handler must not or cannot run it: which error says so."""
+    """A job that the child may not or cannot run, with the error that says why."""
 
     number: int
     next: int
@@ -93,23 +93,23 @@ class Refused(Struct, frozen=True, array_like=True, tag=5):
 
 
 class Returned(Struct, frozen=True, array_like=True, tag=6):
-    """What was recalled, or came too late to be started; `leaving` if this child ends after what it is running."""
+    """Jobs that were recalled, or arrived too late. If `leaving`, the child exits after its running jobs."""
 
     numbers: tuple[int, ...]
     leaving: bool = False
 
 
 class Progressed(Struct, frozen=True, array_like=True, tag=7):
-    """How far a running job is."""
+    """The progress of a running job."""
 
     number: int
     progress: Progress
 
 
 class Printed(Struct, frozen=True, array_like=True, tag=9):
-    """What a running job has printed or logged, as it comes; of a job that ends well, its verdict says it again.
+    """What a running job has printed or logged since the last such frame; its result contains the output again.
 
-    Of one that prints very much, some bytes before that are `skipped`.
+    If the job prints very much, `skipped` is the number of bytes before this text that were left out.
     """
 
     number: int
@@ -126,24 +126,24 @@ _from_child: Final = msgspec.msgpack.Decoder(FromChild)
 
 
 def packed(frame: ToChild | FromChild) -> bytes:
-    """A frame as it travels."""
+    """The frame as bytes, with its length in front."""
     body = encoder.encode(frame)
     return len(body).to_bytes(_SIZE, "little") + body
 
 
 def widen(connection: socket.socket) -> None:
-    """Make room for a whole batch on its way: a sender that has to wait for its reader is woken for every few bytes.
+    """Make the send buffer large enough for a whole batch: a sender that blocks is woken for every few bytes.
 
-    Results need most: the kernel counts some 750 bytes for the smallest frame. It gives as much as it allows.
+    The kernel counts about 750 bytes for the smallest frame, and caps the buffer at its own limit.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
 
 
 class FrameBuffer:
-    """Bytes as they come, frames as they are complete. Reads never wait for the rest of a frame."""
+    """Collects received bytes and returns frames as they become complete."""
 
     garbled = ""
-    """Why what has come last is no frame, if it is none."""
+    """Why the bytes received last are not a valid frame, if they are not."""
 
     def __init__(self) -> None:
         self._bytes = b""
@@ -153,11 +153,11 @@ class FrameBuffer:
         return map(_to_child.decode, self._bodies(chunk))
 
     def from_child(self, chunk: bytes) -> list[FromChild]:
-        """The frames from a child that this chunk completes, up to what is none: its jobs may write anything there."""
+        """The valid frames from a child that this chunk completes. Its jobs can write anything to the socket."""
         frames: list[FromChild] = []
         try:
             for body in self._bodies(chunk):
-                frames.append(_from_child.decode(body))  # noqa: PERF401 - those before what is garbled count
+                frames.append(_from_child.decode(body))  # noqa: PERF401 - frames before an invalid one count
         except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
             self.garbled = str(problem)
         return frames

@@ -1,6 +1,6 @@
-"""`GuardedProgram`: a program started below a guardian (`guardian.py`), seen from the process that wants it run.
+"""`GuardedProgram`: a program started below a guardian (`guardian.py`), seen from the process that started it.
 
-Nothing of the program outlives this process, and when it is told how the program ended, nothing of it runs any more.
+None of the program's processes outlives this process, and once its exit status is reported, none of them is left.
 """
 
 import ctypes
@@ -22,26 +22,26 @@ from holdfast.worker.executors import guardian
 
 PR_GET_CHILD_SUBREAPER: Final = 37
 GUARDIAN_DIED: Final = "its guardian died"
-UNKILLABLE: Final = "it was killed and did not end"
+UNKILLABLE: Final = "it was killed and did not exit"
 
-_GUARDIAN_LEAVES_WITHIN_S: Final = 1.0
+_GUARDIAN_EXITS_WITHIN_S: Final = 1.0
 _GONE_WITHIN_S: Final = 0.5
-_LOOK_EVERY_S: Final = 0.002
+_CHECK_EVERY_S: Final = 0.002
 
-# Every guardian that was started and not yet reaped, by its number, which until then is nobody else's.
+# Every guardian that was started and not yet reaped, by its pid, which the kernel does not reuse until then.
 _guardians: dict[int, subprocess.Popen[bytes]] = {}
-# Those among them that nobody asks any more.
+# The guardians among them whose program was let go.
 _let_go: set[int] = set()
 
 
 class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended: an exit code, a signal, or a problem that kept either from being known."""
+    """How a program ended: an exit code, a signal, or the problem why neither is known."""
 
     exit_code: int | None = None
     signal: int | None = None
     max_rss_bytes: int = 0
     left: int = 0
-    """How many of its processes SIGKILL had not ended when this was said."""
+    """How many of its processes had not exited after SIGKILL when this was reported."""
     problem: str = ""
 
 
@@ -56,8 +56,9 @@ class Inherited(Protocol):
 class GuardedProgram:
     """A program with its guardian. It has an empty stdin, shares stdout and stderr, and has no terminal.
 
-    The program finds what it inherits under the same numbers; here it is closed, so that its end can be heard.
-    Watch `fileno()` for reading and call `receive` when it has something, until an `ExitStatus` comes; then `close`.
+    The program inherits the given descriptors under the same numbers; they are closed here, so that their other ends
+    notice when the program exits. Wait for `fileno()` to be readable and call `receive` until it returns an
+    `ExitStatus`; then `close`.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class GuardedProgram:
         reap()
         self.pid: int | None = None
         self.was_fenced = False
-        """Whether the guardian has killed it because its time was over."""
-        self._heard = b""
+        """Whether the guardian has killed it because its fence was reached."""
+        self._received = b""
         self._has_ended = False
         self._argv = tuple(argv)
         self._control, theirs = socket.socketpair()
@@ -99,57 +100,57 @@ class GuardedProgram:
         return self._control.fileno()
 
     def kill(self) -> None:
-        """Ask for the end of the program and everything below it; `receive` tells when it has come."""
+        """Have the program and all its descendants killed; `receive` reports when they are gone."""
         with suppress(OSError):
             self._control.send(b"kill\n")
 
     def fence(self, until: float | None) -> None:
-        """Have the program killed at that instant of the monotonic clock, unless another word comes before.
+        """Have the program killed at that time of the monotonic clock, unless this is called again before.
 
-        The guardian sees to it by itself: also if this process stands still then.
+        The guardian does it by itself, even if this process is stopped at that time.
         """
         with suppress(OSError):
             self._control.send(b"until %a\n" % (math.inf if until is None else until))
 
     def receive(self) -> ExitStatus | None:
-        """How the program ended, once, when nothing of it runs any more; until then, and afterwards, None."""
+        """The exit status, once, when none of the program's processes is left; None before and after that."""
         if self._has_ended:
             return None
         ended: ExitStatus | None = None
         is_over = self._read()
-        *lines, self._heard = self._heard.split(b"\n")
+        *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            ended = self._understood(line.decode().split()) or ended
+            ended = self._on_line(line.decode().split()) or ended
         if ended is None and is_over:
             ended = self._ended_without_guardian()
         self._has_ended = ended is not None
         return ended
 
     def let_go(self) -> None:
-        """Whatever still runs is killed. The guardian is reaped later, by `reap`."""
+        """Have the guardian kill what is still running. The guardian itself is reaped later, by `reap`."""
         if self.fileno() != -1:
             self._control.close()
             _let_go.add(self._guardian.pid)
 
     def close(self) -> None:
-        """Let go, and wait for the guardian; should it take long, it is reaped later."""
+        """Let go, and wait a moment for the guardian; if it takes longer, it is reaped later."""
         self.let_go()
         with suppress(subprocess.TimeoutExpired):
-            self._guardian.wait(_GUARDIAN_LEAVES_WITHIN_S)
+            self._guardian.wait(_GUARDIAN_EXITS_WITHIN_S)
         reap()
 
     def _read(self) -> bool:
-        """Take in what was said; whether that was all there will ever be."""
+        """Read from the guardian. Returns whether it has closed the socket."""
         try:
-            while said := self._control.recv(4096):
-                self._heard += said
+            while chunk := self._control.recv(4096):
+                self._received += chunk
         except BlockingIOError:
             return False
         except ConnectionError:
             pass
         return True
 
-    def _understood(self, words: list[str]) -> ExitStatus | None:
+    def _on_line(self, words: list[str]) -> ExitStatus | None:
         match words:
             case ["started", pid]:
                 self.pid = int(pid)
@@ -158,7 +159,7 @@ class GuardedProgram:
                 self.was_fenced = True
                 return None
             case ["failed", number]:
-                return ExitStatus(problem=f"could not be started: {_reason(int(number))}: {self._argv[0]!r}")
+                return ExitStatus(problem=f"could not be started: {_error_text(int(number))}: {self._argv[0]!r}")
             case ["ended", "-", _, left]:
                 return ExitStatus(left=int(left), problem=UNKILLABLE)
             case ["ended", status, max_rss_bytes, left]:
@@ -170,24 +171,24 @@ class GuardedProgram:
                     left=int(left),
                 )
             case _:
-                raise AssertionError(f"a guardian said {words!r}")
+                raise AssertionError(f"a guardian sent {words!r}")
 
     def _ended_without_guardian(self) -> ExitStatus:
-        """The program was killed with its guardian; kill also what can still be told to have come from it."""
+        """The guardian was killed, and the program with it. Kill the descendants that can still be found."""
         guardian.kill([self._guardian.pid])
         give_up_at = time.monotonic() + _GONE_WITHIN_S
         while (left := self._session()) and time.monotonic() < give_up_at:
             guardian.kill(left)
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
         return ExitStatus(left=len(left), problem=GUARDIAN_DIED)
 
     def _session(self) -> list[int]:
-        """Who is in the guardian's session; nobody else can be, since the guardian is not yet reaped."""
+        """The processes in the guardian's session. Its number cannot be reused before the guardian is reaped."""
         session = self._guardian.pid
         try:
             found = guardian.processes()
         except OSError:
-            # There is no /proc (macOS): kill the program's group as a whole, there is nothing to count.
+            # There is no /proc (macOS): kill the program's whole group; there is nothing to count.
             if self.pid is not None:
                 guardian.kill([-self.pid])
             return []
@@ -195,7 +196,7 @@ class GuardedProgram:
 
 
 def describe(ended: ExitStatus) -> str:
-    """An end in words: "exit code 3", "killed by SIGSEGV", "could not be started: ..."."""
+    """An exit status in words: "exit code 3", "killed by SIGSEGV", "could not be started: ..."."""
     if ended.problem:
         how = ended.problem
     elif ended.signal is not None:
@@ -207,7 +208,7 @@ def describe(ended: ExitStatus) -> str:
 
 @contextmanager
 def orphans_adopted() -> Generator[bool]:
-    """Let orphans below this process become its children meanwhile, for `kill_strays`; False where that cannot be."""
+    """Make orphans below this process its children while the block runs, for `kill_strays`. False if not on Linux."""
     if not guardian.LINUX:
         yield False
         return
@@ -221,7 +222,7 @@ def orphans_adopted() -> Generator[bool]:
 
 
 def children() -> list[int]:
-    """Who has this process as its parent, but for the guardians."""
+    """The child processes of this process, except guardians."""
     try:
         return _children_among(guardian.processes())
     except OSError:
@@ -229,10 +230,11 @@ def children() -> list[int]:
 
 
 def kill_strays(known_pids: Collection[int] = ()) -> int:
-    """Kill and reap every child of this process, with all below it, that is neither a guardian nor known.
+    """Kill and reap every child of this process, with its descendants, that is neither a guardian nor known.
 
-    A killed guardian leaves such processes to one that adopts orphans. They have arrived once its `GuardedProgram` is
-    closed. Returns how many were found, without waiting; what has not exited yet is reaped by the next call.
+    When a guardian is killed, its descendants become children of the process that adopts orphans. They have arrived
+    once its `GuardedProgram` is closed. Returns how many were found, without waiting; those that have not exited yet
+    are reaped by the next call.
     """
     try:
         found = guardian.processes()
@@ -252,25 +254,25 @@ def _children_among(found: Mapping[int, guardian.Process]) -> list[int]:
 
 
 def unreaped(guardians: Collection[int]) -> set[int]:
-    """Those among these guardians of whom leave is not yet taken. The kernel closes the files of one that dies before
-    it gives its children away: until it is reaped, whom it leaves may not be here.
+    """Those among these guardians that are not reaped yet. The kernel closes the files of a dying process before it
+    reparents its children: until a guardian is reaped, its descendants may not have arrived here.
     """
     return {pid for pid in guardians if pid in _guardians}
 
 
 def reap(*, waits: bool = False) -> None:
-    """Take leave of the guardians that were let go and have ended; or wait for each, though not for long."""
+    """Reap the guardians that were let go and have exited; if it `waits`, give each of them a moment to exit."""
     for pid in list(_let_go):
-        leaving = _guardians.get(pid)
-        if leaving is None:
-            continue  # another thread was quicker
+        exiting = _guardians.get(pid)
+        if exiting is None:
+            continue  # another thread has reaped it
         if waits:
             with suppress(subprocess.TimeoutExpired):
-                leaving.wait(_GUARDIAN_LEAVES_WITHIN_S)
-        if leaving.poll() is not None:
+                exiting.wait(_GUARDIAN_EXITS_WITHIN_S)
+        if exiting.poll() is not None:
             _let_go.discard(pid)
             _guardians.pop(pid, None)
 
 
-def _reason(number: int) -> str:
-    return os.strerror(number) if number in errno.errorcode else "the reason is not known"
+def _error_text(number: int) -> str:
+    return os.strerror(number) if number in errno.errorcode else "unknown error"

@@ -1,4 +1,4 @@
-"""`ProcessPool`: the executor children of a worker: started, listened to, interrupted, killed, buried and replaced."""
+"""`ProcessPool`: starts, reads, interrupts, kills and replaces the executor children of a worker."""
 
 import logging
 import random
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias, assert_never
 
+from holdfast.units import counted
 from holdfast.values import ExecutionResult, Progress
 from holdfast.worker.executors import guarded_program
 from holdfast.worker.executors.frames import (
@@ -22,103 +23,101 @@ from holdfast.worker.executors.frames import (
     Started,
 )
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
+from holdfast.worker.options import WorkerOptions
 
 log = logging.getLogger("holdfast.executors")
 
-# A child that has many short jobs before it is read every so often, not at each verdict: waking up costs more than
-# such a job.
+# A child with many unstarted jobs lingers: it is read at intervals, not after each result, because waking up for one
+# would cost more than a short job.
 LINGER_S: Final = 0.002
 _LINGERS_FROM: Final = 16
 _LINGERS_TO: Final = 4
 _QUIET_TURNS: Final = 5
 DEAF_AFTER_S: Final = 10.0
 START_WITHIN_S: Final = 120.0
-STRAYS_LOOK_S: Final = 0.05
+STRAYS_CHECK_S: Final = 0.05
 _FIRST_BACKOFF_S: Final = 0.25
 _MAX_BACKOFF_S: Final = 30.0
-
 
 _Other: TypeAlias = Ready | Broken | Started | Finished | Refused | Returned | Progressed | Printed
 _NEVER_READY: Final = (KillReason.DEAF, frozenset[int]())
 
 
 class PoolListener(Protocol):
-    """Whoever owns the jobs in the children's hands."""
+    """Receives the results of the jobs that the children run."""
 
     def on_done(self, flights: Sequence[Flight], frames: Sequence[Done]) -> None:
-        """These jobs went well, each as its frame says."""
+        """These jobs succeeded."""
         ...
 
     def on_ended(self, flight: Flight, result: ExecutionResult) -> None:
-        """The verdict on a job."""
+        """An attempt ended with this result."""
         ...
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:
-        """The child must not or cannot run it."""
+        """The child may not or cannot run this job."""
         ...
 
     def on_returned(self, flights: Sequence[Flight]) -> None:
-        """These were not started, and are in nobody's hands."""
+        """The child returned these jobs unstarted."""
         ...
 
     def on_died(
         self, flights: Sequence[Flight], how: str, killed_for: tuple[KillReason, frozenset[int]] | None
     ) -> None:
-        """A child is gone, and with it everything below it, with these jobs started and not ended."""
+        """A child and all its descendants are gone while it was running these jobs."""
         ...
 
     def on_progress(self, flight: Flight, progress: Progress) -> None:
-        """How far a running job is."""
+        """A running job reported its progress."""
         ...
 
 
 class ProcessPool:
-    """Keeps `processes` children alive, each with `slots` slots, until told to leave."""
+    """Runs `options.processes` children, each with `options.concurrency` slots, and replaces those that exit."""
 
     def __init__(
         self,
         program: Program,
+        options: WorkerOptions,
         *,
-        processes: int,
-        slots: int,
-        kill_after_s: float,
         listener: PoolListener,
         selector: selectors.BaseSelector,
     ) -> None:
-        self.slots = slots
+        self.slots = options.concurrency
         self.children: list[ExecutorProcess] = []
         self._program = program
-        self._processes = processes
-        self._kill_after_s = kill_after_s
+        self._processes = options.processes
+        self._kill_after_s = options.kill_after_s
         self._listener = listener
         self._selector = selector
         self._is_leaving = False
         self._failed_starts = 0
         self._start_at = 0.0
         self.problem = ""
-        """Why no child can be started, if that is so."""
-        self._not_ours = guarded_program.children()  # started by the application in this process
+        """Why no child can be started, if none can."""
+        self._not_ours = guarded_program.children()  # started by the application, not by us
         self._has_strays = False
         self._dead_guardians: set[int] = set()
-        self._strays_look_at = 0.0
+        self._check_strays_at = 0.0
 
     @property
     def ready(self) -> list[ExecutorProcess]:
-        """The children that can be given work."""
+        """The children that accept jobs."""
         return [child for child in self.children if child.takes_work]
 
     @property
     def lingers(self) -> bool:
-        """Whether there are children that are not waited for, but read every so often."""
+        """Whether any child is read at intervals instead of as soon as it sends something."""
         return any(child.is_lingering for child in self.children)
 
     def flights(self) -> list[Flight]:
-        """What the children have started."""
-        # Copied in one step each: others ask too, from their threads, while this one changes them.
+        """The running jobs."""
+        # Each copied in one step: other threads call this while the loop's thread changes them.
         return [flight for child in tuple(self.children) for flight in list(child.running.values())]
 
     def tend(self, now: float, *, listens: bool) -> None:
-        """Start what is missing, read whom nobody waits for (if it `listens`), and enforce every deadline."""
+        """Start missing children, read lingering ones (only if `listens`), and enforce every deadline."""
         if not self._is_leaving:
             self._replace(now)
         for child in list(self.children):
@@ -129,8 +128,8 @@ class ProcessPool:
             self._enforce(child, now)
             self._watch(child)
         guarded_program.reap()
-        if self._has_strays and now >= self._strays_look_at:
-            self._strays_look_at = now + STRAYS_LOOK_S
+        if self._has_strays and now >= self._check_strays_at:
+            self._check_strays_at = now + STRAYS_CHECK_S
             self._dead_guardians = guarded_program.unreaped(self._dead_guardians)
             self._has_strays = guarded_program.kill_strays(self._not_ours) > 0 or bool(self._dead_guardians)
 
@@ -139,7 +138,7 @@ class ProcessPool:
         self._watch(child)
 
     def leave(self) -> None:
-        """Start nothing more: children give back what they have not started, finish the rest and end."""
+        """Start no more jobs: the children return their unstarted jobs, finish the others and exit."""
         self._is_leaving = True
         for child in self.children:
             if child.is_ready:
@@ -148,22 +147,22 @@ class ProcessPool:
                 child.kill(KillReason.LEAVING)
 
     def hurry(self, now: float, kill_after_s: float) -> None:
-        """Interrupt whatever runs, and wait no longer than this for it to stop."""
+        """Interrupt the running jobs, and kill those that do not stop within `kill_after_s`."""
         self._kill_after_s = min(self._kill_after_s, kill_after_s)
         for flight in self.flights():
             if flight.child is not None and not flight.stop_sent_at:
                 flight.child.stop(flight, cancelled=False, now=now)
 
     def kill(self, flights: Iterable[Flight], why: KillReason) -> None:
-        """Kill the children that run these."""
+        """Kill the children that run these jobs."""
         for flight in flights:
             if flight.child is not None:
                 flight.child.kill(why, [flight.number])
 
     def close(self) -> None:
-        """Let go of every child; their guardians end what still runs."""
+        """Let go of every child; their guardians kill what is still running."""
         for child in self.children:
-            self._forget(child)
+            self._unregister(child)
             child.let_go()
         self.children.clear()
         guarded_program.reap(waits=True)  # also the guardians of children that died before
@@ -176,7 +175,7 @@ class ProcessPool:
             try:
                 child = ExecutorProcess(self._program, self.slots)
             except OSError as problem:
-                self._could_not_start(f"no process could be started: {problem}")
+                self._could_not_start(f"cannot start a process: {problem}")
                 return
             self.children.append(child)
             self._selector.register(child.guarded, selectors.EVENT_READ, partial(self._on_guardian, child))
@@ -194,28 +193,24 @@ class ProcessPool:
         ended = child.end()
         if ended is None:
             return
-        while self._listen(child):  # every verdict it has written counts
+        while self._listen(child):  # every result that it has written counts
             pass
-        self._bury(child, ended)
+        self._remove(child, ended)
 
-    def _bury(self, child: ExecutorProcess, ended: guarded_program.ExitStatus) -> None:
+    def _remove(self, child: ExecutorProcess, ended: guarded_program.ExitStatus) -> None:
         how = guarded_program.describe(ended)
         self.children.remove(child)
-        self._forget(child)
+        self._unregister(child)
         child.let_go()
         started = list(child.running.values())
         unstarted = child.returned([number for number in child.held if number not in child.running])
         child.returned(list(child.running))
-        died_of_itself = not child.is_leaving and child.killed_for is None
-        if (died_of_itself and not child.has_worked) or child.killed_for == _NEVER_READY:
+        has_crashed = not child.is_leaving and child.killed_for is None
+        if (has_crashed and not child.has_worked) or child.killed_for == _NEVER_READY:
             self._could_not_start(how)
-        elif died_of_itself:
-            log.error(
-                "executor process died (%s) while running %s",
-                how,
-                "1 job" if len(started) == 1 else f"{len(started)} jobs",
-            )
-        # Whoever a killed guardian had to look after becomes a child of this process.
+        elif has_crashed:
+            log.error("executor process died (%s) while running %s", how, counted(len(started), "job"))
+        # The processes below a killed guardian become children of this process.
         if ended.problem == guarded_program.GUARDIAN_DIED:
             self._has_strays = True
             self._dead_guardians.add(child.guarded.guardian_pid)
@@ -224,7 +219,7 @@ class ProcessPool:
 
     def _on_socket(self, child: ExecutorProcess, events: int) -> None:
         if child not in self.children:
-            return  # it was buried in this very turn
+            return  # it was removed in this very turn
         if events & selectors.EVENT_WRITE:
             child.write()
         if events & selectors.EVENT_READ:
@@ -232,21 +227,21 @@ class ProcessPool:
         self._watch(child)
 
     def _listen(self, child: ExecutorProcess) -> bool:
-        """Take in what the child has said; whether that was anything."""
+        """Process the frames that the child has sent. Returns whether there were any."""
         frames = child.read()
         child.quiet_turns = 0 if frames else child.quiet_turns + 1
         now = time.monotonic()
         done: list[Done] = []
         flights: list[Flight] = []
         for frame in frames:
-            # Nearly all are of this kind; they are settled together.
+            # Nearly all frames are of this kind, and they are settled together.
             if isinstance(frame, Done):
                 flight = child.ended(frame.number, frame.next, now)
                 if flight is not None:
                     flights.append(flight)
                     done.append(frame)
             else:
-                self._heard(child, frame, now)
+                self._on_frame(child, frame, now)
         if done:
             self._listener.on_done(flights, done)
         if not child.held:
@@ -256,7 +251,7 @@ class ProcessPool:
             child.distrust()
         return bool(frames)
 
-    def _heard(self, child: ExecutorProcess, frame: _Other, now: float) -> None:
+    def _on_frame(self, child: ExecutorProcess, frame: _Other, now: float) -> None:
         match frame:
             case Ready():
                 child.is_ready = True
@@ -292,12 +287,13 @@ class ProcessPool:
             return
         overdue = self._overdue(child, now)
         if overdue and child.is_lingering:
-            # What it has said is not read yet: they may have ended long ago.
+            # Its frames are not read yet: the jobs may have finished long ago.
             self._listen(child)
             overdue = self._overdue(child, now)
         if overdue:
             why = next(iter(overdue.values()))
-            log.warning("killing executor process: job %s %s", _ids(child, overdue), why.value)
+            ids = ", ".join(child.running[number].lease.id for number in overdue)
+            log.warning("killing executor process: job %s %s", ids, why.value)
             child.kill(why, [number for number, reason in overdue.items() if reason is why])
         elif child.unstarted and not child.is_recalling and not child.is_lingering and child.is_blocked(now):
             child.recall()
@@ -312,13 +308,13 @@ class ProcessPool:
         return {flight.number: _why(flight) for flight in child.running.values() if now > self._kill_at(flight)}
 
     def _kill_at(self, flight: Flight) -> float:
-        """When patience with a job ends: so long after it was to have stopped."""
+        """When to kill the job: `kill_after_s` after its timeout, or after it was asked to stop."""
         limit = flight.message.timeout
         kill_at = flight.started_at + limit + self._kill_after_s if limit else float("inf")
         return min(kill_at, flight.stop_sent_at + self._kill_after_s) if flight.stop_sent_at else kill_at
 
     def _watch(self, child: ExecutorProcess) -> None:
-        """Listen to the child at once, or linger; and write to it as soon as it reads, if there is something."""
+        """Decide whether the child lingers, and register its socket for what is to be read and written."""
         if child not in self.children:
             return
         lingers = child.unstarted >= (_LINGERS_TO if child.is_lingering else _LINGERS_FROM)
@@ -338,7 +334,7 @@ class ProcessPool:
         if events:
             self._selector.register(child, events, partial(self._on_socket, child))
 
-    def _forget(self, child: ExecutorProcess) -> None:
+    def _unregister(self, child: ExecutorProcess) -> None:
         for of in (child, child.guarded):
             if of in self._selector.get_map():
                 self._selector.unregister(of)
@@ -348,7 +344,3 @@ def _why(flight: Flight) -> KillReason:
     if not flight.stop_sent_at:
         return KillReason.TIMEOUT
     return KillReason.CANCELLED if flight.is_cancelled else KillReason.LEAVING
-
-
-def _ids(child: ExecutorProcess, numbers: Iterable[int]) -> str:
-    return ", ".join(child.running[number].lease.id for number in numbers)

@@ -1,4 +1,4 @@
-"""`ExecutorProcess`: the worker's view of one executor child: what it holds, what it has started, what it says."""
+"""`ExecutorProcess`: the worker's view of one executor child: the jobs it has, and the socket to it."""
 
 import os
 import socket
@@ -27,30 +27,30 @@ from holdfast.worker.executors.frames import (
 )
 from holdfast.worker.executors.guarded_program import ExitStatus, GuardedProgram
 
-# A job that takes longer than this keeps those behind it waiting: they are taken back.
+# If a job takes longer than this, the unstarted jobs behind it are recalled.
 BLOCKED_AFTER_S: Final = 0.03
 _ROOM: Final = 128 * 1024
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """How a child is started: the command line, to which the number of its socket is added, and the environment."""
+    """The command line of a child, to which the number of its socket is added, and its environment."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
 
 
 class KillReason(Enum):
-    """Why the worker killed a child; it decides what becomes of the job the kill was meant for."""
+    """Why the worker killed a child. It decides the verdict on the job that was the reason."""
 
     TIMEOUT = "ran longer than its timeout and did not stop when asked"
     CANCELLED = "was cancelled and did not stop when asked"
-    LEAVING = "the worker had to leave"
+    LEAVING = "the worker was shutting down"
     FENCED = "its lease could not be renewed in time"
-    DEAF = "did not end when told to leave"
+    DEAF = "did not exit when asked"
 
 
 class Flight(Struct, eq=False):
-    """One job in this worker's hands, from its lease to its settlement."""
+    """One job that this worker holds, from its admission to its verdict."""
 
     number: int
     lease: JobLease
@@ -68,14 +68,14 @@ class Flight(Struct, eq=False):
         return self.lease.crashes > 0
 
     def has_printed(self, text: str, skipped: int) -> None:
-        """It has printed this, and before that so many bytes which nobody knows."""
+        """Add what the job has printed; `skipped` bytes before it are missing."""
         if self.printed is None:
             self.printed = Output()
         self.printed.write(text, skipped=skipped)
 
 
 class ExecutorProcess:
-    """One child, below its guardian. Nothing here waits: what cannot be sent now is kept until it can be."""
+    """One child and its guardian. Nothing here blocks: frames that cannot be sent yet are buffered."""
 
     def __init__(self, program: Program, slots: int) -> None:
         ours, theirs = socket.socketpair()
@@ -90,7 +90,7 @@ class ExecutorProcess:
         widen(ours)
         self._socket = ours
         self._frames = FrameBuffer()
-        # New room for each read would cost the kernel more than the read.
+        # Reused: allocating it for each read would cost more than the read.
         self._room = memoryview(bytearray(_ROOM))
         self._unread: list[bytes] = []
         self._outbox = b""
@@ -120,7 +120,7 @@ class ExecutorProcess:
         return len(self.held) - len(self.running)
 
     def is_blocked(self, now: float) -> bool:
-        """Whether every slot has been at its job for so long that nothing should wait behind it."""
+        """Whether every slot has been running its job for so long that no other job should wait for it."""
         blocked_since = now - BLOCKED_AFTER_S
         return len(self.running) >= self._slots and all(
             flight.started_at < blocked_since for flight in self.running.values()
@@ -141,7 +141,7 @@ class ExecutorProcess:
             if flight.message.fence:
                 self.fenced[flight.number] = flight
         deliveries = [(one.number, one.lease) for one in flights]
-        self._say(
+        self._send(
             Work(tuple(Delivery(number, lease.wire, lease.attempts, lease.delivery) for number, lease in deliveries))
         )
 
@@ -151,13 +151,13 @@ class ExecutorProcess:
             flight.started_at = now
             self.has_worked = True
             self.running[number] = flight
-            if flight.is_cancelled:  # it was to be recalled, and began just before
+            if flight.is_cancelled:  # it started just before the recall arrived
                 self.stop(flight, cancelled=True, now=now)
 
     def ended(self, number: int, following: int, now: float) -> Flight | None:
-        """The flight that has ended and is nobody's now; None if it was taken from the child before.
+        """Remove a job that has finished; its slot has started the `following` one (0: none).
 
-        Its slot has started the following one; 0 is none.
+        Returns None if the job was removed before.
         """
         self.running.pop(number, None)
         flight = self.held.pop(number, None)
@@ -173,30 +173,30 @@ class ExecutorProcess:
         return [flight for number in numbers if (flight := self.ended(number, 0, 0.0)) is not None]
 
     def recall(self) -> None:
-        """Ask for what is not started; the answer is a frame."""
+        """Ask for the unstarted jobs; the child answers with a `Returned` frame."""
         if not self.is_recalling:
             self.is_recalling = True
-            self._say(Recall())
+            self._send(Recall())
 
     def stop(self, flight: Flight, *, cancelled: bool, now: float) -> None:
         """Interrupt a job."""
         flight.stop_sent_at = now
-        self._say(Stop(flight.number, cancelled))
+        self._send(Stop(flight.number, cancelled))
 
     def leave(self) -> None:
-        """Ask the child to end after what it is running."""
+        """Ask the child to exit after its running jobs."""
         if not self.is_leaving:
             self.is_leaving = True
-            self._say(Leave())
+            self._send(Leave())
 
     def kill(self, why: KillReason, numbers: Iterable[int] = ()) -> None:
-        """Kill the child and everything below it; the first reason given counts."""
+        """Kill the child and all its descendants. The first reason given counts."""
         if self.killed_for is None:
             self.killed_for = (why, frozenset(numbers))
             self.guarded.kill()
 
     def pull(self) -> None:
-        """Take off the socket what has come, so that the child can go on writing; `read` makes frames of it."""
+        """Receive what the child has sent, so that it is not blocked while writing; `read` decodes it."""
         while not self.heard_eof:
             try:
                 size = self._socket.recv_into(self._room)
@@ -212,52 +212,52 @@ class ExecutorProcess:
                 return
 
     def read(self) -> list[FromChild]:
-        """The frames that have come."""
+        """Receive and decode frames."""
         self.pull()
         chunks, self._unread = self._unread, []
         return self._frames.from_child(b"".join(chunks)) if chunks else []
 
     @property
     def garbled(self) -> str:
-        """Why it cannot be understood, if that is so."""
+        """Why the data from the child is invalid, if it is."""
         return self._frames.garbled
 
     def distrust(self) -> None:
-        """It says what cannot be understood: hear nothing more of it, and have it killed like one that crashed."""
+        """Stop reading from a child that sends invalid data, and kill it. It counts as crashed."""
         self.heard_eof = True
         self.guarded.kill()
 
     def fence(self, until: float | None) -> None:
-        """Have it killed at that instant of the monotonic clock, should this process not say otherwise before."""
+        """Have the guardian kill the child at that time of the monotonic clock, unless it is set again before."""
         if until != self._fenced_until:
             self._fenced_until = until
             self.guarded.fence(until)
 
     def write(self) -> None:
-        """Send as much as the child takes now."""
+        """Send as much as fits into the socket."""
         while self._outbox:
             try:
                 sent = self._socket.send(self._outbox)
             except BlockingIOError:
                 return
-            except OSError:  # it is gone, and its guardian will tell
+            except OSError:  # the child is gone; its guardian will report it
                 self._outbox = b""
                 return
             self._outbox = self._outbox[sent:]
 
     def end(self) -> ExitStatus | None:
-        """How it ended, once nothing of it runs any more."""
+        """The exit status, once none of its processes is left."""
         ended = self.guarded.receive()
         if ended is not None and self.guarded.was_fenced and self.killed_for is None:
             self.killed_for = (KillReason.FENCED, frozenset(self.fenced))
         return ended
 
     def let_go(self) -> None:
-        """Whatever still runs is killed; nobody waits for that."""
+        """Close the socket. The guardian kills what is still running; this does not wait for it."""
         self._socket.close()
         self.guarded.let_go()
 
-    def _say(self, frame: ToChild) -> None:
+    def _send(self, frame: ToChild) -> None:
         self._outbox += packed(frame)
         self.write()
 

@@ -1,4 +1,4 @@
-"""How much memory a process occupies."""
+"""The resident memory of a process."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """The memory a process occupies now; 0 where the system does not say (only Linux does)."""
+    """The resident memory of a process; 0 on systems other than Linux."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
