@@ -82,7 +82,7 @@ def main() -> int:
         return 1
     log_to_stderr(setup.log_level)
     gc.freeze()  # what was imported stays: the collector need not walk through it
-    connection.sendall(packed(Ready(hf.registry.keys())))
+    connection.sendall(packed(Ready()))
     serve(
         connection,
         hf.registry,

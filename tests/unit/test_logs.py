@@ -1,4 +1,4 @@
-"""Every record made during a run says which run it was made in."""
+"""Every log record of a run names the run."""
 
 import asyncio
 import json

@@ -40,7 +40,7 @@ class Boom(Exception):
 
 
 class Spy(Middleware):
-    """Notes every call of its hooks, and raises in those it is told to."""
+    """Records every call of its hooks, and raises in those that the test chooses."""
 
     def __init__(self, name: str, seen: list[str], *raising: str, error: BaseException | None = None) -> None:
         self.name = name
@@ -399,7 +399,7 @@ def test_what_is_no_middleware_is_refused_with_what_to_write_instead(tmp_path: P
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a module of middleware of its own."""
+    """A project with its own middleware module."""
     (tmp_path / "holdfast.toml").touch()
     (tmp_path / "shop_hooks.py").write_text(
         "from holdfast import Middleware\n"

@@ -26,7 +26,7 @@ class Boom(Exception):
 
 
 class Site:
-    """An application whose spans are kept."""
+    """An application whose spans are recorded."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.exporter = InMemorySpanExporter()

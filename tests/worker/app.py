@@ -53,7 +53,7 @@ def brief(context: JobContext) -> int:
 
 
 def gated(context: JobContext, gate: str = "") -> int:
-    """Wait at this gate, or else at one of its own."""
+    """Wait at this gate; default: its own."""
     note("start", context, threading.current_thread() is threading.main_thread())
     wait_at(gate or context.id)
     note("end", context)
@@ -98,7 +98,7 @@ def deaf(context: JobContext, gate: str = "") -> None:
 
 
 def stuck(context: JobContext) -> None:
-    """Stay in C code that neither looks for signals nor lets another thread run."""
+    """Stay in C code that neither checks for signals nor lets another thread run."""
     note("start", context)
     deque(itertools.repeat(0), maxlen=0)
 
@@ -174,7 +174,7 @@ def kills_worker(context: JobContext, gate: str) -> None:
 
 
 def parent(context: JobContext, gate: str = "") -> None:
-    """Have a child that has left for a session of its own, and then wait, or die, at the gate."""
+    """Start a child in its own session, and then wait, or die, at the gate."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1000)"], start_new_session=True)
     note("grandchild", context, child.pid)
     try:

@@ -1,4 +1,4 @@
-"""A worker over the memory engine, on a clock that moves only when told: one turn at a time, and a look at each end."""
+"""A worker on the memory engine with a manual clock: tests run one turn at a time and inspect the result."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class Bench:
         return self.engine.enqueue(definition_of(key, payload, options), id=options.get("id"))
 
     def put_wire(self, wire: bytes, *, id: str = "smuggled", queue: str = "default") -> str:
-        """Put bytes into the queue that no producer of ours has made."""
+        """Put bytes into the queue that are not from one of our producers."""
         self.engine.accept([JobEnvelope(id=id, queue=queue, job="job", priority=5, wire=wire)])
         return id
 

@@ -1,4 +1,4 @@
-"""A worker with real children over a real engine that fails when told to, and the ledger of it all."""
+"""A worker with real children on a real engine that can be made to fail, and a ledger of what the jobs did."""
 
 import os
 import sqlite3
@@ -175,7 +175,7 @@ class Entry(NamedTuple):
 
 
 class Running:
-    """A worker at work, on a thread of its own."""
+    """A running worker, on its own thread."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
@@ -192,11 +192,11 @@ class Running:
         return self._thread.is_alive()
 
     def stop(self, order: StopOrder = StopOrder.DRAIN) -> None:
-        """Tell it to leave."""
+        """Stop it."""
         self.supervisor.stop(order)
 
     def ended(self) -> None:
-        """Wait until it has left; everything it has claimed has to be accounted for."""
+        """Wait until it has stopped, and check that every claimed job is accounted for."""
         until(lambda: not self.is_running, "the worker to leave")
         assert self._problem is None, self._problem
         supervisor = self.supervisor
@@ -269,7 +269,7 @@ class Floor:
         return python_program("holdfast.executor", [document], environment)
 
     def scripted(self, manner: str) -> Program:
-        """Children that run nothing, and say what `scripted.py` lets them."""
+        """Children that run no jobs and send what `scripted.py` defines."""
         return python_program("tests.worker.scripted", [manner], self.program().environment)
 
     def supervisor(
@@ -308,7 +308,7 @@ class Floor:
         return worker
 
     def work(self, **options: Any) -> Running:
-        """Let a worker do all that is due, and leave."""
+        """Run a worker until no job is due."""
         worker = self.start(burst=True, **options)
         worker.ended()
         return worker

@@ -1,4 +1,4 @@
-"""A child that runs nothing and says exactly what a test wants: `python -m tests.worker.scripted MANNER SOCKET`."""
+"""A child that runs no jobs and sends the frames that a test wants: `python -m tests.worker.scripted MANNER SOCKET`."""
 
 import os
 import socket
@@ -33,7 +33,7 @@ class Script:
 
     def play(self, manner: Callable[["Script", ToChild], None]) -> None:
         frames = FrameBuffer()
-        self._say(Ready(()))
+        self._say(Ready())
         while chunk := self._socket.recv(65536):
             for frame in frames.to_child(chunk):
                 if isinstance(frame, Work):
@@ -49,7 +49,7 @@ class Script:
             sys.exit()
 
     def late(self, frame: ToChild) -> None:
-        """Start the first job just before it is asked to give it back, and stop it when told to."""
+        """Start the first job just before it is recalled, and stop it when asked to."""
         if isinstance(frame, Recall):
             self._say(Started(self._held.pop(0)))
         if isinstance(frame, Stop):

@@ -1,6 +1,7 @@
 """One backoff for all requests to an unavailable engine, which other parts of a worker can observe."""
 
 import logging
+import re
 from collections.abc import Callable
 
 import pytest
@@ -46,9 +47,8 @@ def test_it_knows_since_when_the_engine_is_unavailable(caplog: pytest.LogCapture
     assert (backoff.failing_since, backoff.failures, backoff.answered_at) == (None, 0, began + 12.3)
     backoff.answered()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert lines[0].startswith("engine unavailable, cannot claim jobs; retrying in 0.")
-    assert lines[0].endswith(" s: connection refused")
-    assert lines[1].startswith("engine unavailable, cannot settle 3 jobs; retrying in 0.")
+    assert re.fullmatch(r"engine unavailable, cannot claim jobs; retrying in \d+ ms: connection refused", lines[0])
+    assert re.match(r"engine unavailable, cannot settle 3 jobs; retrying in \d+ ms: ", lines[1])
     assert lines[2:] == ["engine available again after 12.3 s"]
 
 

@@ -10,13 +10,14 @@ from collections import Counter
 import pytest
 
 from holdfast.handlers import COMMAND_KEY
+from holdfast.units import parse_duration
 from holdfast.values import JobState, Outcome, WorkerStatus
 from holdfast.worker.executors.process import ExecutorProcess, Program
 
 from ..faults.processes import ROOT, until
 from .floor import Floor, runs
 
-# A command with a child, which leaves for a session of its own if the first argument is "away".
+# A command with a child, which starts its own session if the first argument is "away".
 FAMILY = f"""
 import os, subprocess, sys, time
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_a_child_that_cannot_start_is_tried_again_ever_later_until_it_can(
     floor.reached(id, JobState.COMPLETED)
     assert dict(worker.supervisor.readiness())["executors"] is None
     assert events == ["started", "failed"] * events.count("failed") + ["started"]
-    pauses = [float(found) for found in re.findall(r"could not start, retrying in ([\d.]+) s", caplog.text)]
+    pauses = [parse_duration(found) for found in re.findall(r"could not start, retrying in ([\d.]+ m?s)", caplog.text)]
     assert pauses == sorted(pauses)
     assert len(set(pauses)) > 1
 

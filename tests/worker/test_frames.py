@@ -36,7 +36,7 @@ TO_CHILD: Sequence[ToChild] = (
     Leave(),
 )
 FROM_CHILD: Sequence[FromChild] = (
-    Ready(("a", "b")),
+    Ready(),
     Broken("no"),
     Started(1),
     Finished(1, 2, RESULT),

@@ -1,4 +1,4 @@
-"""A guarded program: when its end is told nothing of it runs any more, and it never outlives who asked for it."""
+"""A guarded program: when its exit is reported, none of its processes is left, and it never outlives its parent."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def rest():
 
 """
 
-# What a program leaves running; each line of descent says "ready" from its last process.
+# What a program leaves running; the last process of each line of descent prints "ready".
 FAMILIES = {
     "a grandchild": """
 if os.fork() == 0:
@@ -116,7 +116,7 @@ class Pen:
         return self.guarded([sys.executable, "-I", "-S", "-c", PRELUDE + code], *inherited)
 
     def asker(self, code: str) -> subprocess.Popen[bytes]:
-        """Start a process that uses `GuardedProgram` itself; what it shall guard is in its `program`."""
+        """Start a process that uses `GuardedProgram` itself, for the program in its `program`."""
         names = "from holdfast.worker.executors.guarded_program import *\nimport subprocess\n"
         given = "program = [sys.executable, '-I', '-S', '-c', sys.argv[1]]\n"
         family = PRELUDE + FAMILIES["a family with a name like a status line"] + "rest()"
@@ -469,7 +469,7 @@ rest()
         assert theirs.fileno() == -1
         ours.settimeout(20)
         assert ours.recv(5) == b"hello"
-        # Neither here nor in the guardian is a copy kept, or the end would not be heard while the program runs.
+        # Neither this process nor the guardian may keep a copy open, or the end of the file would not be noticed.
         assert ours.recv(5) == b""
         pid_of(guarded)
     finally:

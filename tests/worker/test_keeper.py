@@ -27,7 +27,7 @@ LEASE_S = 3.0
 
 
 class WatchedEngine(MemoryEngine):
-    """Remembers how much of the lease was left at each renewal; can fail before it renews."""
+    """Records how much of the lease was left at each renewal; can fail before it renews."""
 
     def __init__(self) -> None:
         ring = Keyring.parse(KEY)

@@ -67,7 +67,7 @@ def test_a_job_that_did_not_ask_for_a_fence_runs_on_and_its_late_verdict_is_refu
 
 @every_engine
 def test_a_fenced_job_is_killed_in_time_though_its_worker_stands_still(floor: Floor) -> None:
-    """Its guardian sees to it: the next worker does not run it beside the first."""
+    """Its guardian kills it, so the next worker does not run the job at the same time."""
     id = floor.put("gated", fence=True)
     first = floor.process(lease_s=2)
     pid = floor.noted("start", id).pid
@@ -91,7 +91,7 @@ def test_a_worker_that_was_told_to_gives_up_on_an_engine_that_does_not_answer(fl
 
 @every_engine
 def test_verdicts_are_read_and_timeouts_kept_while_the_engine_does_not_answer(floor: Floor) -> None:
-    """Children with many jobs before them are read in a hurry at other times: none is killed for what is over."""
+    """Lingering children are read first: none is killed for a job that has already finished."""
     quick = floor.put_many(400, "quick", timeout=2.0)
     hung = floor.put("deaf", timeout=2.0, max_retries=0)
     floor.put_many(400, "quick", timeout=2.0)

@@ -1,4 +1,4 @@
-"""What jobs print can be read while they run, and after a crash of whoever ran them."""
+"""What jobs print can be read while they run, and after their worker has crashed."""
 
 import os
 import signal
@@ -83,11 +83,11 @@ def end_of(floor: Floor, id: str) -> LiveOutput | None:
     return output if output is not None and output.text.endswith(LAST) else None
 
 
-# What is told to the engine, and when.
+# What is reported to the engine, and when.
 
 
 class Told:
-    """Writes down what an engine is told, and refuses it when a test wants that."""
+    """Records what is reported to the engine, and fails when a test wants it to."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.words: list[list[tuple[str, str]]] = []

@@ -1,4 +1,4 @@
-"""Turn after turn: which queue comes next, when it ends, and what it does beside running jobs."""
+"""The inline loop: which queue comes next, when it stops, and what it does in addition to running jobs."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ def test_an_idle_loop_waits_on_one_queue_only_and_finds_a_job_that_falls_due(
     began = bench.clock.monotonic()
     WorkerLoop(bench.worker, ["a", "b"], max_jobs=1).run()
     assert worked.ids == ["later"]
-    # Time passes only while it waits: two queues, so it looks at both every few hundredths of a second.
+    # Time passes only while it waits: with two queues, it polls both every few hundredths of a second.
     assert bench.clock.monotonic() - began == pytest.approx(0.5, abs=0.03)
     assert 40 <= len(claims.queues) <= 60
 
@@ -211,7 +211,7 @@ def test_an_engine_that_does_not_answer_is_asked_again(
     WorkerLoop(bench.worker, ["default"], max_jobs=1).run()
     assert worked.ids == ["patient"]
     if verb == "claim":
-        # It waits longer and longer, up to five seconds, and never for ever.
+        # It waits longer and longer, up to five seconds.
         assert 5 <= bench.clock.monotonic() - began <= 8 * 5
         assert caplog.text.count("engine unavailable, cannot claim jobs; retrying in") == 8
 

@@ -1,4 +1,4 @@
-"""The pool of children, event by event: nothing a child has said is lost, in whatever order it is heard."""
+"""The pool of children, event by event: no frame of a child is lost, in whatever order events arrive."""
 
 import os
 import selectors
@@ -22,7 +22,7 @@ from .test_settlements import flight
 
 
 class Heard:
-    """Writes down what a pool says."""
+    """Records the calls of a pool."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -70,7 +70,7 @@ class Stage:
         (self.child,) = self.pool.children
 
     def happens(self, at: guarded_program.GuardedProgram | ExecutorProcess) -> None:
-        """Wait for something there, and let the pool hear of it and of nothing else."""
+        """Wait for an event there, and let the pool handle only that one."""
         assert select([at], [], [], 60.0)[0], "nothing has happened"
         self.selector.get_map()[at].data(selectors.EVENT_READ)
 

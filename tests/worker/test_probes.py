@@ -1,4 +1,4 @@
-"""What the probes answer over real connections, and that no client and no check can silence `/livez`."""
+"""The probes over real connections; no client and no check can keep `/livez` from responding."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 
 
 class Site:
-    """Probe servers of one test, with checks that are well unless the test says otherwise."""
+    """The probe servers of one test; by default, all checks pass."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -173,7 +173,7 @@ def test_head_answers_like_get_without_the_body(site: Site) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods_are_not_allowed(site: Site, method: str) -> None:
-    # The body is larger than what the kernel keeps: the answer must wait until the client has said all of it.
+    # The body is larger than the kernel's buffers: the server must read all of it, or the answer is lost.
     answer = ask(site.serve(), "/livez", method, b"x" * 20_000_000)
     assert answer.status == 405
     assert answer.headers["Allow"] == "GET, HEAD"
@@ -334,7 +334,7 @@ def test_it_serves_beside_an_event_loop_of_the_worker(site: Site) -> None:
 
 
 def everything(client: socket.socket) -> bytes:
-    """What the server sends until it hangs up, which it may do by a reset if something was left unread."""
+    """What the server sends until it closes the connection, which is a reset if it has not read everything."""
     received = bytearray()
     try:
         while chunk := client.recv(65536):

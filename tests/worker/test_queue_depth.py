@@ -1,4 +1,4 @@
-"""How many jobs there are, for whoever watches a worker: asked seldom, and never waited for long."""
+"""The numbers of jobs in a worker's metrics: counted rarely, and never waited for long."""
 
 import threading
 from collections.abc import Callable, Iterator

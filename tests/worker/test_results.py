@@ -145,7 +145,7 @@ def test_a_job_that_ends_its_process_is_dead_after_its_last_retry(floor: Floor, 
 
 
 def test_a_copy_that_a_job_makes_of_its_process_runs_nothing(floor: Floor) -> None:
-    """Not those that wait behind it, and it has no say in what becomes of the job."""
+    """The jobs that wait after it do not count, and the killed job cannot change its own outcome."""
     many = floor.put_many(100, "quick")
     floor.work()  # learns that they are quick, so that the next ones wait in the child
     before, forking, after = floor.put_many(100, "quick"), floor.put("forks"), floor.put_many(300, "quick")
@@ -166,7 +166,7 @@ def test_a_child_that_says_what_cannot_be_understood_is_killed_and_others_go_on(
 
 
 def test_a_worker_that_is_to_leave_when_there_is_nothing_to_do_waits_for_a_retry_that_is_due(floor: Floor) -> None:
-    """Also if the retry comes just while it looks for work, with a child that has nothing to do."""
+    """Even if the retry becomes due while the worker waits for jobs and a child is idle."""
     id = floor.put("dies_at_gate", {"gate": "open"}, max_retries=1)
     worker = floor.start(burst=True, processes=2)
     until(lambda: floor.engine.calls["claim"] > 5, "the worker to look for more")

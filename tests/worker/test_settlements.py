@@ -1,4 +1,4 @@
-"""What is told of a batch of verdicts, whatever the engine answers."""
+"""How a batch of settlements is reported, whatever the engine answers."""
 
 import ast
 from collections.abc import Sequence

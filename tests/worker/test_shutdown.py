@@ -1,4 +1,4 @@
-"""A worker that is told to leave: what runs may finish, what does not is handed back, and the sums are right."""
+"""Stopping a worker: running jobs may finish, the others are released, and the totals add up."""
 
 import signal
 
@@ -93,7 +93,7 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
     assert worker.runs
     worker.send(signal.SIGINT)
     assert worker.ended() == 0
-    # A job may have been handed back before, if no slot came free in time: its history knows.
+    # A job may have been released before, if no slot was free in time; its history shows it.
     outcomes = [outcome for id in (*done, failing, *ids) for outcome in floor.outcomes(id)]
     back = outcomes.count(Outcome.INTERRUPTED)
     assert back >= 1
@@ -103,7 +103,9 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
 
 def test_a_worker_whose_terminal_is_closed_finishes_what_it_runs(floor: Floor) -> None:
     id = floor.put("gated")
-    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, and so would the worker
+    ours = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # the tests may run with it ignored, and then so would the worker
     try:
         worker = floor.process()
     finally:

@@ -1,4 +1,4 @@
-"""Signals reach whoever listens, whatever a job does with signals, event loops and forks."""
+"""Signals reach their handler, whatever a job does with signals, event loops and forks."""
 
 import os
 import signal

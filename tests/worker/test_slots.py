@@ -1,4 +1,4 @@
-"""Which jobs run beside each other, how many are handed over at once, and in which order queues are served."""
+"""Which jobs run at the same time, how many are handed over at once, and in which order queues are served."""
 
 import os
 import signal
@@ -145,7 +145,7 @@ def _many(_self: Pace, held: Mapping[str, int], _queue: str, _slots: int) -> int
 
 
 def _slow_one_in_front(floor: Floor, *, behind: int) -> list[str]:
-    """A job that waits at its gate with others behind it, accepted, and so claimed, together."""
+    """A job that waits at its gate and others after it, all accepted, and so claimed, together."""
     slow, short = floor.definition("gated"), floor.definition("brief")
     envelopes = [floor.engine.envelopes.make(each) for each in (slow, *[short] * behind)]
     return [one.id for one in floor.engine.accept(envelopes)]

@@ -1,4 +1,4 @@
-"""What systemd hears, on a real datagram socket, and that nothing of it can disturb the worker."""
+"""What systemd receives on a real datagram socket, and that a broken socket cannot disturb the worker."""
 
 import os
 import socket

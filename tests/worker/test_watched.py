@@ -1,4 +1,4 @@
-"""A worker that is watched: by systemd through its socket, by an orchestrator through its probes."""
+"""A worker that is monitored: by systemd through its socket, by probes, and by its heartbeats."""
 
 import re
 import signal
@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.processes import DEADLINE_S, Program, until
 
+from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState
+from holdfast.worker import caretaker
 
 from .floor import Floor
 
@@ -64,7 +66,7 @@ class Probe:
             connection.close()
 
     def gauge(self, name: str, **labels: str) -> float | None:
-        """What a gauge says, if it is there."""
+        """The value of a gauge, if it is there."""
         for family in text_string_to_metric_families(self("/metrics")[1]):
             if (family.name, family.type) == (f"holdfast_{name}", "gauge"):
                 return next((sample.value for sample in family.samples if sample.labels == labels), None)
@@ -143,3 +145,21 @@ def test_a_port_in_use_is_said_before_any_job_is_taken(floor: Floor) -> None:
         assert worker.ended() != 0
         assert str(taken.getsockname()[1]) in worker.complained
     assert floor.view(id).deliveries == 0
+
+
+def test_a_heartbeat_follows_when_the_number_of_running_jobs_changes(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caretaker, "BEAT_EVERY_S", 3600.0)
+    floor.start()
+    registry = WorkerRegistry(floor.engine.state)
+
+    def running() -> list[int]:
+        return [worker.report.running for worker in registry.all()]
+
+    until(lambda: running() == [0], "the first heartbeat")
+    job = floor.put("gated")
+    floor.noted("start", job)
+    until(lambda: running() == [1], "a heartbeat with the running job")
+    floor.open_gate(job)
+    until(lambda: running() == [0], "a heartbeat without it")

@@ -1,4 +1,4 @@
-"""One turn of the worker: every way a run can end, what is kept of it, and what is said about it."""
+"""One turn of the worker: every outcome of a run, what is stored about it, and what is reported."""
 
 import logging
 import threading
@@ -376,7 +376,7 @@ def test_a_rejected_job_keeps_its_crashes(bench: Bench) -> None:
     assert bench.view(id).crashes == 1
 
 
-# What is kept and said.
+# What is stored and reported.
 
 
 def test_the_attempt_is_kept_with_its_times_output_and_error(bench: Bench) -> None:

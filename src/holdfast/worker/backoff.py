@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendUnavailable
+from holdfast.units import format_duration
 
 log = logging.getLogger("holdfast.worker")
 
@@ -43,7 +44,7 @@ class EngineBackoff:
         if self.failing_since is None:
             self.failing_since = self._clock.monotonic()
         pause_s = pause_after(self.failures)
-        log.warning("engine unavailable, cannot %s; retrying in %.1f s: %s", what, pause_s, problem)
+        log.warning("engine unavailable, cannot %s; retrying in %s: %s", what, format_duration(pause_s), problem)
         self._notify(problem)
         return pause_s
 
@@ -51,7 +52,7 @@ class EngineBackoff:
         """Record that the engine has answered, whatever the answer was."""
         self.answered_at = self._clock.monotonic()
         if self.failing_since is not None:
-            log.warning("engine available again after %.1f s", self.answered_at - self.failing_since)
+            log.warning("engine available again after %s", format_duration(self.answered_at - self.failing_since))
             self.failing_since, self.failures = None, 0
         self._notify(None)
 

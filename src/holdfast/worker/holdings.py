@@ -55,12 +55,9 @@ class Holdings:
             self._is_urgent = self._is_urgent or max(seconds) > SHORT_S
         return durations
 
-    def finish(self, flight: Flight, settlement: Settlement, duration_s: float) -> None:
+    def settle(self, flight: Flight, settlement: Settlement, duration_s: float = 0.0) -> None:
         """Settle a job that has run for `duration_s`."""
         self._is_urgent = self._is_urgent or duration_s > SHORT_S
-        self.settle(flight, settlement)
-
-    def settle(self, flight: Flight, settlement: Settlement) -> None:
         self._remove([flight])
         self.unsent.add(settlement, flight.message)
 

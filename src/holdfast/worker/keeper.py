@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.errors import BackendError
 from holdfast.queues.contract import Engine
-from holdfast.units import counted
+from holdfast.units import counted, format_duration
 from holdfast.values import JobLease, LeaseState
 
 log = logging.getLogger("holdfast.keeper")
@@ -104,18 +104,16 @@ class Keeper:
         gap = 0.0 if self._renewed_at is None else asked_at - self._renewed_at
         self._renewed_at = asked_at
         if gap > 2 * self._interval_s:
-            log.warning("leases of %g s were renewed late, after %.1f s", self._backend.policy.lease_s, gap)
+            log.warning(
+                "leases of %g s were renewed late, after %s", self._backend.policy.lease_s, format_duration(gap)
+            )
         for lease, state in zip(held, states, strict=True):
-            if state is not LeaseState.LOST:
-                self._move_fence(lease, asked_at + lease.ttl_s)
+            with self._lock:
+                if state is not LeaseState.LOST and id(lease) in self._held:
+                    self._fences[id(lease)] = asked_at + lease.ttl_s
             if state is not LeaseState.HELD:
                 self._notify(lease, state)
         return True
-
-    def _move_fence(self, lease: JobLease, fence_at: float) -> None:
-        with self._lock:
-            if id(lease) in self._held:
-                self._fences[id(lease)] = fence_at
 
     def _notify(self, lease: JobLease, state: LeaseState) -> None:
         key = id(lease)

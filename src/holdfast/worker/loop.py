@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.errors import BackendUnavailable
+from holdfast.units import format_duration
 from holdfast.values import ErrorInfo, WorkerResult, WorkerStatus
 from holdfast.worker.backoff import pause_after
 from holdfast.worker.maintenance import Maintenance
@@ -69,7 +70,7 @@ class WorkerLoop:
             pause = self._worker.backoff.failed(problem, "claim jobs")
         else:
             pause = pause_after(failures)
-            log.error("processing failed, continuing in %.1f s", pause, exc_info=problem)
+            log.error("processing failed, continuing in %s", format_duration(pause), exc_info=problem)
         if self._on_result is not None:
             error = ErrorInfo(type=type(problem).__name__, message=str(problem))
             self._on_result(WorkerResult(status=WorkerStatus.ERROR, error=error))

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.codec import JobMessage
 from holdfast.metrics import MetricsCollector, measuring
-from holdfast.units import counted
+from holdfast.units import counted, format_duration
 from holdfast.values import Abandon, DeadReason, JobLease, Nack, Release, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.verdict import status_of
 
@@ -146,8 +146,8 @@ def _log_result(result: WorkerResult, lease: JobLease) -> None:
         case WorkerStatus.RELEASED:
             if result.error:
                 why = "its process died" if result.error.type == EXECUTOR_DIED else "it cannot run here yet"
-                wait = result.retry_in or 0
-                log.warning("job %s requeued, %s; retrying in %.1f s: %s", lease.id, why, wait, error, extra=OUTCOME)
+                wait = format_duration(result.retry_in or 0)
+                log.warning("job %s requeued, %s; retrying in %s: %s", lease.id, why, wait, error, extra=OUTCOME)
         case WorkerStatus.LOST_LEASE:
             log.warning("job %s: lease lost before the job was settled; result discarded", lease.id, extra=OUTCOME)
         case _:

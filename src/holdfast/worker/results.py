@@ -40,7 +40,7 @@ class ResultHandler(PoolListener):
         message, lease = flight.message, flight.lease
         self._pace.took(lease.queue, [result.duration_s])
         settlement = verdict_on(result, message, lease, policy_of(message, self._retry))
-        self._holdings.finish(flight, settlement, result.duration_s)
+        self._holdings.settle(flight, settlement, result.duration_s)
 
     def on_refused(self, flight: Flight, error: str, message: str) -> None:
         kind = getattr(errors, error, UnknownHandler)

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.metrics import MetricsCollector
 from holdfast.metrics.levels import JobCounts, WorkerLevels
 from holdfast.queues.contract import Engine
-from holdfast.units import counted
+from holdfast.units import counted, format_duration
 from holdfast.values import StopOrder
 from holdfast.worker.executors.guarded_program import orphans_adopted
 from holdfast.worker.probes import Checks, ProbeServer
@@ -60,8 +60,7 @@ class Service:
         return 1 if supervisor.unsettled else 0
 
     def _checks(self) -> Checks:
-        supervisor = self.supervisor
-        return Checks(live=_liveness(supervisor), ready=supervisor.readiness, metrics=self._document())
+        return Checks(live=self.supervisor.liveness, ready=self.supervisor.readiness, metrics=self._document())
 
     def _document(self) -> Callable[[], tuple[bytes, str]] | None:
         """The function that renders `/metrics`, if the collector has one. Our collector adds the worker's gauges."""
@@ -94,12 +93,8 @@ class Service:
 def _draining(running: int, grace_s: float) -> str:
     if not running:
         return "stopping"
-    limit = f"up to {grace_s:g} s " if grace_s else ""
+    limit = f"up to {format_duration(grace_s)} " if grace_s else ""
     return f"stopping: waiting {limit}for {counted(running, 'running job')} (press Ctrl-C again to stop now)"
-
-
-def _liveness(supervisor: Supervisor) -> Callable[[], str | None]:
-    return lambda: None if supervisor.is_live() else "the worker loop is not responding"
 
 
 def _stop_signals() -> tuple[signal.Signals, ...]:

@@ -174,9 +174,10 @@ class Supervisor:
         """The number of settlements that the engine has not answered yet."""
         return len(self._holdings.unsent) + self._claim_cycle.undelivered
 
-    def is_live(self) -> bool:
-        """Whether the loop is running. Does not use the engine."""
-        return time.monotonic() - self.turned_at < LIVE_WITHIN_S
+    def liveness(self) -> str | None:
+        """The problem with the loop, if it does not run. Does not use the engine."""
+        is_live = time.monotonic() - self.turned_at < LIVE_WITHIN_S
+        return None if is_live else "the worker loop is not responding"
 
     def readiness(self) -> list[tuple[str, str | None]]:
         """The checks of `/readyz`, each with its problem if it fails."""

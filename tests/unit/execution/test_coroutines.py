@@ -1,4 +1,4 @@
-"""Many coroutine handlers at once, on the loop of whoever runs them: each ends as it would alone."""
+"""Many coroutine handlers at once, on the caller's loop: each ends as it would alone."""
 
 import asyncio
 import contextvars

@@ -1,4 +1,4 @@
-"""An exception as text, short enough to keep."""
+"""An exception as text, short enough to store."""
 
 import asyncio
 import traceback

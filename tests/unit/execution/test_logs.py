@@ -1,4 +1,4 @@
-"""What a job logs is kept with what it prints: once, without anything to configure, and nobody else's."""
+"""What a job logs is stored with what it prints: once, without configuration, and without other records."""
 
 import asyncio
 import logging

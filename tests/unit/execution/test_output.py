@@ -1,4 +1,4 @@
-"""What an attempt prints is caught, and cut where everybody can see it."""
+"""What an attempt prints is captured; if it is too long, a mark shows where it was cut."""
 
 import contextvars
 import io
@@ -83,7 +83,7 @@ long_texts = st.builds(operator.mul, st.text("aé€😀\n", min_size=1, max_siz
 
 @given(st.lists(texts | long_texts, max_size=6), st.data())
 def test_the_rest_of_an_output_begins_where_it_was_left(pieces: list[str], data: st.DataObject) -> None:
-    """Whoever has read so many pieces and goes on with the rest has read what was kept, and knows what was not."""
+    """A reader that has read some pieces and continues with the rest has read all that is stored."""
     output = Output()
     for piece in pieces:
         output.write(piece)

@@ -528,7 +528,7 @@ def test_a_real_ctrl_c_gets_out(bench: "Bench", is_async: bool) -> None:
 
 
 class Hooked(Handler):
-    """Writes down what is called, and does what it is told at each step."""
+    """Records its calls, and does at each step what the test wants."""
 
     def __init__(self, **steps: Callable[[], object]) -> None:
         self.steps = steps
@@ -905,7 +905,7 @@ def test_off_the_main_thread_a_coroutine_deaf_to_its_cancellation_is_cancelled_a
 
 
 def test_entered_it_runs_jobs_of_every_kind_one_after_another(bench: "Bench") -> None:
-    """What one job leaves in place for the next is not felt by the next."""
+    """What stays in place between jobs does not affect the next job."""
 
     async def coroutine(seconds: float) -> str:
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Interrupting a call: in time, again if need be, and never once it is over."""
+"""Interrupting a call: in time, again if necessary, and never after it has ended."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Programs as jobs: only allowed ones, without a shell, and nothing of them is left behind."""
+"""Programs as jobs: only allowed ones, without a shell, and without processes left behind."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ class Interrupted(BaseException):
 
 
 class Run:
-    """One run of a command, without a runtime: what it wrote, and what shall happen while it runs."""
+    """One run of a command without a runtime: what it wrote, and what happens while it runs."""
 
     def __init__(self, *, cwd: str | None = None) -> None:
         self.cwd = cwd
@@ -60,7 +60,7 @@ class Run:
 
 
 class _Told(Host):
-    """Tells a run what its command says."""
+    """Records what the command reports."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -152,7 +152,7 @@ def test_the_command_is_told_its_job_and_not_our_secrets(run: Run, monkeypatch: 
     run("env", allowed=["env"])
     lines = run.text.splitlines()
     assert {"HOLDFAST_JOB_ID=job1", "HOLDFAST_ATTEMPT=2", "HOLDFAST_QUEUE=slow", "TEAM=blue"} <= set(lines)
-    # Where a place holds no password, the command may look for it, too.
+    # A URL without a password is passed on to the command.
     assert {"HOLDFAST_BACKEND_REPORTS=sqlite:///reports.db", "HOLDFAST_URL_FILE=/run/secrets/url"} <= set(lines)
     assert "hush-hush" not in run.text
 
@@ -363,7 +363,7 @@ def test_the_flag_also_stops_one_that_has_long_been_silent(
 
 
 def test_it_is_started_where_no_interrupt_can_lose_it(run: Run) -> None:
-    """The context is asked to hold interrupts back, and one that comes meanwhile still ends the command."""
+    """The context holds interrupts back, and one that arrives in the meantime still ends the command."""
 
     class Hold:
         def __enter__(self) -> None: ...
@@ -508,7 +508,7 @@ def test_what_a_command_said_last_is_heard(run: Run, tmp_path: Path) -> None:
 
     def outlive_the_command(text: str) -> None:
         run.written.append(text)
-        if not text:  # the end of its output has been seen, what it says now has not
+        if not text:  # the end of its output was read, but not its next report
             go_on.touch()
             wait_for_death(int(run.text))
 

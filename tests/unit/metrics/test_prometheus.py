@@ -1,4 +1,4 @@
-"""What Prometheus reads: checked with the parser of its own client."""
+"""What Prometheus scrapes, checked with the parser of its own client."""
 
 import subprocess
 import sys

@@ -51,8 +51,6 @@ class Leave(Struct, frozen=True, array_like=True, tag=4):
 class Ready(Struct, frozen=True, array_like=True, tag=1):
     """The child has imported the application and waits for jobs."""
 
-    handlers: tuple[str, ...]
-
 
 class Broken(Struct, frozen=True, array_like=True, tag=2):
     """The child cannot import the application."""

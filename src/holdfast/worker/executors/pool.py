@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias, assert_never
 
-from holdfast.units import counted
+from holdfast.units import counted, format_duration
 from holdfast.values import ExecutionResult, Progress
 from holdfast.worker.executors import guarded_program
 from holdfast.worker.executors.frames import (
@@ -187,7 +187,7 @@ class ProcessPool:
         pause = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2.0 ** min(self._failed_starts, 10)) * random.uniform(0.7, 1.0)
         self._start_at = time.monotonic() + pause
         self.problem = problem
-        log.error("executor process could not start, retrying in %.1f s: %s", pause, problem)
+        log.error("executor process could not start, retrying in %s: %s", format_duration(pause), problem)
 
     def _on_guardian(self, child: ExecutorProcess, _events: int) -> None:
         ended = child.end()
