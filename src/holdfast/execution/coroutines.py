@@ -109,11 +109,11 @@ class _Canceller:
         self._loop = asyncio.get_running_loop()
         self._is_over = False
         self._timer = self._loop.call_later(guard.limit_s, self._expire) if guard.limit_s > 0 else None
-        guard.soften(self._ask)
+        guard.set_gentle_stop(self._ask)
 
     def stop(self) -> None:
         self._is_over = True
-        self._guard.soften(None)
+        self._guard.set_gentle_stop(None)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -127,7 +127,7 @@ class _Canceller:
     def _cancel(self) -> None:
         if self._is_over:
             return
-        if not self._guard.put_off():
+        if not self._guard.defer():
             self._task.cancel()
         if not self._guard.is_on_main:
             if self._timer is not None:

@@ -262,12 +262,12 @@ class _StandIn:
         self.sink = _Sink(f"<{self.name}>")
         self.stream = _Stream(self.sink, encoding="utf-8", errors="replace", newline="", write_through=True)
 
-    def put(self, *, is_kept: bool) -> None:
+    def put(self, *, stays: bool) -> None:
         now = getattr(sys, self.name)
         # A thread of an earlier job may have put our own stand-in back.
         if now is not self.stream:
             self.sink.original = now
-            self.displaced = now if is_kept else None
+            self.displaced = now if stays else None
         self._place()
 
     def put_back(self) -> None:
@@ -302,7 +302,7 @@ class _Streams:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: set[Output] = set()
-        self._keepers = 0
+        self._installs = 0
         self._both = (_StandIn("stdout"), _StandIn("stderr"))
         self.distrust()
 
@@ -316,28 +316,28 @@ class _Streams:
         if all(stand_in.stream.is_whole for stand_in in self._both):
             self._trusted_out, self._trusted_err = (stand_in.stream for stand_in in self._both)
 
-    def keep(self) -> None:
+    def install(self) -> None:
         with self._lock:
-            self._keepers += 1
-            if self._keepers == 1:
+            self._installs += 1
+            if self._installs == 1:
                 for stand_in in self._both:
                     if not self._open:
-                        stand_in.put(is_kept=False)
+                        stand_in.put(stays=False)
                     stand_in.base = stand_in.sink.original
                 self._trust()
 
-    def let_go(self) -> None:
+    def uninstall(self) -> None:
         with self._lock:
-            self._keepers -= 1
-            if not self._keepers:
+            self._installs -= 1
+            if not self._installs:
                 self.distrust()
-            if not self._keepers and not self._open:
+            if not self._installs and not self._open:
                 for stand_in in self._both:
                     if getattr(sys, stand_in.name) is stand_in.stream:
                         stand_in.take_away()
 
     def open(self, output: Output) -> None:
-        # Add first, then check: `let_go` does it the other way round, so that one of them sees the other.
+        # Add first, then check: `uninstall` does it the other way round, so that one of them sees the other.
         self._open.add(output)
         if sys.stdout is self._trusted_out and sys.stderr is self._trusted_err:
             return
@@ -345,7 +345,7 @@ class _Streams:
             if len(self._open) == 1:
                 self.distrust()
                 for stand_in in self._both:
-                    stand_in.put(is_kept=self._keepers > 0)
+                    stand_in.put(stays=self._installs > 0)
 
     def close(self, output: Output) -> None:
         self._open.discard(output)
@@ -355,12 +355,12 @@ class _Streams:
             if self._open:
                 return
             for stand_in in self._both:
-                if self._keepers:
+                if self._installs:
                     stand_in.put_back()
                 else:
                     # Even if the job has put its own stream there and left it.
                     stand_in.take_away()
-            if self._keepers:
+            if self._installs:
                 self._trust()
 
     def receiver(self) -> Output | None:
@@ -378,13 +378,13 @@ _streams = _Streams()
 
 
 @contextmanager
-def streams_kept() -> Generator[None]:
+def streams_installed() -> Generator[None]:
     """Leave the stand-ins in place between jobs: swapping the streams costs more than the rest of an output."""
-    _streams.keep()
+    _streams.install()
     try:
         yield
     finally:
-        _streams.let_go()
+        _streams.uninstall()
 
 
 def output_here(*, even_unclaimed: bool) -> Output | None:

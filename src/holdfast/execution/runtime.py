@@ -19,8 +19,8 @@ from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, Pay
 from holdfast.execution.coroutines import Coroutines, run_here
 from holdfast.execution.logs import listen, logs_captured
 from holdfast.execution.outcome import attempt_result, failed
-from holdfast.execution.output import Output, Tee, outside_the_job, streams_kept
-from holdfast.execution.timeout import REPEAT_S, CallResult, JobInterrupted, Timeout, handlers_kept
+from holdfast.execution.output import Output, Tee, outside_the_job, streams_installed
+from holdfast.execution.timeout import REPEAT_S, CallResult, JobInterrupted, Timeout, handlers_installed
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
@@ -84,7 +84,7 @@ class JobRuntime:
         self.logs_starts = _log.isEnabledFor(logging.DEBUG)
         self.running: dict[str, Timeout] = {}
         self._coroutines = Coroutines()
-        self._kept = ExitStack()
+        self._installed = ExitStack()
         self._is_entered = False
 
     def run(self, message: JobMessage, lease: Claimed) -> ExecutionResult:
@@ -133,12 +133,12 @@ class JobRuntime:
         """Close the event loop and restore the signal handlers, the streams and the log handler."""
         self._coroutines.close()
         self._is_entered = False
-        self._kept.close()
+        self._installed.close()
 
     def __enter__(self) -> Self:
-        self._kept.enter_context(handlers_kept())
-        self._kept.enter_context(streams_kept())
-        self._kept.enter_context(logs_captured())
+        self._installed.enter_context(handlers_installed())
+        self._installed.enter_context(streams_installed())
+        self._installed.enter_context(logs_captured())
         self._is_entered = True
         return self
 

@@ -47,7 +47,7 @@ class JobCancelRequested(JobInterrupted):
 
 
 class CallResult(Struct, frozen=True, kw_only=True):
-    """How a guarded call ended. If `stopped_by` is set, it decides, whatever the call returned or raised.
+    """The end of a guarded call. If `stopped_by` is set, it decides, whatever the call returned or raised.
 
     `was_raised` means that an interrupt was raised inside the code, which may have left things half done.
     """
@@ -68,7 +68,7 @@ class Timeout:
     Code that catches an interrupt and continues is interrupted again every `repeat_s`.
     """
 
-    gently: Callable[[], object] | None = None
+    gentle_stop: Callable[[], object] | None = None
     """Asks the call to stop, if there is a gentler way than a signal."""
     is_on_main = False
     """Whether the call runs on the main thread, where a signal can raise."""
@@ -79,7 +79,7 @@ class Timeout:
 
     # Every job creates a Timeout, and most of them never change these: as class attributes they cost nothing.
     _started = math.inf
-    _rings_at = math.inf
+    _interrupt_at = math.inf
     _armed = False
     _over = False
     _was_raised = False
@@ -102,13 +102,13 @@ class Timeout:
         self.is_on_main = on_main = _HAS_ALARM and thread == _main_ident
         self._started = started = time.monotonic()
         if self.limit_s > 0:
-            self._rings_at = started + self.limit_s + self._grace_s
-        lent = _lend_signals(self) if on_main else None
+            self._interrupt_at = started + self.limit_s + self._grace_s
+        replaced = _take_signals(self) if on_main else None
         try:
             try:
                 self._armed = True
                 if on_main:
-                    self._wind_first(lent)
+                    self._set_first_timer(replaced)
                 value = function(*args)
             finally:
                 # From this assignment on, a signal raises nothing. What an earlier one raises is caught below.
@@ -118,10 +118,10 @@ class Timeout:
         with _lock:  # an `interrupt` in another thread has either sent its signal or comes too late
             self._over = True
             if on_main:
-                _take_back_signals(self, lent)
+                _restore_signals(self, replaced)
         if self._ctrl_c:
-            if lent is not None and lent.outer is not None:
-                lent.outer.ctrl_c_passed()
+            if replaced is not None and replaced.outer is not None:
+                replaced.outer.ctrl_c_passed()
             raise KeyboardInterrupt
         try:
             return self._ended(value, raised)
@@ -129,7 +129,7 @@ class Timeout:
             del raised  # its traceback refers to this frame: the cycle would live until the next garbage collection
 
     def begin(self) -> None:
-        """Begin a call that is not made by `run`: one of several coroutines, which obeys `gently` and the limit."""
+        """Begin a call that is not made by `run`: a coroutine, which obeys `gentle_stop` and the limit itself."""
         self.thread = threading.get_ident()
         self._started = time.monotonic()
         self._armed = True
@@ -148,12 +148,12 @@ class Timeout:
             return _RETURNED_NONE
         return CallResult(value=value, raised=raised, stopped_by=self.stopped_by, was_raised=self._was_raised)
 
-    def soften(self, gently: Callable[[], object] | None) -> None:
-        """Set `gently`, and call it now if the call was already interrupted."""
+    def set_gentle_stop(self, gentle_stop: Callable[[], object] | None) -> None:
+        """Set `gentle_stop`, and call it now if the call was already interrupted."""
         with _lock:
-            self.gently = gently
-            if gently is not None and self.stopped_by is not None:
-                gently()
+            self.gentle_stop = gentle_stop
+            if gentle_stop is not None and self.stopped_by is not None:
+                gentle_stop()
 
     def interrupt(self, why: JobInterrupted) -> bool:
         """Ask the call to stop, from any thread. Returns False if it has already ended. The first reason counts.
@@ -165,17 +165,17 @@ class Timeout:
                 return False
             if self.stopped_by is not None:
                 return True
-            gently = self.gently
+            gentle_stop = self.gentle_stop
             # Set before the reason: a signal in between must not act on the reason too early.
-            self._rings_at = -math.inf if gently is None else time.monotonic() + self.repeat_s
+            self._interrupt_at = -math.inf if gentle_stop is None else time.monotonic() + self.repeat_s
             self.stopped_by = why
             if not self._armed:
                 return True
-            if gently is not None:
-                gently()
+            if gentle_stop is not None:
+                gentle_stop()
             if self.is_on_main:
-                signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gently is None else self.repeat_s, _NUDGE_S)
-                if gently is None:
+                signal.setitimer(signal.ITIMER_REAL, _NUDGE_S if gentle_stop is None else self.repeat_s, _NUDGE_S)
+                if gentle_stop is None:
                     signal.pthread_kill(_main_ident, signal.SIGALRM)
             return True
 
@@ -214,44 +214,44 @@ class Timeout:
                     raise KeyboardInterrupt
                 self._raise()
 
-    def put_off(self) -> bool:
+    def defer(self) -> bool:
         """Whether a `held_back` block is active; if so, its end raises the interrupt."""
         if self._held:
             self._due = True
         return self._held > 0
 
-    def wind(self) -> None:
+    def set_timer(self) -> None:
         """Set the timer for the next interrupt, or stop it if there is none."""
         if not self.is_on_main:
             return
-        if self._rings_at == math.inf:
+        if self._interrupt_at == math.inf:
             signal.setitimer(signal.ITIMER_REAL, 0)
         else:
-            signal.setitimer(signal.ITIMER_REAL, max(self._rings_at - time.monotonic(), _SOON_S), _NUDGE_S)
+            signal.setitimer(signal.ITIMER_REAL, max(self._interrupt_at - time.monotonic(), _SOON_S), _NUDGE_S)
 
-    def _wind_first(self, lent: "_Lent | None") -> None:
+    def _set_first_timer(self, replaced: "_Replaced | None") -> None:
         """Set the timer for a call that begins. A timer that rings too early is good enough: it is then set again."""
         if self.stopped_by is not None:  # by another thread, before the call began
-            self._rings_at = -math.inf
-            self.wind()
-        elif lent is not None:
-            self.wind()
-        elif self._rings_at < math.inf:
-            left_s = self._rings_at - self._started
+            self._interrupt_at = -math.inf
+            self.set_timer()
+        elif replaced is not None:
+            self.set_timer()
+        elif self._interrupt_at < math.inf:
+            left_s = self._interrupt_at - self._started
             # Read from the system each time: a job may have set or stopped the timer.
             if not 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= left_s:
                 signal.setitimer(signal.ITIMER_REAL, left_s, _NUDGE_S)
 
-    def ring(self) -> None:
+    def on_signal(self) -> None:
         """Handle the signal: raise the interrupt if one is due. The alarm may also be someone else's."""
         if not self._armed:
             return
-        if time.monotonic() < self._rings_at:
-            self.wind()
+        if time.monotonic() < self._interrupt_at:
+            self.set_timer()
             return
         if self.stopped_by is None:
             self.stopped_by = self._timed_out()
-        if not self.put_off():
+        if not self.defer():
             self._raise()
 
     def _raise(self) -> None:
@@ -266,7 +266,7 @@ class Timeout:
     def ctrl_c(self) -> None:
         """Handle a real Ctrl-C: raise it like Python does, and remember it, in case the code catches it."""
         self._ctrl_c = True
-        if not self.put_off() and self._armed:
+        if not self.defer() and self._armed:
             self._was_raised = True
             raise KeyboardInterrupt
 
@@ -278,7 +278,7 @@ class Timeout:
         return JobTimeout(f"ran longer than its timeout of {self.limit_s:g} s")
 
 
-class _Ringing:
+class _SignalOwner:
     """The timeout that the next signal belongs to, and whether our handlers stay installed; main thread only.
 
     While they stay, the timer always runs, for an hour or less. Jobs that finish before it rings, which is nearly all
@@ -286,57 +286,57 @@ class _Ringing:
     """
 
     timeout: Timeout | None = None
-    kept = False
+    stays = False
 
 
-_ringing = _Ringing()
+_owner = _SignalOwner()
 # What `signal.getsignal` calls before it converts the answer to an enum, which costs more than running a short job.
 _handler_of: Final[Callable[[int], object]] = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
 
 
 def _on_alarm(_number: int, _frame: FrameType | None) -> None:
-    if _ringing.timeout is not None:
-        _ringing.timeout.ring()
-    elif _ringing.kept:
+    if _owner.timeout is not None:
+        _owner.timeout.on_signal()
+    elif _owner.stays:
         signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
 
 
 def _on_ctrl_c(_number: int, _frame: FrameType | None) -> None:
-    if _ringing.timeout is None:
+    if _owner.timeout is None:
         raise KeyboardInterrupt
-    _ringing.timeout.ctrl_c()
+    _owner.timeout.ctrl_c()
 
 
-class _Lent(Struct, frozen=True):
-    """What a call has replaced: the call around it, or foreign signal handlers."""
+class _Replaced(Struct, frozen=True):
+    """The call around a call, or the foreign signal handlers, to be restored after it."""
 
     outer: Timeout | None
     handlers: "_Handlers | None"
 
 
-def _lend_signals(timeout: Timeout) -> _Lent | None:
+def _take_signals(timeout: Timeout) -> _Replaced | None:
     """Assign SIGALRM, its timer and SIGINT to the timeout. Returns None if there is nothing to restore afterwards."""
-    lent: _Lent | None = None
-    if _ringing.timeout is not None or not _ringing.kept:
-        lent = _Lent(_ringing.timeout, _Handlers() if _ringing.timeout is None else None)
+    replaced: _Replaced | None = None
+    if _owner.timeout is not None or not _owner.stays:
+        replaced = _Replaced(_owner.timeout, _Handlers() if _owner.timeout is None else None)
     elif _handler_of(signal.SIGALRM) is not _on_alarm or _handler_of(signal.SIGINT) is signal.default_int_handler:
         _Handlers()  # a job has installed its own handler and left it
-    _ringing.timeout = timeout
-    return lent
+    _owner.timeout = timeout
+    return replaced
 
 
-def _take_back_signals(timeout: Timeout, lent: _Lent | None) -> None:
-    if lent is None:
-        _ringing.timeout = None
+def _restore_signals(timeout: Timeout, replaced: _Replaced | None) -> None:
+    if replaced is None:
+        _owner.timeout = None
         if timeout.stopped_by is not None:  # the timer may be set to repeat
             signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    _ringing.timeout = lent.outer
-    if lent.handlers is not None:
-        lent.handlers.restore()
-    elif lent.outer is not None:
-        lent.outer.wind()
+    _owner.timeout = replaced.outer
+    if replaced.handlers is not None:
+        replaced.handlers.restore()
+    elif replaced.outer is not None:
+        replaced.outer.set_timer()
 
 
 class _Handlers:
@@ -383,19 +383,19 @@ def _restore_alarm(handler: Any) -> None:
 
 
 @contextmanager
-def handlers_kept() -> Generator[None]:
+def handlers_installed() -> Generator[None]:
     """Leave our signal handlers installed between calls: installing them is most of the cost of guarding a call."""
     # Inside a guarded call they are already installed, and the timer belongs to that call.
-    if _ringing.kept or _ringing.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident):
+    if _owner.stays or _owner.timeout is not None or not (_HAS_ALARM and threading.get_ident() == _main_ident):
         yield
         return
     handlers = _Handlers()
-    _ringing.kept = True
+    _owner.stays = True
     signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
     try:
         yield
     finally:
-        _ringing.kept = False
+        _owner.stays = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         handlers.restore()
 

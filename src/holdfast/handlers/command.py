@@ -231,7 +231,7 @@ def _look_up(program: str, path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _located(program: str, path: str, second: int) -> str:
-    """Where the program is, looked up once a second: a lookup is a tenth of the cost of a short command."""
+    """The path of the program, looked up once a second: a lookup is a tenth of the cost of a short command."""
     return _look_up(program, path)
 
 

@@ -44,7 +44,7 @@ class Cancel(BaseException):
 
 
 class Host:
-    """What runs an attempt, as its context sees it. This base class does nothing, which is enough to test handlers."""
+    """The runner of an attempt, as its context sees it. This base class does nothing, which is enough for tests."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ _NO_HOST: Final = Host()
 
 
 class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What a handler knows about its job, and what it can do while it runs. `attempt` is 1 for the first run."""
+    """The handler's view of its job, and the means to report, log and stop. `attempt` is 1 for the first run."""
 
     id: str
     job: str

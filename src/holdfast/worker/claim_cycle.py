@@ -105,7 +105,7 @@ class ClaimCycle:
         return self._options.poll_interval_s
 
     def _limits(self, now: float) -> Mapping[str, int]:
-        """How many jobs of each queue to claim: as many as will start soon, and no more than `max_jobs` allows."""
+        """The number of jobs to claim from each queue: those that will start soon, up to `max_jobs`."""
         if self._is_leaving or (self._options.burst and self.is_dry and not self._holdings.flights):
             return {}
         left = self._left()

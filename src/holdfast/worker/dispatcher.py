@@ -20,7 +20,7 @@ ISOLATION_S: Final = 60.0
 
 
 class Dispatcher:
-    """Hands out whole batches. A suspect runs alone in its child; before its last chance, alone in the worker."""
+    """Hands out whole batches. A suspect runs alone in its child; if another crash would be its last, in the worker."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Dispatcher:
         self._isolated: Flight | None = None
 
     def room(self, now: float) -> Mapping[str, int]:
-        """How many more jobs of each queue would start soon; only queues for which a claim is worth its cost."""
+        """The number of further jobs of each queue that would start soon, where a claim is worth its cost."""
         children = self._open_children(now)
         # One suspect at a time: while one waits for a child of its own, no further one is claimed.
         if self._is_isolating or len(self._backlog.suspects) >= len(children):
@@ -83,7 +83,7 @@ class Dispatcher:
         return [child for child in self._pool.ready if not child.is_alone and not child.is_blocked(now)]
 
     def _room_in(self, child: ExecutorProcess, queue: str) -> int:
-        """How many jobs of this queue to hand to the child now."""
+        """The number of jobs of this queue to hand to the child now."""
         only = len(self._queues) == 1
         held = {queue: len(child.held)} if only else Counter(one.lease.queue for one in child.held.values())
         return self._pace.room(held, queue, self._pool.slots)

@@ -70,7 +70,7 @@ class Holdings:
         self.settle(flight, CancelJob(lease=flight.lease, record=momentary(Outcome.CANCELLED, self._clock.now_us())))
 
     def release(self, flight: Flight, note: str = "", *, delay: float = 0.0) -> None:
-        """Return a job to its queue, without using up an attempt if it was started."""
+        """Return a job to its queue without using up an attempt."""
         self._is_urgent = True
         if flight.started_at > 0:
             record = self.cut_short(flight, Outcome.INTERRUPTED, note=note).record()

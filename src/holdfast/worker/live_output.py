@@ -19,7 +19,7 @@ class LiveOutputs:
         self._backend = backend
         self._running = running
         self._reported: dict[int, int] = {}
-        """How many bytes of each job's output the engine has, by the number of the flight."""
+        """The number of bytes of each job's output that the engine has, by the number of the flight."""
 
     def report(self) -> None:
         """Send the engine what was printed since the last report."""

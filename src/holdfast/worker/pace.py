@@ -39,11 +39,11 @@ class Pace:
         self._seconds[queue] = max(mean, known + (mean - known) * (1 - _DECAY**jobs))
 
     def batch(self, queue: str, slots: int) -> int:
-        """How many jobs an idle child with so many slots should get, all of this queue."""
+        """The number of jobs of this queue for an idle child with so many slots."""
         return self.room({}, queue, slots)
 
     def room(self, held: Mapping[str, int], queue: str, slots: int) -> int:
-        """How many more jobs of this queue a child should get, in addition to those it has (`held`, by queue).
+        """The number of jobs of this queue for a child, in addition to those it has (`held`, by queue).
 
         What counts is the time they will take, so that a queue of short jobs leaves room for one with long jobs. If
         there are several queues and any room at all, each of them has room for one job: the round robin then decides.

@@ -276,7 +276,7 @@ class Supervisor:
         self._systemd.turn(now)
 
     def _patience(self) -> float:
-        """How long the loop may wait for an event before a deadline has to be checked."""
+        """The seconds that the loop may wait for an event before it has to check a deadline."""
         if self._holdings.backlog or (self._holdings.unsent and not self._claim_cycle.is_asking):
             return SETTLE_LINGER_S
         if self._pool.lingers:

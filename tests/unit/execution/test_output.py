@@ -13,7 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_kept
+from holdfast.execution.output import MIN_LIMIT, Output, cut, rest_of, streams_installed
 from holdfast.values import OUTPUT_LIMIT, LiveOutput
 
 from .conftest import redirected
@@ -278,7 +278,7 @@ def test_a_subprocess_can_be_given_the_stream(capfd: pytest.CaptureFixture[str])
 def test_kept_stand_ins_catch_for_jobs_only_and_leave_in_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout, sys.stderr
     outputs = [Output(), Output()]
-    with streams_kept():
+    with streams_installed():
         kept = sys.stdout
         for output in outputs:
             print("between")
@@ -308,7 +308,7 @@ def test_kept_stand_ins_survive_a_job_that_spoils_them(
 ) -> None:
     before = sys.stdout, sys.stderr
     output = Output()
-    with streams_kept():
+    with streams_installed():
         with redirected(Output()):
             spoil()
         print("between")
@@ -322,7 +322,7 @@ def test_kept_stand_ins_survive_a_job_that_spoils_them(
 
 def test_a_program_that_redirects_between_jobs_gets_its_own_prints(capsys: pytest.CaptureFixture[str]) -> None:
     output, theirs, errors = Output(), io.StringIO(), io.StringIO()
-    with streams_kept():
+    with streams_installed():
         with redirect_stdout(theirs), redirect_stderr(errors):
             print("theirs")
             with redirected(output):
@@ -339,8 +339,8 @@ def test_stand_ins_that_several_keep_leave_with_the_last(capsys: pytest.CaptureF
     before = sys.stdout
     output = Output()
     with redirected(output):
-        with streams_kept():
-            with streams_kept():
+        with streams_installed():
+            with streams_installed():
                 pass
             assert sys.stdout is not before
         print("still caught")
@@ -350,7 +350,7 @@ def test_stand_ins_that_several_keep_leave_with_the_last(capsys: pytest.CaptureF
 
 def test_a_stream_the_program_has_put_there_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = io.StringIO()
-    with streams_kept():
+    with streams_installed():
         monkeypatch.setattr(sys, "stdout", theirs)
     assert sys.stdout is theirs
 
@@ -361,7 +361,7 @@ def test_a_kept_stand_in_is_a_terminal_where_the_real_stream_is_one(monkeypatch:
             return True
 
     monkeypatch.setattr(sys, "stdout", Terminal())
-    with streams_kept():
+    with streams_installed():
         assert sys.stdout.isatty()
         with redirected(Output()):
             assert not sys.stdout.isatty()

@@ -19,7 +19,7 @@ from holdfast.execution.timeout import (
     JobInterrupted,
     JobTimeout,
     Timeout,
-    handlers_kept,
+    handlers_installed,
 )
 
 # Long enough that the work has started before the limit is reached, even on a busy machine.
@@ -191,18 +191,18 @@ def test_a_call_interrupted_before_it_began_is_not_begun() -> None:
     assert isinstance(ended.stopped_by, JobCancelRequested)
 
 
-@pytest.mark.parametrize("keeping", [handlers_kept, nullcontext])
+@pytest.mark.parametrize("keeping", [handlers_installed, nullcontext])
 def test_a_call_interrupted_just_as_it_begins_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, keeping: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    lend = timeout_module._lend_signals  # pyright: ignore[reportPrivateUsage]
+    lend = timeout_module._take_signals  # pyright: ignore[reportPrivateUsage]
 
     def interrupted_meanwhile(timeout: Timeout) -> object:
         assert timeout.interrupt(JobCancelRequested("just now"))
         return lend(timeout)
 
     with keeping():
-        monkeypatch.setattr(timeout_module, "_lend_signals", interrupted_meanwhile)
+        monkeypatch.setattr(timeout_module, "_take_signals", interrupted_meanwhile)
         ended = Timeout(20).run(lambda: time.sleep(20))
     assert isinstance(ended.raised, JobCancelRequested)
 
@@ -228,7 +228,7 @@ def test_a_signal_handler_of_the_same_thread_can_interrupt() -> None:
 def test_a_gentler_way_is_tried_before_the_signal() -> None:
     timeout = Timeout(0, repeat_s=SHORT_S)
     asked = threading.Event()
-    timeout.gently = asked.set
+    timeout.gentle_stop = asked.set
     seen: list[bool] = []
 
     def call() -> None:
@@ -247,7 +247,7 @@ def test_a_gentler_way_that_comes_after_the_interrupt_is_taken_at_once() -> None
 
     def call() -> bool:
         timeout.interrupt(JobCancelRequested())
-        timeout.soften(asked.set)
+        timeout.set_gentle_stop(asked.set)
         return asked.is_set()
 
     assert on_a_thread(lambda: timeout.run(call)).value is True
@@ -345,7 +345,7 @@ def test_an_interrupt_from_another_thread_just_at_the_end_never_escapes() -> Non
     thread = threading.Thread(target=pester)
     thread.start()
     try:
-        with handlers_kept():
+        with handlers_installed():
             reasons = calls_about_as_long_as_their_limit(1000, each=running.append)
     finally:
         stop.set()
@@ -466,7 +466,7 @@ def test_somebody_elses_ctrl_c_handler_is_left_alone() -> None:
 
 def test_kept_handlers_end_with_their_block() -> None:
     before = signal.getsignal(signal.SIGALRM)
-    with handlers_kept():
+    with handlers_installed():
         kept = signal.getsignal(signal.SIGALRM)
         assert kept is not before
         assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
@@ -476,14 +476,14 @@ def test_kept_handlers_end_with_their_block() -> None:
 
 
 def test_a_handler_that_a_job_left_behind_is_replaced_again() -> None:
-    with handlers_kept():
+    with handlers_installed():
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
 
 
 def test_kept_handlers_of_an_inner_block_leave_the_limit_around_it_in_force() -> None:
     def outer() -> None:
-        with handlers_kept():
+        with handlers_installed():
             Timeout(30).run(lambda: None)
         time.sleep(30)
 
@@ -493,7 +493,7 @@ def test_kept_handlers_of_an_inner_block_leave_the_limit_around_it_in_force() ->
 @pytest.mark.parametrize("shorter_first", [False, True])
 def test_with_kept_handlers_each_call_has_its_own_limit(shorter_first: bool) -> None:
     limits = [SHORT_S, 2 * SHORT_S] if shorter_first else [30, 0.03]
-    with handlers_kept():
+    with handlers_installed():
         for limit_s in limits[:-1]:
             assert Timeout(limit_s).run(lambda: 5) == CallResult(value=5)
         started = time.monotonic()
@@ -509,7 +509,7 @@ def test_with_kept_handlers_a_timer_wound_for_an_earlier_call_does_not_end_a_lat
         spin_until(lambda: time.monotonic() > until)
         return "done"
 
-    with handlers_kept():
+    with handlers_installed():
         assert Timeout(SHORT_S).run(lambda: 5).value == 5
         assert Timeout(30).run(work) == CallResult(value="done")
         assert Timeout(SHORT_S).run(lambda: 5).value == 5
@@ -536,7 +536,7 @@ def swallow_an_interrupt() -> None:
 @pytest.mark.parametrize("fiddle", [leave_a_timer, leave_a_timer_that_rings_once, stop_the_timer, swallow_an_interrupt])
 def test_with_kept_handlers_a_timer_that_a_job_left_behind_is_replaced(fiddle: Callable[[], None]) -> None:
     """If the old timer stayed in force, it would ring in an hour, long after the second call has returned."""
-    with handlers_kept():
+    with handlers_installed():
         Timeout(3600).run(fiddle)
         assert isinstance(Timeout(0.1).run(lambda: time.sleep(30)).raised, JobTimeout)
         assert Timeout(30).run(lambda: 5) == CallResult(value=5)
@@ -561,7 +561,7 @@ def leave_the_signal_ignored() -> None:
 @pytest.mark.parametrize("fiddle", [stop_the_timer, use_an_alarm, leave_the_default_handler, leave_the_signal_ignored])
 def test_with_kept_handlers_a_job_that_used_the_alarm_costs_the_next_one_nothing(fiddle: Callable[[], None]) -> None:
     """Though both have the same limit, so that the timer of the first would have served the second."""
-    with handlers_kept():
+    with handlers_installed():
         Timeout(0.3).run(lambda: None)
         Timeout(0.3).run(fiddle)
         assert isinstance(Timeout(0.3).run(lambda: time.sleep(30)).raised, JobTimeout)
@@ -569,7 +569,7 @@ def test_with_kept_handlers_a_job_that_used_the_alarm_costs_the_next_one_nothing
 
 def test_with_kept_handlers_a_forked_process_has_its_timeouts() -> None:
     """Timers are not inherited."""
-    with handlers_kept():
+    with handlers_installed():
         Timeout(0.3).run(lambda: None)
         copy = os.fork()
         if copy == 0:
@@ -582,7 +582,7 @@ def test_with_kept_handlers_a_forked_process_has_its_timeouts() -> None:
 
 def test_with_kept_handlers_an_idle_timer_neither_raises_nor_goes_on_ringing() -> None:
     before = signal.getitimer(signal.ITIMER_REAL)[0]
-    with handlers_kept():
+    with handlers_installed():
         assert isinstance(Timeout(0.01).run(lambda: time.sleep(30)).raised, JobTimeout)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 1000
         Timeout(0.02).run(lambda: None)
@@ -631,5 +631,5 @@ def test_only_the_thread_of_the_call_holds_interrupts_back() -> None:
 
 @pytest.mark.usefixtures("no_collection")
 def test_with_kept_handlers_an_alarm_just_at_the_end_never_escapes() -> None:
-    with handlers_kept():
+    with handlers_installed():
         assert calls_about_as_long_as_their_limit(1000, each=lambda timeout: None) == {JobTimeout}

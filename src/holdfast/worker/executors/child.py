@@ -202,7 +202,7 @@ class WorkerLink:
 
 
 class SlotRunner:
-    """What all slots share: the link, the runtime, the limits, and the id of the job under each number."""
+    """Runs jobs for all slots, which share the link, the runtime and the limits."""
 
     def __init__(
         self,

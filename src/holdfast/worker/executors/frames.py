@@ -105,7 +105,7 @@ class Progressed(Struct, frozen=True, array_like=True, tag=7):
 
 
 class Printed(Struct, frozen=True, array_like=True, tag=9):
-    """What a running job has printed or logged since the last such frame; its result contains the output again.
+    """Output of a running job since the last such frame; its result contains the output again.
 
     If the job prints very much, `skipped` is the number of bytes before this text that were left out.
     """

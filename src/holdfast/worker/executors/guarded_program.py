@@ -35,13 +35,13 @@ _let_go: set[int] = set()
 
 
 class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program ended: an exit code, a signal, or the problem why neither is known."""
+    """The end of a program: an exit code, a signal, or the problem why neither is known."""
 
     exit_code: int | None = None
     signal: int | None = None
     max_rss_bytes: int = 0
     left: int = 0
-    """How many of its processes had not exited after SIGKILL when this was reported."""
+    """The number of its processes that had not exited after SIGKILL when this was reported."""
     problem: str = ""
 
 
