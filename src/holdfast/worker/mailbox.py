@@ -16,7 +16,7 @@ class Mailbox:
         self._pipe = WakePipe()
         self._lock = threading.Lock()
         self._is_closed = False
-        selector.register(self._pipe, selectors.EVENT_READ, lambda _events: self._pipe.drain())
+        selector.register(self._pipe, selectors.EVENT_READ, self._on_wake)
 
     def post(self, action: Callable[[], None]) -> None:
         """Run this on the loop's thread. Any thread may post, even one that outlives the loop."""
@@ -34,3 +34,6 @@ class Mailbox:
         with self._lock:
             self._is_closed = True
             self._pipe.close()
+
+    def _on_wake(self, _events: int) -> None:
+        self._pipe.drain()
