@@ -1,6 +1,7 @@
-"""The program of an executor child: imports the application and runs what the worker sends.
+"""The program of an executor process: imports the application and runs the jobs that the worker sends.
 
-Started as `python -m holdfast.executor SETUP SOCKET`; `SETUP` is JSON, `SOCKET` the number of an inherited descriptor.
+Started as `python -P -m holdfast.executor SETUP SOCKET`: `SETUP` is JSON, `SOCKET` the number of an inherited
+descriptor.
 """
 
 import gc
@@ -23,9 +24,9 @@ from holdfast.worker.executors.frames import Broken, Ready, packed
 
 
 class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child has to know: the application, what the command line said about it, and its limits.
+    """The arguments of an executor: the application, the command-line options that change it, and its limits.
 
-    `url` is a place for the jobs, or the name of one of the application's backends; `backend` is the one worked here.
+    `url` is a URL or the name of one of the application's backends; `backend` is the one whose jobs run here.
     """
 
     app: str | None = None
@@ -39,10 +40,10 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_level: str = "warning"
 
     def __repr__(self) -> str:
-        return f"Setup({self.app!r}, {self.backend!r})"  # the URL may hold a password
+        return f"Setup({self.app!r}, {self.backend!r})"  # the URL may contain a password
 
     def application(self) -> Holdfast:
-        """The application as this process is to see it."""
+        """The application with the options of the command line. Everything that its settings name is loaded."""
         hf = load_app(self.app) if self.app else Holdfast()
         if self.url and self.url not in hf.deployment.urls:
             hf.move_to(hf.deployment.with_default(self.url))
@@ -52,18 +53,17 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def lower_priority(nice: int) -> None:
-    """Leave the processor to the worker when it wants it: it renews leases and feeds the others, and needs little.
+    """Let the worker have the CPU first: it needs little, and must renew leases even if jobs keep every core busy.
 
-    So jobs that are busy cannot keep it from that. What the priority means is asked within the group of processes
-    that the kernel shares the processor with: in a container or under systemd, only there.
+    The kernel compares priorities only within one scheduling group, such as a container or a systemd service.
     """
     if not nice:
         return
     os.nice(nice)
-    # Where the kernel makes a group of every session, as it does on desktops, the priority of the group counts.
+    # On desktops, the kernel creates a scheduling group per session, and the priority of that group matters.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(nice))
-    # The same share, but no haste: given work, they wait for the end of the worker's turn.
+    # As batch processes, executors that become runnable do not interrupt the worker.
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -74,21 +74,21 @@ def main() -> int:
     lower_priority(setup.nice)
     connection = socket.socket(fileno=int(sys.argv[2]))
     os.set_inheritable(connection.fileno(), False)
-    os.dup2(2, 1)  # what jobs write past `sys.stdout` is for people: the worker's stdout may be read by a program
+    os.dup2(2, 1)  # a program may read the worker's stdout, so what jobs write to descriptor 1 goes to stderr
     try:
         hf = setup.application()
     except HoldfastError as problem:
         connection.sendall(packed(Broken(str(problem))))
         return 1
     log_to_stderr(setup.log_level)
-    gc.freeze()  # what was imported stays: the collector need not walk through it
+    gc.freeze()  # imported modules stay in memory: the collector need not traverse them
     connection.sendall(packed(Ready()))
     serve(
         connection,
         hf.registry,
         slots=setup.slots,
         limits=Limits(setup.max_jobs, setup.max_memory_bytes),
-        # A child opens the engine only for a handler that asks for a transaction.
+        # An executor opens the engine only for a handler that asks for a transaction.
         transactions=lambda job_id, delivery: hf.backend(setup.backend).transaction(job_id, delivery),
         middleware=hf.extensions.middleware,
     )

@@ -56,9 +56,9 @@ class Extensions:
         return self._metrics
 
     def count_for_prometheus(self) -> None:
-        """Use prometheus-client, if it is installed and the application has no collector of its own."""
+        """Use prometheus-client, if it is installed and the application does not have its own collector."""
         if type(self.metrics) is InMemoryMetrics:
-            with suppress(ConfigError):  # the extra is not installed: /metrics says so
+            with suppress(ConfigError):  # if the extra is not installed, /metrics reports it
                 from holdfast.metrics.prometheus import PrometheusMetrics
 
                 self._metrics = PrometheusMetrics()
@@ -71,7 +71,7 @@ class Extensions:
 
     @cached_property
     def retry_policy(self) -> RetryPolicy:
-        """Decides when a failed job without a backoff of its own runs again."""
+        """Decides when a failed job without its own backoff runs again."""
         if self._retry_policy is not None or not self._settings.retry_policy:
             return self._retry_policy or BackoffPolicy(backoff_of(self._settings))
         named = plugins.make(plugins.RETRY_POLICIES, self._settings.retry_policy, self._directory)
@@ -80,9 +80,9 @@ class Extensions:
         return cast("RetryPolicy", named)
 
     def load(self, registry: HandlerRegistry, jobs: Mapping[str, AnyJob]) -> None:
-        """Load everything that the settings name, and register the handlers beside the application's own jobs.
+        """Load everything that the settings name, and register the handlers in addition to the application's jobs.
 
-        A name that cannot be found is an error now, before any job is claimed.
+        A worker calls this before it claims a job, so that a name that cannot be resolved is reported at once.
         """
         _ = self.middleware, self.metrics, self.retry_policy
         if not self._are_handlers_loaded:
@@ -90,11 +90,15 @@ class Extensions:
                 self._register(named, registry, jobs)
             self._are_handlers_loaded = True
 
+    @property
+    def handler_keys(self) -> frozenset[str]:
+        """The keys of the handlers that the settings name. Nothing is imported."""
+        return frozenset(_key_and_name(named)[0] for named in self._settings.handlers)
+
     def _register(self, named: str, registry: HandlerRegistry, jobs: Mapping[str, AnyJob]) -> None:
         """Register a handler that the settings name: `KEY=MODULE:NAME`, or the name of an entry point."""
-        key, _, name = named.rpartition("=")
+        key, name = _key_and_name(named)
         found = plugins.load(plugins.HANDLERS, name, self._directory)
-        key = key or name.rpartition(":")[2].rpartition(".")[2]
         if isinstance(found, Job):
             if jobs.get(key) is not found:  # it belongs to another application
                 registry.register(key, found.handler_for(key, registry.overrides))
@@ -104,8 +108,13 @@ class Extensions:
             raise ConfigError(f"handler '{name}' must be a function or a Handler, not {found!r}")
 
 
+def _key_and_name(named: str) -> tuple[str, str]:
+    key, _, name = named.rpartition("=")
+    return key or name.rpartition(":")[2].rpartition(".")[2], name
+
+
 def backoff_of(settings: Settings) -> Backoff:
-    """The delays between the attempts of jobs without a backoff of their own."""
+    """The delays between the attempts of jobs without their own backoff."""
     return Backoff(
         strategy=BackoffStrategy(settings.backoff),
         base=settings.backoff_base,

@@ -1,4 +1,4 @@
-"""Finding the user's application: `MODULE:NAME`, imported as the program itself would import it."""
+"""Imports the user's application, named as `MODULE:NAME`."""
 
 import os
 import sys
@@ -16,10 +16,10 @@ _PYTHONS: Final = os.path.dirname(os.__file__) + os.sep
 
 
 def load_app(reference: str) -> Holdfast:
-    """The application at `module:attribute`, imported from the working directory like Python itself would."""
+    """The application at `MODULE:NAME`. The current directory and the project's are searched first."""
     module_name, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
-        raise ConfigError(f"{reference!r} is no application: write MODULE:NAME, such as shop:hf for hf in shop.py")
+        raise ConfigError(f"{reference!r} is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py")
     project = find_project().directory
     sys.path[:0] = [str(Path.cwd()), *([str(project)] if project else [])]
     try:
@@ -28,8 +28,8 @@ def load_app(reference: str) -> Holdfast:
         if problem.name is None or not (module_name == problem.name or module_name.startswith(f"{problem.name}.")):
             raise _broken_module(module_name, problem) from problem
         file = module_name.removesuffix(".py")
-        hint = f"for {module_name} write  {file}:NAME" if file != module_name else "run this where it can be imported"
-        raise ConfigError(f"there is no module '{module_name}' here: {hint}") from None
+        hint = f"write  {file}:NAME" if file != module_name else "run this command in the directory that contains it"
+        raise ConfigError(f"there is no module '{module_name}'; {hint}") from None
     except (Exception, SystemExit) as problem:
         raise _broken_module(module_name, problem) from problem
     found = _attribute(module, attribute, reference)
@@ -39,14 +39,14 @@ def load_app(reference: str) -> Holdfast:
 
 
 def _broken_module(module_name: str, problem: BaseException) -> ConfigError:
-    """The failure of the user's own code, told by its own last line rather than by our frames."""
+    """The error of the user's own code, with its last line rather than ours."""
     place = problem if isinstance(problem, SyntaxError) else _place_of(problem)
     where = f"{place.filename}:{place.lineno}"
     return ConfigError(f"cannot import '{module_name}': {type(problem).__name__}: {problem} (at {where})")
 
 
 def _place_of(problem: BaseException) -> traceback.FrameSummary:
-    """Where the error was raised, or where our code or Python's own library was called that raised it."""
+    """The last line of the user's code or an installed package before the error was raised."""
     frames = traceback.extract_tb(problem.__traceback__)
     return next((frame for frame in reversed(frames) if _is_theirs(frame.filename)), frames[-1])
 
@@ -54,7 +54,7 @@ def _place_of(problem: BaseException) -> traceback.FrameSummary:
 def _is_theirs(file: str) -> bool:
     if file.startswith((_OURS, "<frozen ")):
         return False
-    # Installed packages may be in a folder of Python's own library.
+    # Installed packages may be below the directory of Python's own library.
     return not file.startswith(_PYTHONS) or "site-packages" in file
 
 

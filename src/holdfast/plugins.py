@@ -1,7 +1,6 @@
-"""What others bring along: an object that a setting names, by `MODULE:NAME` or as a package has published it.
+"""Finds plugins: objects that a setting names as `MODULE:NAME` or by the name of an entry point.
 
-A package publishes one under an entry point of the group that the kind names. Nothing is loaded that no setting or
-URL asks for.
+Each kind of plugin has its own group of entry points. A plugin is imported only if a setting or a URL names it.
 """
 
 import inspect
@@ -18,7 +17,7 @@ from holdfast.errors import ConfigError, HoldfastError
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """A kind of plugin: what it is called in a sentence, the group of its entry points, and those of our own."""
+    """A kind of plugin: its name in messages, its group of entry points, and the plugins that Holdfast includes."""
 
     what: str
     group: str
@@ -42,17 +41,11 @@ ENGINES: Final = Kind(what="engine", group="holdfast.engines")
 
 
 def load(kind: Kind, name: str, directory: Path | None = None) -> object:
-    """The object of that name: one that is installed, or `MODULE:NAME`.
-
-    `directory` is where the project's own modules are; without a project, that is where one stands.
-    """
-    reference = published(kind, name) or name
+    """Import the plugin with this name. `directory`, the project's, is also searched for its module."""
+    reference = _reference(kind, name)
     module_name, _, attribute = reference.partition(":")
-    if not attribute:
-        raise ConfigError(unknown(kind, name))
-    home = str(directory or Path.cwd())
-    if reference == name and home not in sys.path:  # what is installed needs no help to be found
-        sys.path.append(home)
+    if reference == name and directory is not None and str(directory) not in sys.path:
+        sys.path.append(str(directory))
     try:
         found: object = import_module(module_name)
         for part in attribute.split("."):
@@ -62,13 +55,13 @@ def load(kind: Kind, name: str, directory: Path | None = None) -> object:
     except Exception as problem:
         source = "" if reference == name else f" from {reference}"
         raise ConfigError(
-            f"the {kind.what} '{name}' cannot be loaded{source}: {type(problem).__name__}: {problem}"
+            f"cannot load the {kind.what} '{name}'{source}: {type(problem).__name__}: {problem}"
         ) from problem
     return found
 
 
 def make(kind: Kind, name: str, directory: Path | None = None) -> object:
-    """The same; of a class, an object of it."""
+    """Import the plugin with this name. If it is a class, create an instance."""
     found = load(kind, name, directory)
     if not inspect.isclass(found):
         return found
@@ -76,16 +69,31 @@ def make(kind: Kind, name: str, directory: Path | None = None) -> object:
         return found()
     except TypeError as problem:
         raise ConfigError(
-            f"the {kind.what} '{name}' cannot be made without arguments ({problem}): name an object instead of a class"
+            f"cannot create the {kind.what} '{name}' without arguments ({problem}); name an object instead of a class"
         ) from problem
     except HoldfastError:
         raise
     except Exception as problem:
-        raise ConfigError(f"the {kind.what} '{name}' cannot be made: {type(problem).__name__}: {problem}") from problem
+        raise ConfigError(f"cannot create the {kind.what} '{name}': {type(problem).__name__}: {problem}") from problem
+
+
+def check(kind: Kind, name: str, directory: Path | None = None) -> None:
+    """Raise if there is no such entry point, or no such top-level package. Nothing is imported."""
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    module_name = _reference(kind, name).partition(":")[0]
+    package = module_name.partition(".")[0]
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise ConfigError(f"{name!r} is not a valid {kind.what}; write MODULE:NAME")
+    if package in sys.modules or find_spec(package) is not None:
+        return
+    if directory is None or PathFinder.find_spec(package, [str(directory)]) is None:
+        raise ConfigError(f"cannot find the {kind.what} '{name}': there is no module '{package}'")
 
 
 def published(kind: Kind, name: str) -> str | None:
-    """Where the installed one of that name is, as `MODULE:NAME`; None if there is none."""
+    """The location of the installed plugin with this name, as `MODULE:NAME`; None if there is none."""
     if name in kind.ours:
         return kind.ours[name]
     from importlib.metadata import entry_points  # here: importing it takes longer than all of ours
@@ -93,22 +101,20 @@ def published(kind: Kind, name: str) -> str | None:
     return next((point.value for point in entry_points(group=kind.group, name=name)), None)
 
 
-def names(kind: Kind) -> tuple[str, ...]:
-    """Those that are installed."""
-    from importlib.metadata import entry_points
-
-    return tuple(sorted({*kind.ours, *(point.name for point in entry_points(group=kind.group))}))
-
-
-def unknown(kind: Kind, name: str) -> str:
-    """That there is none of that name, and what to write."""
-    return f"there is no {kind.what} '{name}': {_hint(kind, name)}"
+def _reference(kind: Kind, name: str) -> str:
+    """The plugin as `MODULE:NAME`."""
+    reference = published(kind, name) or name
+    if not reference.partition(":")[2]:
+        raise ConfigError(f"there is no {kind.what} '{name}'; {_hint(kind, name)}")
+    return reference
 
 
 def _hint(kind: Kind, name: str) -> str:
-    known = names(kind)
+    from importlib.metadata import entry_points
+
+    known = sorted({*kind.ours, *(point.name for point in entry_points(group=kind.group))})
     near = get_close_matches(name, known, n=1)
     if near:
         return f"did you mean '{near[0]}'?"
-    installed = f", or one of those installed: {', '.join(known)}" if known else "; none is installed under a name"
+    installed = f" or one of the installed ones: {', '.join(known)}" if known else "; no package provides one"
     return f"write MODULE:NAME{installed}"

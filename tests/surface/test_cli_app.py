@@ -60,4 +60,4 @@ def test_an_application_that_cannot_be_imported_is_named(shop: Terminal) -> None
     shop.write("holdfast.toml", 'app = "nowhere:hf"\n')
     answer = shop.program("worker", "start", "--burst")
     assert answer.code == 2
-    assert "there is no module 'nowhere' here" in answer.err
+    assert "there is no module 'nowhere';" in answer.err

@@ -162,7 +162,7 @@ def test_signatures_cannot_be_switched_off_by_accident(terminal: Terminal) -> No
     terminal("config", "set", "verify", "false")
     answer = terminal("status")
     assert answer.code == 2
-    assert "set allow-unsigned = true beside it" in answer.err
+    assert "also set allow-unsigned = true" in answer.err
     assert terminal("config", "set", "allow-unsigned", "true").code == 0
     assert terminal("status").code == 0
 
@@ -323,13 +323,13 @@ def test_what_is_set_but_overruled_is_said(terminal: Terminal, monkeypatch: pyte
 def test_what_is_set_but_refused_as_a_whole_is_said(terminal: Terminal) -> None:
     answer = terminal("config", "set", "verify", "false")
     assert answer.code == 0
-    assert f"  commands will not start: verify = false in {terminal.config}:1 lets anybody" in answer.err
+    assert f"  commands will not start: verify = false in {terminal.config}:1 lets anyone" in answer.err
 
 
 def test_a_password_set_where_others_can_read_it_is_said(terminal: Terminal) -> None:
     terminal.config.chmod(0o644)
     answer = terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop")
-    assert f"  other users can read that file: chmod 600 {terminal.config}, or give it in HOLDFAST_URL" in answer.err
+    assert f"  other users can read that file: chmod 600 {terminal.config}, or set HOLDFAST_URL" in answer.err
     terminal.config.chmod(0o600)
     assert "others can read" not in terminal("config", "set", "url", "postgresql://ada:hunter2@db.example/shop").err
 
@@ -398,7 +398,7 @@ def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pyt
         f"✗ max-retries = 9999 in {terminal.config}:1 is out of range: it must be between 0 and 1000",
         f"✗ there is no setting 'leese' (in {terminal.config}:3); did you mean 'lease'?",
         "✗ timeout = 'soon' in $HOLDFAST_TIMEOUT: write a duration in seconds or like 90s, 15m, 2h, 3d",
-        f"⚠ allow-unsigned = true in {terminal.config}:2 does nothing without verify = false",
+        f"⚠ allow-unsigned = true in {terminal.config}:2 has no effect without verify = false",
         "  → remove it",
     ]
     assert answer.err == f"3 errors, 1 warning; checked: {terminal.config}, the environment\n"

@@ -153,7 +153,7 @@ def test_a_password_that_everybody_can_read_is_found_and_not_shown(terminal: Ter
     terminal.config.write_text('url = "redis://:hunter2@127.0.0.1:1/0"\n')
     terminal.config.chmod(0o644)
     answer = terminal("doctor")
-    assert "holds a password, and others can read that file" in " ".join(answer.out.split())
+    assert "contains a password, and other users can read the file" in " ".join(answer.out.split())
     assert "hunter2" not in answer.out + answer.err
 
 
@@ -510,7 +510,7 @@ def test_in_a_pipe_a_finding_is_one_line(terminal: Terminal) -> None:
     [at] = [at for at, line in enumerate(lines) if line.endswith("so nothing is made below it")]
     told, advice = lines[at : at + 2]
     assert told.startswith(f"⚠ settings    url in {terminal.config}:1: there is no directory {terminal.home}/long")
-    assert advice.startswith("              → let it name another place, or make it with  mkdir -p ")
+    assert advice.startswith("              → name another file, or create it with  mkdir -p ")
 
 
 def test_the_database_is_still_ours_alone(worked: Terminal) -> None:

@@ -312,7 +312,7 @@ def test_an_application_that_is_not_there_is_said(shop: Terminal) -> None:
     answer = shop("enqueue", "--app", "shops:hf", "--job", "resize", "width=1")
     assert (answer.code, answer.err) == (
         2,
-        "holdfast: there is no module 'shops' here: run this where it can be imported\n",
+        "holdfast: there is no module 'shops'; run this command in the directory that contains it\n",
     )
 
 

@@ -219,7 +219,7 @@ def test_compose_asks_for_what_is_secret(terminal: Terminal) -> None:
 
 def test_the_image_has_its_database_in_the_volume(terminal: Terminal) -> None:
     steps = instructions(files(terminal, "docker")["Dockerfile"])
-    assert steps["ENV"] == ["PYTHONSAFEPATH=1 HOLDFAST_URL=sqlite:////var/lib/holdfast/jobs.db"]
+    assert steps["ENV"] == ["PYTHONSAFEPATH=1 HOLDFAST_PROJECT=/app HOLDFAST_URL=sqlite:////var/lib/holdfast/jobs.db"]
     assert steps["VOLUME"] == ["/var/lib/holdfast"]
 
 
@@ -260,14 +260,17 @@ def test_a_django_project_is_started_by_its_own_command(terminal: Terminal, monk
     unit = entries(text)
     assert unit["WorkingDirectory"] == str(terminal.project)
     assert unit["Environment"] == (
-        f"PYTHONSAFEPATH=1 PYTHONPATH={terminal.project} DJANGO_SETTINGS_MODULE=shop.settings"
+        f"PYTHONSAFEPATH=1 HOLDFAST_PROJECT={terminal.project} PYTHONPATH={terminal.project} "
+        "DJANGO_SETTINGS_MODULE=shop.settings"
     )
     assert unit["ExecStart"].startswith(
         f"{sys.executable} manage.py holdfast --backend slow worker start --queue default"
     )
     steps = instructions(files(terminal, "docker", *django)["Dockerfile"])
     # Django's own settings name the database.
-    assert steps["ENV"] == ["PYTHONSAFEPATH=1 PYTHONPATH=/app DJANGO_SETTINGS_MODULE=shop.settings"]
+    assert steps["ENV"] == [
+        "PYTHONSAFEPATH=1 HOLDFAST_PROJECT=/app PYTHONPATH=/app DJANGO_SETTINGS_MODULE=shop.settings"
+    ]
     assert json.loads(steps["CMD"][0])[:6] == ["python", "manage.py", "holdfast", "--backend", "slow", "worker"]
 
 

@@ -87,7 +87,7 @@ def test_a_name_that_leads_nowhere_stops_the_worker_before_it_takes_a_job(shop: 
     shop.config.write_text('middleware = ["shop_hooks:Missing"]\n')
     answer = shop("worker", "start", "shop", "--burst")
     assert answer.code != 0
-    assert "the middleware 'shop_hooks:Missing' cannot be loaded" in answer.err
+    assert "cannot load the middleware 'shop_hooks:Missing'" in answer.err
     shop.config.write_text("")
     assert shop.job("one")["state"] == "pending"
 

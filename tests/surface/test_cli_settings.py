@@ -139,7 +139,8 @@ def test_what_the_application_decides_is_judged_by_the_same_rules(terminal: Term
     assert [sentence.partition(":")[0] for sentence in said] == [
         "signing-key in the application",
         "url in the application",
-        "lease = 1.5 in the application has to be renewed every 0.5s, and a busy machine will miss that",
+        "lease = 1.5 in the application must be renewed every 0.5s; on a busy machine, leases will expire while their "
+        "jobs run",
     ]
 
 

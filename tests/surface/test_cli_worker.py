@@ -73,12 +73,15 @@ def test_the_application_is_imported_from_where_one_stands_as_the_program_too(sh
 
 
 BAD_APPS = {
-    "a module that is not there": ("nowhere", "there is no module 'nowhere' here: run this where it can be imported"),
-    "a module inside one that is not there": ("nowhere.inside:hf", "there is no module 'nowhere.inside' here"),
-    "a file": ("shop.py", "there is no module 'shop.py' here: for shop.py write  shop:NAME"),
-    "a path": ("./shop", "'./shop' is no application: write MODULE:NAME, such as shop:hf for hf in shop.py"),
-    "a relative name": (".shop", "'.shop' is no application"),
-    "no module": (":hf", "':hf' is no application"),
+    "a module that is not there": (
+        "nowhere",
+        "there is no module 'nowhere'; run this command in the directory that contains it",
+    ),
+    "a module inside one that is not there": ("nowhere.inside:hf", "there is no module 'nowhere.inside'"),
+    "a file": ("shop.py", "there is no module 'shop.py'; write  shop:NAME"),
+    "a path": ("./shop", "'./shop' is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py"),
+    "a relative name": (".shop", "'.shop' is not an application"),
+    "no module": (":hf", "':hf' is not an application"),
     "a name that is not there": ("shop:app", "'shop:app': the module has no 'app'"),
     "something else": ("shop:add", "'shop:add' is a Job, not a Holdfast application"),
     "a module without one": ("empty", "module 'empty' has no Holdfast application; name one as empty:NAME"),

@@ -82,7 +82,7 @@ def test_a_key_file_is_read(folder: Path) -> None:
     assert (key, message) == (
         "signing-key-file",
         "signing-key-file in /holdfast.toml:1: cannot read the signing keys in /shop.key: No such file or directory -> "
-        "put it there; make one with  python -c 'import secrets; print(secrets.token_hex(32))'",
+        "create it; generate one with  python -c 'import secrets; print(secrets.token_hex(32))'",
     )
     path.write_text(KEY)
     path.chmod(0o644)
@@ -132,52 +132,51 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
         (
             "allow-unsigned = true\n",
             "allow-unsigned",
-            "allow-unsigned = true in /holdfast.toml:1 does nothing without verify = false -> remove it",
+            "allow-unsigned = true in /holdfast.toml:1 has no effect without verify = false -> remove it",
         ),
         (
             "verify = false\nallow_unsigned = true\n",
             "verify",
-            "verify = false in /holdfast.toml:1 switches signatures off: "
-            "whoever can write the queue can have any registered handler run -> "
+            "verify = false in /holdfast.toml:1 disables signatures: "
+            "anyone who can write to the database can run any registered handler -> "
             "remove verify = false and allow-unsigned = true",
         ),
         (
             "lease = 1.5\n",
             "lease",
-            "lease = 1.5 in /holdfast.toml:1 has to be renewed every 0.5s, and a busy machine will miss that: "
-            "jobs will be taken from workers that are well -> "
-            "make it longer, 60s if in doubt:  holdfast config set lease 60s",
+            "lease = 1.5 in /holdfast.toml:1 must be renewed every 0.5s; on a busy machine, leases will expire "
+            "while their jobs run -> use a longer lease:  holdfast config set lease 60s",
         ),
         (
             "poll-interval = 120\n",
             "poll-interval",
             "poll-interval = 120 in /holdfast.toml:1 is longer than lease (60s): "
-            "what a dead worker held lies about after it was given back -> "
-            "make it shorter:  holdfast config set poll-interval 1s",
+            "requeued jobs of a dead worker wait that long for the next poll -> "
+            "use a shorter interval:  holdfast config set poll-interval 1s",
         ),
         (
             "crash-limit = 1\n",
             "crash-limit",
-            "crash-limit = 1 in /holdfast.toml:1 makes a dead letter of every job whose worker is killed or cut off "
-            "from its engine -> let a job survive one crash of its worker:  holdfast config set crash-limit 3",
+            "crash-limit = 1 in /holdfast.toml:1 dead-letters every job whose worker is killed or loses its "
+            "connection to the engine -> let a job survive a crash of its worker:  holdfast config set crash-limit 3",
         ),
         (
             "lease = 10\nreap-interval = 6\n",
             "reap-interval",
-            "reap-interval = 6 in /holdfast.toml:2 is more than half of lease, so it is cut to 5s -> "
-            "make it shorter, or lease longer:  holdfast config set reap-interval 5s",
+            "reap-interval = 6 in /holdfast.toml:2 is longer than half the lease; 5s is used instead -> "
+            "use a shorter interval or a longer lease:  holdfast config set reap-interval 5s",
         ),
         (
             "backoff-max = 1\n",
             "backoff-max",
-            "backoff-max = 1 in /holdfast.toml:1 does not go with backoff-base = 2: every delay is cut to 1s -> "
-            "make backoff-max longer, or backoff-base shorter",
+            "backoff-max = 1 in /holdfast.toml:1 conflicts with backoff-base = 2: every delay is limited to 1s -> "
+            "use a longer backoff-max or a shorter backoff-base",
         ),
         (
             "backoff-base = 400\n",
             "backoff-base",
-            "backoff-base = 400 in /holdfast.toml:1 does not go with backoff-max = 300: every delay is cut to 300s -> "
-            "make backoff-max longer, or backoff-base shorter",
+            "backoff-base = 400 in /holdfast.toml:1 conflicts with backoff-max = 300: every delay is limited to 300s "
+            "-> use a longer backoff-max or a shorter backoff-base",
         ),
     ],
 )
@@ -192,12 +191,12 @@ def test_what_nobody_has_set_or_would_notice_is_no_warning(folder: Path, text: s
 
 def test_a_place_that_cannot_be_a_file_is_told(folder: Path) -> None:
     assert said(folder, f'url = "sqlite:///{folder}"\n[backends]\nmail = "sqlite:///holdfast.toml/jobs.db"\n') == [
-        (False, "url", "url in /holdfast.toml:1:  is a directory -> let it name a file in it"),
+        (False, "url", "url in /holdfast.toml:1:  is a directory -> name a file in it"),
         (
             False,
             "backends",
-            "backends.mail in /holdfast.toml:2: /holdfast.toml is no directory, so nothing can be kept below it -> "
-            "let it name another place",
+            "backends.mail in /holdfast.toml:2: /holdfast.toml is not a directory, so the database cannot be created "
+            "-> name another file",
         ),
     ]
 
@@ -207,8 +206,8 @@ def test_a_place_below_a_directory_that_is_not_there_is_a_warning(folder: Path) 
         (
             True,
             "url",
-            "url in /holdfast.toml:1: there is no directory /typo, so nothing is made below it -> "
-            "let it name another place, or make it with  mkdir -p /typo",
+            "url in /holdfast.toml:1: the directory /typo does not exist -> "
+            "name another file, or create it with  mkdir -p /typo",
         )
     ]
     assert said(folder, f'url = "sqlite:///{folder}/app/jobs.db"\n') == []
@@ -216,13 +215,15 @@ def test_a_place_below_a_directory_that_is_not_there_is_a_warning(folder: Path) 
 
 def test_a_secret_that_is_given_twice_is_a_warning(folder: Path) -> None:
     both = {"HOLDFAST_SIGNING_KEY": KEY, "HOLDFAST_SIGNING_KEY_FILE": "elsewhere"}
-    message = "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set, and the first wins -> unset one"
+    message = (
+        "$HOLDFAST_SIGNING_KEY and $HOLDFAST_SIGNING_KEY_FILE are both set; the first takes precedence -> unset one"
+    )
     assert said(folder, **both) == [(True, "signing-key", message)]
 
 
 def test_a_variable_that_is_nearly_a_setting_is_a_warning_and_others_are_none(folder: Path) -> None:
     assert said(folder, HOLDFAST_MAX_RETRYS="5") == [
-        (True, None, "$HOLDFAST_MAX_RETRYS names no setting and is ignored; did you mean $HOLDFAST_MAX_RETRIES?")
+        (True, None, "$HOLDFAST_MAX_RETRYS is not a setting and is ignored; did you mean $HOLDFAST_MAX_RETRIES?")
     ]
     assert said(folder, HOLDFAST_JOB_ID="1", HOLDFAST_QUEUE="mail", HOLDFAST_TEST_REDIS_SERVER="x", URL="y") == []
 
@@ -232,8 +233,8 @@ def test_a_table_that_is_not_read_is_a_warning(folder: Path) -> None:
     [(warning, _, message)] = said(folder, "lease = 6\n")
     assert warning
     assert message == (
-        "[tool.holdfast] in /pyproject.toml is ignored, since /holdfast.toml is there -> "
-        "move its settings, and remove it"
+        "[tool.holdfast] in /pyproject.toml is ignored, because /holdfast.toml exists -> "
+        "move its settings to that file, and remove the table"
     )
 
 
@@ -243,8 +244,8 @@ def test_a_password_in_a_file_that_others_can_read_is_a_warning(folder: Path) ->
     [(warning, key, message)] = said(folder, text, HOLDFAST_SIGNING_KEY=KEY)
     assert (warning, key) == (True, "url")
     assert message == (
-        "url = postgresql://ada:…@db/shop in /holdfast.toml:1 holds a password, and others can read that file -> "
-        "chmod 600 /holdfast.toml, or give it in HOLDFAST_URL or in a file that HOLDFAST_URL_FILE names"
+        "url = postgresql://ada:…@db/shop in /holdfast.toml:1 contains a password, and other users can read the file "
+        "-> chmod 600 /holdfast.toml, or set HOLDFAST_URL, or name a file with it in HOLDFAST_URL_FILE"
     )
     file.chmod(0o600)
     assert said(folder, text, HOLDFAST_SIGNING_KEY=KEY) == []

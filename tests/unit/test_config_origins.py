@@ -90,7 +90,7 @@ def test_every_problem_is_found_and_the_first_is_the_error(project: Project) -> 
     with pytest.raises(ConfigError) as caught:
         reading.settings()
     assert str(caught.value).startswith(f"max-retries = 9999 in {project.config_file}:1 is out of range: ")
-    assert str(caught.value).endswith(" (and 5 more: see them all with  holdfast config check)")
+    assert str(caught.value).endswith(" (and 5 more; list them with  holdfast config check)")
 
 
 def test_a_broken_file_does_not_hide_what_is_wrong_elsewhere(project: Project) -> None:
@@ -139,7 +139,7 @@ def test_only_secrets_are_read_from_files(project: Project, tmp_path: Path) -> N
         (" \n", 0o600, "$HOLDFAST_URL_FILE: cannot read the url in {path}: it is empty"),
         (URL, 0o644, "and others can read it:  chmod 600 {path}"),
         (URL, 0o640, "and others can read it:  chmod 600 {path}"),
-        (f"{URL}\n{URL}\n", 0o600, "$HOLDFAST_URL_FILE: {path} holds more than one line: leave only the url"),
+        (f"{URL}\n{URL}\n", 0o600, "$HOLDFAST_URL_FILE: {path} has more than one line; it must contain only the url"),
         ("mongo://ada:hunter2@db", 0o600, "url in the file that $HOLDFAST_URL_FILE names: 'mongo://ada:…@db' does not"),
     ],
 )
@@ -159,7 +159,9 @@ def test_a_file_that_is_missing_or_not_named_is_explained(project: Project, tmp_
         ConfigError, match=rf"^\$HOLDFAST_URL_FILE: cannot read the url in {missing}: No such file or directory"
     ):
         load_settings(project, environment={"HOLDFAST_URL_FILE": str(missing)})
-    with pytest.raises(ConfigError, match=r"\$HOLDFAST_URL_FILE is empty: name the file that holds the url, or unset"):
+    with pytest.raises(
+        ConfigError, match=r"\$HOLDFAST_URL_FILE is empty; name the file that contains the url, or unset"
+    ):
         load_settings(project, environment={"HOLDFAST_URL_FILE": ""})
     (tmp_path / "binary").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="it is not UTF-8 text"):
@@ -172,7 +174,7 @@ def test_signing_keys_are_not_for_the_file(project: Project, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(project, environment={})
     assert str(caught.value) == (
-        f"signing-key does not belong into the configuration file (in {project.config_file}:1): set "
+        f"signing-key does not belong in the configuration file (in {project.config_file}:1): set "
         "HOLDFAST_SIGNING_KEY, or name a file that only you can read with signing-key-file"
     )
 

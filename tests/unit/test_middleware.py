@@ -427,11 +427,11 @@ def test_the_configuration_names_middleware_which_comes_first(project: Path, nam
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("shop_hooks:Needy", "cannot be made without arguments"),
-        ("shop_hooks:Missing", "cannot be loaded: AttributeError"),
+        ("shop_hooks:Needy", "cannot create the middleware 'shop_hooks:Needy' without arguments"),
+        ("shop_hooks:Missing", "cannot load the middleware 'shop_hooks:Missing': AttributeError"),
         ("shop_hooks:no_middleware", "derive its class from holdfast.Middleware"),
-        ("no_such_module:X", "cannot be loaded: ModuleNotFoundError"),
-        ("telemetry", "there is no middleware 'telemetry': write MODULE:NAME, or one of those installed: otel"),
+        ("no_such_module:X", "cannot load the middleware 'no_such_module:X': ModuleNotFoundError"),
+        ("telemetry", "there is no middleware 'telemetry'; write MODULE:NAME or one of the installed ones: otel"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_a_clear_error(project: Path, name: str, why: str) -> None:

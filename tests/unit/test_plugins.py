@@ -156,16 +156,16 @@ def test_a_collector_that_the_settings_name_counts(project: Path, named: str) ->
     ("settings", "problem"),
     [
         (Settings(handlers=("theirs:nothing",)), "handler 'theirs:nothing' must be a function or a Handler"),
-        (Settings(handlers=("shoot",)), "there is no handler 'shoot': did you mean 'shout'?"),
-        (Settings(handlers=("nowhere:x",)), "the handler 'nowhere:x' cannot be loaded: ModuleNotFoundError"),
+        (Settings(handlers=("shoot",)), "there is no handler 'shoot'; did you mean 'shout'?"),
+        (Settings(handlers=("nowhere:x",)), "cannot load the handler 'nowhere:x': ModuleNotFoundError"),
         (Settings(retry_policy="theirs:nothing"), "is not a retry policy; it needs a method  delay"),
-        (Settings(retry_policy="theirs:Needy"), "cannot be made without arguments"),
+        (Settings(retry_policy="theirs:Needy"), "cannot create the retry policy 'theirs:Needy' without arguments"),
         (
             Settings(metrics="theirs:Failing"),
-            "'theirs:Failing' cannot be made: OSError: the disk",
+            "cannot create the metrics collector 'theirs:Failing': OSError: the disk",
         ),
         (Settings(metrics="theirs:Patient"), "is not a metrics collector; it needs a method  count"),
-        (Settings(metrics="statsd"), "write MODULE:NAME, or one of those installed: counting, memory, prometheus"),
+        (Settings(metrics="statsd"), "write MODULE:NAME or one of the installed ones: counting, memory, prometheus"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_an_error_before_any_job_is_taken(

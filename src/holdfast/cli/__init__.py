@@ -138,6 +138,37 @@ def _note_color(ctx: click.Context, param: click.Parameter, value: str | None) -
         ctx.color = wants_color(value or "auto", os.environ)
 
 
+def _project_option(*, hidden: bool = False) -> click.Option:
+    return click.Option(
+        ["--project"],
+        type=click.Path(exists=True, file_okay=False),
+        metavar="DIR",
+        hidden=hidden,
+        expose_value=False,
+        is_eager=True,  # before any option whose default comes from the settings
+        callback=_use_project,
+        help="Project directory, trusted whatever its owner; default: HOLDFAST_PROJECT, or the nearest project upward.",
+    )
+
+
+def _use_project(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    from holdfast.config.trust import PROJECT_VARIABLE
+
+    # A variable also reaches the processes that the command starts.
+    before = os.environ.get(PROJECT_VARIABLE)
+    os.environ[PROJECT_VARIABLE] = os.path.abspath(value)
+
+    def restore() -> None:
+        del os.environ[PROJECT_VARIABLE]
+        if before is not None:
+            os.environ[PROJECT_VARIABLE] = before
+
+    if not ctx.resilient_parsing:  # completion closes the context before it asks for names
+        ctx.call_on_close(restore)
+
+
 def _global_option(name: str, words: str, *, hidden: bool = False) -> click.Option:
     """A flag that can be given before or after the command."""
     return click.Option(
@@ -179,7 +210,7 @@ def with_globals(command: click.Command) -> click.Command:
     flags = [_global_option(name, words, hidden=True) for words, (name, _) in _FLAGS.items() if words not in taken]
     if "--json" not in taken:
         flags[0].callback = _refuse_json
-    copied.params = [*command.params, *flags, _color_option(hidden=True)]
+    copied.params = [*command.params, *flags, _project_option(hidden=True), _color_option(hidden=True)]
     return copied
 
 
@@ -189,6 +220,7 @@ def with_globals(command: click.Command) -> click.Command:
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
         click.Option(["--url"], metavar="URL", help="Location of the jobs: a URL or the name of a backend."),
+        _project_option(),
         *(_global_option(name, words) for words, (name, _) in _FLAGS.items()),
         _color_option(),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -16,7 +16,7 @@ from holdfast.cli.failing import FAILED
 from holdfast.cli.options import Span, app_option, json_option, settings_at, url_option
 from holdfast.cli.output import write, write_json
 from holdfast.cli.style import BAD, DOUBTFUL, FAINT, GOOD, columns, paint
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnknownHandler
 from holdfast.plaintext import plain
 from holdfast.state.facts import Facts
 from holdfast.state.workers import WorkerRegistry
@@ -24,6 +24,7 @@ from holdfast.units import counted
 from holdfast.values import WorkerState
 
 if TYPE_CHECKING:
+    from holdfast.app import Holdfast
     from holdfast.deployment import Deployment
     from holdfast.queues.contract import Engine
 
@@ -62,18 +63,19 @@ def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: 
       holdfast doctor
       holdfast doctor --app shop:hf --strict
     """
-    from holdfast.executor import Setup
+    from holdfast.deployment import Deployment
+    from holdfast.loading import load_app
     from holdfast.queues.addresses import check_url
 
     location, findings = "", list[Finding]()
     try:
-        hf = Setup(app=app, url=url).application()
-        deployment = hf.deployment
-        if url is not None and url in deployment.urls:
-            deployment = deployment.with_default(deployment.url(url))
+        hf = load_app(app) if app else None
+        deployment = Deployment.configured() if hf is None else hf.deployment
+        if url is not None:
+            deployment = deployment.with_default(deployment.urls.get(url, url))
         check_url(deployment.url())
         location = deployment.location()
-        subject = Subject(deployment, app, hf.registry.resolve_for)
+        subject = Subject(deployment, hf, app)
         findings += _examined(subject, url=url, grace_s=grace, kill_after_s=kill_after)
     except HoldfastError as problem:
         findings += _refused(problem, url, findings)
@@ -101,8 +103,17 @@ class Subject(NamedTuple):
     """The backends to examine, and the application that runs their jobs, if one was named."""
 
     deployment: Deployment
+    hf: Holdfast | None
     app: str | None
-    resolve: Callable[[str, str], object]
+
+    def resolve(self, key: str, queue: str) -> None:
+        """Raise if the application cannot run a job. Handlers that the settings name are known without an import."""
+        assert self.hf is not None  # noqa: S101 - asked only for an application
+        try:
+            self.hf.registry.resolve_for(key, queue)
+        except UnknownHandler:
+            if key not in self.hf.extensions.handler_keys:
+                raise
 
 
 def _examined(subject: Subject, *, url: str | None, grace_s: float, kill_after_s: float) -> Iterator[Finding]:

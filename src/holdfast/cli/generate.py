@@ -149,8 +149,9 @@ class _Worker:
         self._user = user
         self._django = django
         self._start = start
-        self._deployment = Deployment.configured()
-        self.project = Path(django[0]) if django else self._deployment.project.directory or Path.cwd()
+        self._deployment = Deployment.configured(directory=django[0] if django else None)
+        self._found = self._deployment.project.directory
+        self.project = Path(django[0]) if django else self._found or Path.cwd()
 
     def values(self) -> dict[str, str]:
         """The values of the templates."""
@@ -164,6 +165,11 @@ class _Worker:
         environment = {"PYTHONSAFEPATH": "1"}
         image_environment = {"PYTHONSAFEPATH": "1"}
         secrets: dict[str, str] = {}
+        # The user of the service does not own the project, so it must be named.
+        if self._found is not None:
+            environment["HOLDFAST_PROJECT"] = str(self._found)
+        if self._found == self.project:
+            image_environment["HOLDFAST_PROJECT"] = "/app"
         if self._django is not None:
             # With a safe path, Python does not look for the settings next to manage.py.
             django = {"DJANGO_SETTINGS_MODULE": os.environ["DJANGO_SETTINGS_MODULE"]}

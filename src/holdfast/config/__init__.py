@@ -1,17 +1,19 @@
 """Settings: one table of keys, read from flags, environment, file and defaults, in that order.
 
-The file is `holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`, of the nearest directory upward that has one;
-outside any project it is the user's own. Keys are written with dashes; underscores mean the same.
+The file is `holdfast.toml`, or `[tool.holdfast]` in `pyproject.toml`, in the nearest directory upward that has one;
+outside any project it is the user's own. Keys are written with dashes or underscores.
 """
 
 from holdfast.config.keys import KEYS, Applies, Key, Settings, key_named
 from holdfast.config.kinds import check_value, parse_span
-from holdfast.config.project import Project, find_project
+from holdfast.config.project import Project, find_project, user_project
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading, load_settings, read_settings
+from holdfast.config.trust import PROJECT_VARIABLE
 from holdfast.config.writing import unset_setting, write_setting
 
 __all__ = [
     "KEYS",
+    "PROJECT_VARIABLE",
     "Applies",
     "Found",
     "Key",
@@ -28,5 +30,6 @@ __all__ = [
     "parse_span",
     "read_settings",
     "unset_setting",
+    "user_project",
     "write_setting",
 ]

@@ -1,6 +1,6 @@
-"""Everything that can be known to be wrong with settings, or not meant, before anything is opened.
+"""Finds errors and likely mistakes in settings, without opening an engine or importing a plugin or the application.
 
-`config check` and `doctor` both say it: a rule about settings stands here, and nowhere else.
+`config check` and `doctor` report the results. All rules about settings are here.
 """
 
 import os
@@ -18,12 +18,12 @@ from holdfast.errors import ConfigError
 from holdfast.queues.addresses import embedded_file, kind_of, missing_above
 from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
-from holdfast.queues.opening import BackendFactory, check_driver, missing_key
+from holdfast.queues.opening import BackendFactory, check_driver, check_plugin, missing_key
 from holdfast.queues.signing import Unsigned
 from holdfast.values import BackoffStrategy
 
-MAKE_A_KEY: Final = "make one with  python -c 'import secrets; print(secrets.token_hex(32))'"
-# Renewal comes every third of a lease: below this, the pause of a busy machine costs leases.
+GENERATE_A_KEY: Final = "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
+# A lease is renewed after a third of its duration: if it is shorter than this, a busy machine loses leases.
 SHORTEST_SANE_LEASE_S: Final = 3.0
 NAMED: Final = {
     "middleware": plugins.MIDDLEWARE,
@@ -34,7 +34,7 @@ NAMED: Final = {
 
 
 def check_settings(reading: Reading, environment: Mapping[str, str] | None = None) -> tuple[Problem, ...]:
-    """Every problem of these settings, errors first. No engine is opened and no server asked."""
+    """Every problem of these settings, errors first."""
     environment = dict(os.environ if environment is None else environment)
     problems = [
         *reading.problems,
@@ -54,7 +54,7 @@ def check_settings(reading: Reading, environment: Mapping[str, str] | None = Non
 
 
 def _keys(reading: Reading) -> Iterator[Problem]:
-    """The signing keys can be read, and there are some where none is made."""
+    """Signing keys that are missing or cannot be read."""
     if not reading.of(KEYS["verify"]).value:
         return
     given, filed = reading.of(KEYS["signing-key"]), reading.of(KEYS["signing-key-file"])
@@ -72,19 +72,19 @@ def _keys(reading: Reading) -> Iterator[Problem]:
 
 
 def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str, origin: Origin) -> Problem:
-    """Keys that cannot be had; the command that would help is the advice, not a part of the sentence."""
-    said, close = str(problem), f"chmod 600 {file}"
-    if said.endswith(close):
+    """Keys that cannot be read. If the message ends with the command that helps, that becomes the advice."""
+    message, close = str(problem), f"chmod 600 {file}"
+    if message.endswith(close):
         advice = close
     elif file is not None and not file.exists():
-        advice = f"put it there; {MAKE_A_KEY}"
+        advice = f"create it; {GENERATE_A_KEY}"
     else:
-        advice = f"give the same keys, each of at least 32 characters, to all who use these jobs; {MAKE_A_KEY}"
-    return Problem(message=f"{begin}{said.removesuffix(f':  {close}')}", advice=advice, key=key, origin=origin)
+        advice = f"use the same keys, each at least 32 characters long, in all processes; {GENERATE_A_KEY}"
+    return Problem(message=f"{begin}{message.removesuffix(f':  {close}')}", advice=advice, key=key, origin=origin)
 
 
 def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
-    """Every place for jobs: the setting that names it, where that comes from, and the URL."""
+    """Every backend: the setting that names it, the value of that setting, and the URL."""
     url, backends = reading.of(KEYS["url"]), reading.of(KEYS["backends"])
     yield "url", url, url.value or reading.project.default_url
     others: Mapping[str, str] = backends.value
@@ -93,7 +93,7 @@ def _places(reading: Reading) -> Iterator[tuple[str, Found, str]]:
 
 
 def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Problem]:
-    """A server's keys have to be given; the one beside an embedded database is made, and has to stay readable."""
+    """A server needs a key from the settings. The key of an embedded database must be readable if it exists."""
     file = embedded_file(place)
     if file is not None:
         key_file = key_path(file)
@@ -105,8 +105,8 @@ def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Probl
             yield _unreadable("", problem, key_file, key="signing-key", origin=origin)
         except OSError as problem:
             yield Problem(
-                message=f"{key_file} cannot be looked for: {problem.strerror}",
-                advice="let this user read it, and nobody else",
+                message=f"cannot read {key_file}: {problem.strerror}",
+                advice="make it readable for this user only",
                 key="signing-key",
                 origin=origin,
             )
@@ -115,7 +115,7 @@ def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Probl
 
 
 def _paths(reading: Reading) -> Iterator[Problem]:
-    """A file can be where the jobs are to be. Whether this user may write it is for whoever works there to know."""
+    """Embedded databases whose path cannot be a file. Whether this user may write there is not checked."""
     for name, found, place in _places(reading):
         file, key = embedded_file(place), name.partition(".")[0]
         if file is None:
@@ -123,14 +123,14 @@ def _paths(reading: Reading) -> Iterator[Problem]:
         above = standing_above(file)
         if os.access(file, os.F_OK) and file.is_dir():
             message = f"{name} {found.origin.where}: {file} is a directory"
-            yield Problem(message=message, advice="let it name a file in it", key=key, origin=found.origin)
+            yield Problem(message=message, advice="name a file in it", key=key, origin=found.origin)
         elif not above.is_dir():
-            message = f"{name} {found.origin.where}: {above} is no directory, so nothing can be kept below it"
-            yield Problem(message=message, advice="let it name another place", key=key, origin=found.origin)
+            message = f"{name} {found.origin.where}: {above} is not a directory, so the database cannot be created"
+            yield Problem(message=message, advice="name another file", key=key, origin=found.origin)
         elif place != reading.project.default_url and (missing := missing_above(file)) is not None:
             yield Problem(
-                message=f"{name} {found.origin.where}: there is no directory {missing}, so nothing is made below it",
-                advice=f"let it name another place, or make it with  mkdir -p {shlex.quote(str(missing))}",
+                message=f"{name} {found.origin.where}: the directory {missing} does not exist",
+                advice=f"name another file, or create it with  mkdir -p {shlex.quote(str(missing))}",
                 key=key,
                 origin=found.origin,
                 warning=True,
@@ -138,12 +138,12 @@ def _paths(reading: Reading) -> Iterator[Problem]:
 
 
 def standing_above(file: Path) -> Path:
-    """The nearest place above a file that is there, as far as this user can see."""
+    """The nearest directory above a file that exists, as far as this user can see."""
     return next((place for place in file.parents if os.access(place, os.F_OK)), file.parent)
 
 
 def _engine(reading: Reading) -> Iterator[Problem]:
-    """The driver is installed, and the names of our tables can be names there."""
+    """URLs whose driver or plugin is not installed, or whose options or table prefix are not valid."""
     prefix = reading.of(KEYS["table-prefix"])
     for name, found, place in _places(reading):
         for setting, origin, begin in (
@@ -151,45 +151,49 @@ def _engine(reading: Reading) -> Iterator[Problem]:
             ("table-prefix", prefix.origin, prefix.value),
         ):
             try:
-                _try_engine(place, begin)
+                _try_engine(place, begin, reading.project.directory)
             except ConfigError as problem:
                 key = setting.partition(".")[0]
                 yield Problem(message=f"{setting} {origin.where}: {problem}", key=key, origin=origin)
                 break
 
 
-def _try_engine(url: str, prefix: str) -> None:
-    """Whatever can be known of an engine without asking it."""
+def _try_engine(url: str, prefix: str, directory: Path | None) -> None:
+    """Raise for anything that can be wrong with an engine before it connects."""
     factory = BackendFactory(Unsigned(), table_prefix=prefix)
     kind = kind_of(url)
-    if kind.migrations:
+    if not kind.is_ours:
+        check_plugin(kind, directory)
+    elif kind.migrations:
         check_driver(url)
         factory.migrations(url)
     elif kind.home is Home.SERVER:
-        factory.open(url)[0].close()  # it connects when it is first asked something
+        factory.open(url)[0].close()  # it connects when it is first used
 
 
 def _named(reading: Reading) -> Iterator[Problem]:
-    """What others bring along is installed, or named by its module; nothing is imported for it."""
+    """Plugins that cannot be found."""
     for name, kind in NAMED.items():
         found = reading.of(KEYS[name])
         listed: tuple[str, ...] = (found.value,) if isinstance(found.value, str) else found.value
         for one in listed:
-            if one and ":" not in one and plugins.published(kind, one) is None:
-                yield Problem(
-                    message=f"{name} {found.origin.where}: {plugins.unknown(kind, one)}", key=name, origin=found.origin
-                )
+            try:
+                if one:
+                    # A handler may have its key in front: KEY=MODULE:NAME.
+                    plugins.check(kind, one.rpartition("=")[2], reading.project.directory)
+            except ConfigError as problem:
+                yield Problem(message=f"{name} {found.origin.where}: {problem}", key=name, origin=found.origin)
 
 
 def _signatures(reading: Reading) -> Iterator[Problem]:
     verify, unsigned = reading.of(KEYS["verify"]), reading.of(KEYS["allow-unsigned"])
     if verify.value and unsigned.value:
-        yield _warning("allow-unsigned", unsigned, "does nothing without verify = false", "remove it")
+        yield _warning("allow-unsigned", unsigned, "has no effect without verify = false", "remove it")
     if not verify.value and all(problem.key != "verify" for problem in reading.problems):
         yield _warning(
             "verify",
             verify,
-            "switches signatures off: whoever can write the queue can have any registered handler run",
+            "disables signatures: anyone who can write to the database can run any registered handler",
             "remove verify = false and allow-unsigned = true",
         )
 
@@ -201,31 +205,30 @@ def _leases(reading: Reading) -> Iterator[Problem]:
         yield _warning(
             "lease",
             lease,
-            f"has to be renewed every {lease.value / 3:.2g}s, and a busy machine will miss that: jobs will be taken "
-            "from workers that are well",
-            "make it longer, 60s if in doubt:  holdfast config set lease 60s",
+            f"must be renewed every {lease.value / 3:.2g}s; on a busy machine, leases will expire while their jobs run",
+            "use a longer lease:  holdfast config set lease 60s",
         )
     if poll.value > lease.value:
         yield _warning(
             "poll-interval",
             poll,
-            f"is longer than lease ({lease.value:g}s): what a dead worker held lies about after it was given back",
-            "make it shorter:  holdfast config set poll-interval 1s",
+            f"is longer than lease ({lease.value:g}s): requeued jobs of a dead worker wait that long for the next poll",
+            "use a shorter interval:  holdfast config set poll-interval 1s",
         )
     if reap.value > lease.value / 2 and "reap-interval" in reading.found:
         cut = f"{lease.value / 2:g}s"
         yield _warning(
             "reap-interval",
             reap,
-            f"is more than half of lease, so it is cut to {cut}",
-            f"make it shorter, or lease longer:  holdfast config set reap-interval {cut}",
+            f"is longer than half the lease; {cut} is used instead",
+            f"use a shorter interval or a longer lease:  holdfast config set reap-interval {cut}",
         )
     if crashes.value == 1:
         yield _warning(
             "crash-limit",
             crashes,
-            "makes a dead letter of every job whose worker is killed or cut off from its engine",
-            "let a job survive one crash of its worker:  holdfast config set crash-limit 3",
+            "dead-letters every job whose worker is killed or loses its connection to the engine",
+            "let a job survive a crash of its worker:  holdfast config set crash-limit 3",
         )
 
 
@@ -237,18 +240,18 @@ def _backoff(reading: Reading) -> Iterator[Problem]:
         yield _warning(
             key,
             found,
-            f"does not go with {other}: every delay is cut to {most.value:g}s",
-            "make backoff-max longer, or backoff-base shorter",
+            f"conflicts with {other}: every delay is limited to {most.value:g}s",
+            "use a longer backoff-max or a shorter backoff-base",
         )
 
 
 def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:
-    """A file with a secret is not read when the secret is given otherwise; rarely is that meant."""
+    """Files with a secret that are not read, because the secret itself is set as well."""
     for key in KEYS.values():
         given = reading.of(key).origin
         if key.file_variable in environment and given.place is Place.VARIABLE:
             yield Problem(
-                message=f"${key.variable} and ${key.file_variable} are both set, and the first wins",
+                message=f"${key.variable} and ${key.file_variable} are both set; the first takes precedence",
                 advice="unset one",
                 key=key.name,
                 origin=given,
@@ -264,14 +267,14 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[Problem]:
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         if near:
             yield Problem(
-                message=f"${name} names no setting and is ignored; did you mean ${near[0]}?",
+                message=f"${name} is not a setting and is ignored; did you mean ${near[0]}?",
                 origin=Origin(place=Place.VARIABLE, name=name),
                 warning=True,
             )
 
 
 def _ignored_table(reading: Reading) -> Iterator[Problem]:
-    """A project has one file of settings: beside one of our own, a table in the shared one counts for nothing."""
+    """A table in `pyproject.toml` that is not read, because there is a `holdfast.toml`."""
     file = reading.project.config_file
     shared = file.with_name(SHARED_FILE)
     if file.name != OWN_FILE or not file.is_file() or reading.project.directory is None:
@@ -282,30 +285,30 @@ def _ignored_table(reading: Reading) -> Iterator[Problem]:
         return
     if ignored:
         yield Problem(
-            message=f"[{OUR_TABLE}] in {shared} is ignored, since {file} is there",
-            advice="move its settings, and remove it",
+            message=f"[{OUR_TABLE}] in {shared} is ignored, because {file} exists",
+            advice="move its settings to that file, and remove the table",
             origin=Origin(place=Place.FILE, name=str(shared)),
             warning=True,
         )
 
 
 def _open_files(reading: Reading) -> Iterator[Problem]:
-    """A password in a file that others can read."""
+    """Passwords in files that other users can read."""
     for name, found in reading.found.items():
         key = KEYS[name]
         if found.origin.place is Place.FILE and key.shown(found.value) != found.value and others_can_read(found):
-            yield _warning(name, found, "holds a password, and others can read that file", remedy(key, found))
+            yield _warning(name, found, "contains a password, and other users can read the file", remedy(key, found))
 
 
 def others_can_read(found: Found) -> bool:
-    """Whether the file that a value comes from is open to others than its owner."""
+    """Whether other users can read the file that a value comes from."""
     return is_open(Path(found.origin.name).stat())
 
 
 def remedy(key: Key, found: Found) -> str:
-    """What to do about a secret in a file that others can read."""
+    """What to do about a secret in a file that other users can read."""
     variable = key.variable or f"{BACKEND_PREFIX}NAME"
-    return f"chmod 600 {found.origin.name}, or give it in {variable} or in a file that {variable}_FILE names"
+    return f"chmod 600 {shlex.quote(found.origin.name)}, or set {variable}, or name a file with it in {variable}_FILE"
 
 
 def _warning(name: str, found: Found, what: str, advice: str) -> Problem:

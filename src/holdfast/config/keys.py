@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """One setting: its kind says how it is written, its bounds which values are valid."""
+    """One setting: its kind determines how it is written, its bounds which values are valid."""
 
     name: str
     kind: Kind
@@ -77,7 +77,7 @@ class Key(Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()
     applies: Applies = Applies.START
     secret: bool = False
-    """Never shown, and read from the file that a variable ending in `_FILE` names."""
+    """Never shown. It can also be read from the file that a variable ending in `_FILE` names."""
     in_file: bool = True
     """Whether it can be set in the configuration file. If not, it is not a field of `Settings`."""
 
@@ -104,7 +104,7 @@ class Key(Struct, frozen=True, kw_only=True):
         return f"{self.variable}_FILE" if self.secret and self.variable else None
 
     def shown(self, value: Any) -> Any:
-        """The value as it may be printed: a URL without its password, and no other secret."""
+        """The value as it may be printed: a URL without its password, other secrets not at all."""
         if not self.secret or not value:
             return value
         if self.kind == "urls":
@@ -245,9 +245,10 @@ KEYS: Final = {
 # Sets one of the `backends`, by its name: URLs with passwords do not belong in files that people commit.
 BACKEND_PREFIX: Final = f"{ENVIRONMENT_PREFIX}BACKEND_"
 
-# Our environment variables that are not settings: for jobs, for the log format, for shells and `./holdfast`.
+# Our environment variables that are not settings: for jobs, the log format, the project and `./holdfast`.
 OTHER_VARIABLES: Final = frozenset(
-    f"{ENVIRONMENT_PREFIX}{name}" for name in ("ATTEMPT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PYTHON", "QUEUE")
+    f"{ENVIRONMENT_PREFIX}{name}"
+    for name in ("ATTEMPT", "JOB_ID", "LOG_FORMAT", "PROGRESS_FD", "PROJECT", "PYTHON", "QUEUE")
 )
 
 

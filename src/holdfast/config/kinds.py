@@ -1,4 +1,4 @@
-"""How each kind of setting is written, and what it may be."""
+"""Parses and checks the values of each kind of setting."""
 
 import re
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def check_value(key: Key, raw: Any, where: str = "") -> Any:
 
 
 def _repeated(key: Key, raw: Any) -> str:
-    """A value in an error; of a secret, what is neither text nor number may hold it anywhere."""
+    """A value as an error quotes it. If a secret is neither text nor a number, none of it is shown."""
     if key.secret and not isinstance(raw, bool | int | float):
         return repr(key.shown(raw)) if isinstance(raw, str) else HIDDEN
     return repr(raw)
@@ -75,7 +75,7 @@ def _parse(key: Key, raw: Any) -> Any:
 
 
 def parse_span(raw: object) -> float:
-    """Seconds from a number, or from text such as `90s`, `15m`, `2h`, `3d`."""
+    """A duration in seconds, from a number or from text such as `90s`, `15m`, `2h`, `3d`."""
     return parse_duration(raw) if isinstance(raw, str) else _number(raw)
 
 
@@ -142,7 +142,7 @@ def _texts(raw: object) -> Mapping[str, str]:
     try:
         return msgspec.convert(raw, dict[str, str])
     except msgspec.ValidationError as problem:
-        raise ValueError(f"write a table of names and texts: {problem}") from None
+        raise ValueError(f"write a table of names and strings: {problem}") from None
 
 
 def _named_url(name: str, url: str) -> str:

@@ -1,11 +1,13 @@
-"""Where settings and the embedded database live: the project of a directory, its file and the table in it."""
+"""Finds the project of a directory: its configuration file, the table in it, and the place of its embedded database."""
 
+import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 from msgspec import Struct
 
+from holdfast.config.trust import PROJECT_VARIABLE, refuse_untrusted
 from holdfast.errors import ConfigError
 
 OWN_FILE: Final = "holdfast.toml"
@@ -14,11 +16,16 @@ OUR_TABLE: Final = "tool.holdfast"
 
 
 class Project(Struct, frozen=True, kw_only=True):
-    """Where settings and the embedded database live."""
+    """Where settings and the embedded database are stored."""
 
     directory: Path | None
     config_file: Path
     data_directory: Path
+
+    @classmethod
+    def at(cls, directory: Path) -> Self:
+        """The project in this directory."""
+        return cls(directory=directory, config_file=_config_file(directory), data_directory=directory / ".holdfast")
 
     @property
     def default_url(self) -> str:
@@ -26,17 +33,24 @@ class Project(Struct, frozen=True, kw_only=True):
 
 
 def find_project(start: Path | None = None) -> Project:
-    """The project of a directory: the nearest one upward with a configuration file, else the user's own."""
+    """The project of a directory: the nearest one upward with a configuration file, or else the user's own.
+
+    Without `start`, it is the directory that `HOLDFAST_PROJECT` names, or else the project of the current directory.
+    A directory that is named is trusted; a project that is found elsewhere must pass `refuse_untrusted`.
+    """
+    if start is None and (named := os.environ.get(PROJECT_VARIABLE)):
+        return _named_project(Path(named).expanduser().absolute())
     here = (start or Path.cwd()).absolute()
     for directory in (here, *here.parents):
-        for name in (OWN_FILE, SHARED_FILE):
-            if (directory / name).is_file():
-                return Project(
-                    directory=directory,
-                    config_file=_config_file(directory),
-                    data_directory=directory / ".holdfast",
-                )
-    # Imported here: looking up a user's directories costs more than everything above.
+        files = [file for file in (directory / OWN_FILE, directory / SHARED_FILE) if file.is_file()]
+        if files and ((start is not None and directory == here) or _is_trusted(directory, files[0])):
+            return Project.at(directory)
+    return user_project()
+
+
+def user_project() -> Project:
+    """The user's own configuration file and jobs, outside any project."""
+    # Imported here: looking up a user's directories costs more than finding a project.
     from platformdirs import PlatformDirs
 
     places = PlatformDirs("holdfast", appauthor=False)
@@ -47,6 +61,40 @@ def find_project(start: Path | None = None) -> Project:
     )
 
 
+def _named_project(directory: Path) -> Project:
+    if not directory.is_dir():
+        raise ConfigError(
+            f"{directory} is not a directory: let --project or {PROJECT_VARIABLE} name the directory of a project"
+        )
+    return Project.at(directory)
+
+
+def _is_trusted(directory: Path, file: Path) -> bool:
+    """Raise if a project must not be used.
+
+    Return False for an untrusted `pyproject.toml` that has nothing to do with Holdfast: it is skipped, because it may
+    be in a directory that many users share.
+    """
+    data = directory / ".holdfast"
+    try:
+        refuse_untrusted(file)
+    except ConfigError:
+        if file.name == SHARED_FILE and not os.path.lexists(data) and not _mentions_holdfast(file):
+            return False
+        raise
+    # A directory is trusted, because only the project's owner or root can have created it.
+    if data.is_symlink() and data.exists():
+        refuse_untrusted(data)
+    return True
+
+
+def _mentions_holdfast(file: Path) -> bool:
+    try:
+        return b"holdfast" in file.read_bytes()
+    except OSError:
+        return False
+
+
 def _config_file(directory: Path) -> Path:
     own, shared = directory / OWN_FILE, directory / SHARED_FILE
     if own.is_file() or not shared.is_file():
@@ -55,24 +103,24 @@ def _config_file(directory: Path) -> Path:
 
 
 def text_of(path: Path) -> str:
-    """What is written in a configuration file; nothing, if there is none."""
+    """The text of a configuration file; empty if the file does not exist."""
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
         return ""
     except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}; see to its permissions, or remove it") from problem
+        raise ConfigError(f"cannot read {path}: {problem.strerror}; fix its permissions, or remove it") from problem
     except UnicodeDecodeError as problem:
-        raise ConfigError(f"cannot read {path}: it is no text in UTF-8 ({problem.reason})") from problem
+        raise ConfigError(f"cannot read {path}: it is not valid UTF-8 ({problem.reason})") from problem
 
 
 def table_in(path: Path, text: str) -> dict[str, Any]:
-    """Our table in the text of a configuration file; an empty one, if there is none."""
+    """Our table in the text of a configuration file; empty if there is none."""
     return _our_table(path, text) or {}
 
 
 def _our_table(path: Path, text: str) -> dict[str, Any] | None:
-    import tomllib  # here: whoever only wants the table of keys reads no file
+    import tomllib  # here: commands that need only the table of keys read no file
 
     try:
         table: dict[str, Any] | None = tomllib.loads(text)

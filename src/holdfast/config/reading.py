@@ -1,4 +1,4 @@
-"""Reading settings: each place decides the keys it names, every value is checked, and every problem is collected."""
+"""Reads settings from all places. Every value is checked, and every problem is collected."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _line_pattern = re.compile(r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w
 
 
 class Place(StrEnum):
-    """What a value can come from."""
+    """The places that a value can come from."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -30,7 +30,7 @@ class Place(StrEnum):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a value comes from: the place, what that one is called, and of a file the line if it is plain to see."""
+    """Where a value comes from: the place, its name and, in a file, the line if it can be found."""
 
     place: Place = Place.DEFAULT
     name: str = ""
@@ -53,12 +53,12 @@ class Origin(Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The same as a part of a sentence."""
+        """The origin as part of a sentence."""
         return "on the command line" if self.place is Place.FLAG else f"in {self}"
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A value with where it comes from."""
+    """A value and its origin."""
 
     value: Any
     origin: Origin = Origin()
@@ -68,32 +68,32 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """Something that is wrong with the settings; a warning stops nothing."""
+    """Something that is wrong with the settings. Only a problem that is not a warning stops a command."""
 
     message: str
     advice: str = ""
-    """What to do, unless the message says it."""
+    """What to do; empty if the message contains it."""
     key: str | None = None
     origin: Origin | None = None
     warning: bool = False
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What all places say together: the value that wins of each key that any of them names, and every problem."""
+    """The settings from all places: for each key that is set, the value that takes precedence; and every problem."""
 
     project: Project
     found: Mapping[str, Found]
     problems: tuple[Problem, ...]
 
     def of(self, key: Key) -> Found:
-        """The value in force, and where it comes from."""
+        """The value in effect, and its origin."""
         return self.found.get(key.name) or Found(value=key.default)
 
     def settings(self) -> Settings:
         """The settings, or the first problem as an error."""
         if self.problems:
             more = len(self.problems) - 1
-            hint = f" (and {more} more: see them all with  holdfast config check)" if more else ""
+            hint = f" (and {more} more; list them with  holdfast config check)" if more else ""
             raise ConfigError(f"{self.problems[0].message}{hint}")
         return Settings(**{KEYS[name].field: one.value for name, one in self.found.items() if KEYS[name].in_file})
 
@@ -101,14 +101,14 @@ class Reading(Struct, frozen=True, kw_only=True):
 def load_settings(
     project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Flags, then the environment, then the file, then defaults. Every value is checked, wherever it came from."""
+    """The settings from flags, the environment, the file and defaults, in this order of precedence."""
     return read_settings(project, flags, environment).settings()
 
 
 def read_settings(
     project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
 ) -> Reading:
-    """What all places say, with every problem there is instead of the first."""
+    """The settings from all places, with every problem instead of the first."""
     reader = _SettingsReader()
     reader.read_file(project.config_file)
     reader.read_environment(os.environ if environment is None else environment)
@@ -118,7 +118,7 @@ def read_settings(
 
 
 class _SettingsReader:
-    """Goes through the places, the weakest first, so that the last one to name a key wins."""
+    """Reads the places in reverse order of precedence, so that the last value of a key is the one in effect."""
 
     def __init__(self) -> None:
         self.found: dict[str, Found] = {}
@@ -132,22 +132,22 @@ class _SettingsReader:
             self._note(problem, None, Origin(place=Place.FILE, name=str(path)))
             return
         lines = lines_of(text, OUR_TABLE if path.name == SHARED_FILE else "")
-        # The engines of others first: a URL may name one of them.
+        # Third-party engines first: a URL may name one of them.
         for name, raw in sorted(table.items(), key=lambda member: member[0] != "engines"):
             self._take(name, raw, Origin(place=Place.FILE, name=str(path), line=lines.get(name)))
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
         for key in KEYS.values():
             given = self._ask(key, key.variable, Place.VARIABLE, environment)
-            if not given and key.in_file:  # the file with the signing keys is a setting of its own
+            if not given and key.in_file:  # the file with the signing keys is a separate setting
                 self._ask(key, key.file_variable, Place.SECRET_FILE, environment)
         for variable in sorted(environment):
-            is_beaten = variable.endswith("_FILE") and variable.removesuffix("_FILE") in environment
-            if variable.startswith(BACKEND_PREFIX) and not is_beaten:
+            is_overridden = variable.endswith("_FILE") and variable.removesuffix("_FILE") in environment
+            if variable.startswith(BACKEND_PREFIX) and not is_overridden:
                 self._take_backend(variable, environment[variable])
 
     def _take_backend(self, variable: str, raw: str) -> None:
-        """One member of the table of backends, beside those of the file; or a file with it."""
+        """Add one backend to those in the file. The variable contains its URL, or names a file that does."""
         name = variable.removeprefix(BACKEND_PREFIX).lower()
         place = Place.SECRET_FILE if name.endswith("_file") else Place.VARIABLE
         key, origin, before = KEYS["backends"], Origin(place=place, name=variable), self.found.get("backends")
@@ -162,9 +162,9 @@ class _SettingsReader:
         self.found[key.name] = Found(value={**others, spelled: checked}, origin=origin)
 
     def _ask(self, key: Key, variable: str | None, place: Place, environment: Mapping[str, str]) -> bool:
-        """Take what a variable says; whether it says something."""
+        """Read a variable; whether it is set."""
         raw = None if variable is None else environment.get(variable)
-        # An empty signing key is none, as for whoever signs; of any other setting it is a value.
+        # An empty signing key counts as none, as in `find_keyring`; for any other setting, empty is a value.
         if variable is None or raw is None or not (raw or key.in_file):
             return False
         self._take(key.name, raw, Origin(place=place, name=variable))
@@ -176,12 +176,12 @@ class _SettingsReader:
                 self._take(name, raw, Origin(place=Place.FLAG, name=f"--{name.replace('_', '-')}"))
 
     def compare(self) -> None:
-        """What two values together must not be."""
+        """Check the settings that must fit each other."""
         verify, unsigned = self.found.get("verify"), self.found.get("allow-unsigned")
         if verify is not None and not verify.value and not (unsigned is not None and unsigned.value):
             problem = ConfigError(
-                f"verify = false {verify.origin.where} lets anybody who can write the queue run any registered "
-                "handler; if that is what you want, set allow-unsigned = true beside it"
+                f"verify = false {verify.origin.where} lets anyone who can write to the database run any registered "
+                "handler; if that is what you want, also set allow-unsigned = true"
             )
             self._note(problem, "verify", verify.origin)
         self._compare_places(self.found.get("backends"), self.found.get("routes"))
@@ -190,7 +190,7 @@ class _SettingsReader:
         named: Mapping[str, str] = {} if backends is None else backends.value
         if backends is not None and DEFAULT_BACKEND in named:
             problem = ConfigError(
-                f"backends {backends.origin.where}: the one named {DEFAULT_BACKEND} is the url; set that instead"
+                f"backends {backends.origin.where}: {DEFAULT_BACKEND} is the backend in url; set url instead"
             )
             self._note(problem, "backends", backends.origin)
         if routes is None:
@@ -200,7 +200,7 @@ class _SettingsReader:
             if name != DEFAULT_BACKEND and name not in named:
                 known = ", ".join([DEFAULT_BACKEND, *named])
                 problem = ConfigError(
-                    f"routes {routes.origin.where}: {queue} = {name!r} names no backend; there are {known}"
+                    f"routes {routes.origin.where}: there is no backend {name!r} for {queue}; known backends: {known}"
                 )
                 self._note(problem, "routes", routes.origin)
 
@@ -219,7 +219,7 @@ class _SettingsReader:
     def _refuse_twice(self, key: Key, origin: Origin) -> None:
         if key.name in self.found:
             raise ConfigError(
-                f"{key.name} is there twice in {origin.name}, with a dash and with an underscore: keep one"
+                f"{key.name} is set twice in {origin.name}, with a dash and with an underscore; remove one"
             )
 
     def _note(self, problem: ConfigError, key: str | None, origin: Origin) -> None:
@@ -245,16 +245,16 @@ def _register_engines(engines: Mapping[str, str], directory: Path) -> None:
 
 
 def refuse_in_file(key: Key, where: str = "") -> None:
-    """A secret that everything rests on is not for a file that people copy and commit."""
+    """Raise for the signing key: it does not belong in a file that people copy and commit."""
     if not key.in_file:
         raise ConfigError(
-            f"{key.name} does not belong into the configuration file{f' ({where})' if where else ''}: set "
+            f"{key.name} does not belong in the configuration file{f' ({where})' if where else ''}: set "
             f"{key.variable}, or name a file that only you can read with {key.name}-file"
         )
 
 
 def _anchored(key: Key, value: Any, directory: Path) -> Any:
-    """A relative path in a file means: relative to that file, not to wherever somebody happens to be."""
+    """A relative path in a file is relative to that file, not to the current directory."""
     if key.kind == "path":
         return str(directory / Path(value).expanduser()) if value else value
     if key.kind == "urls":
@@ -266,9 +266,9 @@ def _anchored(key: Key, value: Any, directory: Path) -> Any:
 
 
 def _secret(key: Key, named: str, origin: Origin) -> str:
-    """The secret in a file: one line, alone."""
+    """The secret in a file of one line."""
     if not named:
-        raise ConfigError(f"${origin.name} is empty: name the file that holds the {key.name}, or unset the variable")
+        raise ConfigError(f"${origin.name} is empty; name the file that contains the {key.name}, or unset the variable")
     from holdfast.queues.keyfiles import read_secret
 
     try:
@@ -276,14 +276,14 @@ def _secret(key: Key, named: str, origin: Origin) -> str:
     except ConfigError as problem:
         raise ConfigError(f"${origin.name}: {problem}") from None
     if len(text.splitlines()) > 1:
-        raise ConfigError(f"${origin.name}: {named} holds more than one line: leave only the {key.name}")
+        raise ConfigError(f"${origin.name}: {named} has more than one line; it must contain only the {key.name}")
     return text
 
 
 def lines_of(text: str, table: str) -> dict[str, int]:
-    """On which line each key of a table is set, as far as that is plain to see.
+    """The line on which each key of a table is set, as far as it can be found.
 
-    TOML's reader does not say. A key that seems to stand there twice, as in a text of several lines, is left out.
+    The TOML parser does not report lines. A key that seems to be set twice, as in a multi-line string, is left out.
     """
     lines: dict[str, int] = {}
     doubtful: set[str] = set()

@@ -1,4 +1,4 @@
-"""The JSON schema of the configuration file, for editors: what they complete, explain and underline."""
+"""The JSON schema of the configuration file, with which editors complete, explain and check settings."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from holdfast.config.keys import KEYS, Key
 from holdfast.units import DURATION_PATTERN
 from holdfast.values import INSTALLATION_PATTERN
 
-# The draft that the language servers for TOML know best.
+# The draft that language servers for TOML support best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _WORDS: Final = {"type": "array", "items": {"type": "string"}}
 
@@ -16,8 +16,8 @@ _WORDS: Final = {"type": "array", "items": {"type": "string"}}
 def settings_schema() -> dict[str, Any]:
     """The schema of `holdfast.toml`, and of `[tool.holdfast]` in `pyproject.toml`.
 
-    It is narrower than the program, which takes numbers and flags written as text, too; and a range of a span is
-    checked only where it is written as a number.
+    It is stricter than the program, which also accepts numbers and flags written as text. The range of a duration is
+    checked only if it is written as a number.
     """
     keys = [key for key in KEYS.values() if key.in_file]
     return {
@@ -26,7 +26,7 @@ def settings_schema() -> dict[str, Any]:
         "description": "Settings of Holdfast, in holdfast.toml or in [tool.holdfast] of pyproject.toml.",
         "type": "object",
         "properties": {key.name: _property(key) for key in keys},
-        # Underscores mean the same; as patterns they are accepted without being offered as completions.
+        # Names with underscores are patterns, so that editors accept them but do not offer them as completions.
         "patternProperties": {
             f"^{key.field}$": {"$ref": f"#/properties/{key.name}"} for key in keys if key.field != key.name
         },
@@ -69,5 +69,5 @@ def _values(key: Key) -> dict[str, Any]:
 
 
 def _tidy(bound: float) -> float:
-    """A whole number as one."""
+    """The bound as an integer if it is whole."""
     return int(bound) if float(bound).is_integer() else bound

@@ -1,8 +1,9 @@
-"""Changing one setting in the configuration file, and nothing else in it: comments, order and spelling stay."""
+"""Changes one setting in the configuration file and preserves everything else in it, including comments and order."""
 
 import fcntl
 import os
-import shutil
+import secrets
+import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from holdfast.config.project import OUR_TABLE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import refuse_in_file
 from holdfast.errors import ConfigError
 
-# What a member of each table looks like.
+# An example line for each table.
 _LINES: Final = {
     "allowlist": 'mail = ["send_mail"]',
     "backends": 'reports = "sqlite:///reports.db"',
@@ -24,19 +25,19 @@ _LINES: Final = {
 
 
 def write_setting(path: Path, name: str, raw: str) -> Any:
-    """Set one key in the file, keeping its comments and order; returns the value as it is understood."""
+    """Set one key in the file and return its parsed value."""
     key = key_named(name)
     refuse_in_file(key)
     if key.is_table:
         raise ConfigError(
-            f"{key.name} is a table, which cannot be written from here: write it into {path}, below "
-            f"[{f'{OUR_TABLE}.' if path.name == SHARED_FILE else ''}{key.name}], a line like  {_LINES[key.name]}"
+            f"{key.name} is a table and can only be edited by hand: in {path}, below "
+            f"[{f'{OUR_TABLE}.' if path.name == SHARED_FILE else ''}{key.name}], add a line like  {_LINES[key.name]}"
         )
     value = check_value(key, raw)
     written: Any = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value
 
     def put(table: Any, names: list[str]) -> None:
-        # The file may spell the key otherwise already: that line is changed, instead of adding a second one.
+        # The key may already be in the file with underscores: change that line instead of adding a second one.
         table[names[0] if names else key.name] = written
 
     _change(path, key, put, private=key.shown(value) != value)
@@ -44,7 +45,7 @@ def write_setting(path: Path, name: str, raw: str) -> Any:
 
 
 def unset_setting(path: Path, name: str) -> bool:
-    """Take one key out of the file; whether it was there."""
+    """Remove one key from the file; whether it was there."""
 
     def remove(table: Any, names: list[str]) -> None:
         for spelled in names:
@@ -58,24 +59,24 @@ def unset_setting(path: Path, name: str) -> bool:
 
 
 def _spellings(key: Key, table: Any) -> list[str]:
-    """The names under which a key stands in a table."""
+    """The spellings of a key that a table contains."""
     return [name for name in table if key.name == name.replace("_", "-").lower()]
 
 
 def _change(path: Path, key: Key, change: Callable[[Any, list[str]], None], *, private: bool = False) -> None:
     with _locked(path.resolve().parent):
         text = text_of(path)
-        wanted = table_in(path, text)  # what cannot be read is not written either
+        wanted = table_in(path, text)
         names = _spellings(key, wanted)
         change(wanted, names)
         changed = _changed(path, text, lambda table: change(table, names))
         if changed is None or not _holds(path, changed, wanted, text):
-            raise ConfigError(f"{path} is written in a way that cannot be changed from here: change {key.name} by hand")
+            raise ConfigError(f"{path} cannot be changed without losing part of it; edit {key.name} by hand")
         replace_file(path, changed, private=private)
 
 
 def _changed(path: Path, text: str, change: Callable[[Any], None]) -> str | None:
-    """The text with our table changed, or nothing if it cannot be."""
+    """The text with our table changed; None if that is not possible."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -92,7 +93,7 @@ def _changed(path: Path, text: str, change: Callable[[Any], None]) -> str | None
 
 
 def _holds(path: Path, changed: str, wanted: dict[str, Any], before: str) -> bool:
-    """Whether the new text says what is wanted, and all else that the old one says."""
+    """Whether the new text has the wanted settings and everything else that the old text has."""
     try:
         if table_in(path, changed) != wanted:
             return False
@@ -102,7 +103,7 @@ def _holds(path: Path, changed: str, wanted: dict[str, Any], before: str) -> boo
 
 
 def _others(text: str) -> dict[str, Any]:
-    """What a shared file holds besides our table."""
+    """Everything in `pyproject.toml` except our table."""
     import tomllib
 
     tables = tomllib.loads(text)
@@ -112,7 +113,7 @@ def _others(text: str) -> dict[str, Any]:
 
 @contextmanager
 def _locked(directory: Path) -> Generator[None]:
-    """One writer of a directory's settings at a time, or the slower of two would undo the other's change."""
+    """Hold the lock of a directory, so that two writers do not undo each other's changes."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -123,19 +124,24 @@ def _locked(directory: Path) -> Generator[None]:
 
 
 def replace_file(path: Path, text: str, *, private: bool) -> None:
-    """Write a file so that whoever reads it meanwhile finds the old or the new one, whole; its mode stays.
+    """Replace a file in one step and preserve its mode. If it is new and `private`, only its owner can read it.
 
-    A new one with a secret in it is its owner's alone.
+    Other users may be able to write to the directory, so the temporary file has an unpredictable name and is opened
+    only if it is new.
     """
-    path = path.resolve()  # a link stays one
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    path = path.resolve()  # if it is a link, write to its target
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        temporary.touch(mode=0o600 if private or path.exists() else 0o666)
-        temporary.write_bytes(text.encode())  # its line ends stay as they are
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666 if mode is None and not private else 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:  # binary, so that line ends are preserved
+                file.write(text.encode())
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as problem:
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
-    finally:
-        temporary.unlink(missing_ok=True)

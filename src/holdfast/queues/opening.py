@@ -178,6 +178,13 @@ def check_driver(url: str) -> None:
         _server_engine(kind)
 
 
+def check_plugin(kind: EngineKind, directory: Path | None) -> None:
+    """Raise if the module of a third-party engine cannot be found; nothing is imported."""
+    maker, registered_in = _registered.get(kind.scheme, (kind.scheme, None))
+    if isinstance(maker, str):
+        plugins.check(plugins.ENGINES, maker, registered_in or directory)
+
+
 def missing_key(url: str) -> str:
     """The message for a server without a signing key here."""
     return (

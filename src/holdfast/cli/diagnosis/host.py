@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
-from holdfast.config import KEYS, Project, find_project, read_settings
+from holdfast.config import KEYS, Project, find_project, read_settings, user_project
 from holdfast.config.checking import standing_above
 from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
@@ -195,7 +195,7 @@ def _candidates(project: Project) -> Iterator[Path]:
     """The default databases of a process that ignores the settings, or that was started in another directory."""
     here = project.directory or Path.cwd()
     places = [place / ".holdfast" for place in (here, *here.parents)]
-    for directory in dict.fromkeys([*places, find_project(Path("/")).data_directory]):
+    for directory in dict.fromkeys([*places, user_project().data_directory]):
         with suppress(OSError):
             if (directory / "jobs.db").is_file():
                 yield directory / "jobs.db"

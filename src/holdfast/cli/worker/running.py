@@ -61,9 +61,8 @@ def _run_reloading(choices: StartChoices) -> int:
 
 
 def watched_directories() -> list[Path]:
-    """The directory of the project, or outside any project the current one."""
-    here = Path.cwd()
-    return [find_project(here).directory or here]
+    """The directory of the project; outside any project, the current one."""
+    return [find_project().directory or Path.cwd()]
 
 
 def _program(setup: Setup) -> Program:
@@ -194,4 +193,4 @@ def _farewell(supervisor: Supervisor) -> str:
 
 
 def _without_reload(argv: list[str]) -> list[str]:
-    return [sys.executable, "-m", "holdfast", *(word for word in argv[1:] if word != "--reload")]
+    return [sys.executable, "-P", "-m", "holdfast", *(word for word in argv[1:] if word != "--reload")]

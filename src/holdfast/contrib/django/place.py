@@ -14,7 +14,7 @@ from django.utils.crypto import salted_hmac
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.config import Project, Settings, find_project, load_settings
+from holdfast.config import PROJECT_VARIABLE, Project, Settings, find_project, load_settings, user_project
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.queues.addresses import redacted
 from holdfast.queues.keyfiles import find_keyring
@@ -80,9 +80,8 @@ class BackendPlace(Struct, frozen=True, kw_only=True):
 
 def place_of(alias: str, options: Mapping[str, Any]) -> BackendPlace:
     """What the OPTIONS of a backend mean. A problem is part of it: Django's checks tell it, and whoever enqueues."""
-    project = find_project(_base_directory())
     try:
-        return _place_of(alias, options, project)
+        return _place_of(alias, options, find_project(_base_directory()))
     except HoldfastError as problem:
         told = str(problem).replace("on the command line", f"in TASKS[{alias!r}]['OPTIONS']")
         return BackendPlace(
@@ -91,7 +90,7 @@ def place_of(alias: str, options: Mapping[str, Any]) -> BackendPlace:
             database=None,
             signing_key=None,
             settings=Settings(),
-            project=project,
+            project=user_project(),
             problem=told,
         )
 
@@ -207,5 +206,6 @@ def _signing_key(options: Mapping[str, Any], settings: Settings) -> str | None:
 
 
 def _base_directory() -> Path | None:
+    """Where to look for the project, unless a variable names it."""
     base = getattr(django_settings, "BASE_DIR", None)
-    return None if base is None else Path(base)
+    return None if base is None or os.environ.get(PROJECT_VARIABLE) else Path(base)

@@ -263,8 +263,11 @@ class ExecutorProcess:
 
 
 def python_program(module: str, arguments: Iterable[str], environment: Mapping[str, str] | None = None) -> Program:
-    """A module of ours as a child's program, run by this very interpreter."""
+    """One of our modules as the program of a child, run by the same interpreter.
+
+    `-P` keeps the current directory off the import path: its files may belong to another user.
+    """
     return Program(
-        argv=(sys.executable, "-m", module, *arguments),
+        argv=(sys.executable, "-P", "-m", module, *arguments),
         environment=dict(os.environ if environment is None else environment),
     )
