@@ -1,0 +1,58 @@
+"""Modules that another user has planted in the current directory: no process of a worker imports them."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..surface.terminal import Terminal, ended
+
+PROGRAM = (str(Path(sys.executable).parent / "holdfast"),)
+PLANTS = ("msgspec.py", "socket.py", "click.py", "selectors.py", "holdfast/__init__.py")
+PLANTED = "from pathlib import Path\nPath({path!r}).touch()\nraise SystemExit(3)\n"
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path, monkeypatch, capsys)
+    yield terminal
+    terminal.close()
+
+
+@pytest.fixture(params=["in a project", "outside any project"])
+def marker(request: pytest.FixtureRequest, terminal: Terminal) -> Path:
+    """The file that a planted module creates."""
+    if request.param == "outside any project":
+        terminal.config.unlink()
+    marker = terminal.home / "PWNED"
+    for plant in PLANTS:
+        path = terminal.project / plant
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(PLANTED.format(path=str(marker)))
+    return marker
+
+
+def test_a_worker_and_its_executors_import_nothing_from_the_current_directory(terminal: Terminal, marker: Path) -> None:
+    assert terminal.program("enqueue", '{"job": "unknown"}', program=PROGRAM).code == 0
+    answer = terminal.program("worker", "start", "--burst", program=PROGRAM)
+    assert (answer.code, marker.exists()) == (0, False), answer.err
+
+
+def test_a_worker_that_reloads_imports_nothing_from_the_current_directory(terminal: Terminal, marker: Path) -> None:
+    process = terminal.start("worker", "start", "--reload", program=PROGRAM)
+    assert process.stderr is not None
+    shown = ""
+    for line in process.stderr:
+        shown += line
+        if line.startswith(("queues default", "the worker exited")):
+            break
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    assert (code, marker.exists()) == (0, False), shown + err
+
+
+def test_the_plants_work_where_the_current_directory_is_searched(terminal: Terminal, marker: Path) -> None:
+    answer = terminal.program("version", program=(sys.executable, "-m", "holdfast"))
+    assert (answer.code, marker.exists()) == (3, True)
