@@ -9,7 +9,7 @@ import pytest
 
 from ..surface.terminal import Terminal, ended
 
-PROGRAM = (str(Path(sys.executable).parent / "holdfast"),)
+PROGRAM = (sys.executable, "-P", "-m", "holdfast")
 PLANTS = ("msgspec.py", "socket.py", "click.py", "selectors.py", "holdfast/__init__.py")
 PLANTED = "from pathlib import Path\nPath({path!r}).touch()\nraise SystemExit(3)\n"
 

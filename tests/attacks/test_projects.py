@@ -13,7 +13,7 @@ from holdfast.cli.failing import USAGE
 
 from ..surface.terminal import Terminal
 
-BIN = Path(sys.executable).parent
+PROGRAM = (sys.executable, "-P", "-m", "holdfast")
 NOBODY = 65534
 PLANTED = """\
 url = "evil://x"
@@ -75,7 +75,8 @@ def belong_to_another(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
         for path in paths:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     else:
-        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
 
 
 def belong_to_a_team(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -162,7 +163,7 @@ def test_pressing_tab_uses_and_prints_nothing(terminal: Terminal, mode: int) -> 
     terminal.config.write_text(PLANTED)
     terminal.project.chmod(mode)
     asked = {"COMP_WORDS": "holdfast show ", "COMP_CWORD": "2", "_HOLDFAST_COMPLETE": "bash_complete"}
-    answer = terminal.program(program=(str(BIN / "holdfast"),), **asked)
+    answer = terminal.program(program=PROGRAM, **asked)
     assert (answer.code, answer.out.strip(), answer.err) == (0, "", "")
     assert not (terminal.project / "PWNED").exists()
 
@@ -203,7 +204,7 @@ def test_a_named_project_is_that_of_the_executors_as_well(terminal: Terminal, tm
     terminal.write("shop.py", APP)
     terminal.config.write_text('app = "shop:hf"\n')
     terminal.project.chmod(0o1777)
-    program = (str(BIN / "holdfast"), "--project", ".")
+    program = (*PROGRAM, "--project", ".")
     assert terminal.program("enqueue", '{"job": "note"}', program=program).code == 0
     answer = terminal.program("worker", "start", "--burst", program=program)
     assert answer.code == 0, answer.err

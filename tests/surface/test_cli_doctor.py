@@ -114,7 +114,7 @@ def test_a_directory_in_place_of_the_database_is_found(terminal: Terminal) -> No
 
 def test_a_file_in_place_of_a_directory_is_found(terminal: Terminal) -> None:
     terminal.config.write_text(f'url = "sqlite:///{terminal.config}/jobs.db"\n')
-    assert planted(terminal, "settings")[1].startswith(f"url in {terminal.config}:1: {terminal.config} is no directory")
+    assert planted(terminal, "settings")[1].startswith(f"url in {terminal.config}:1: {terminal.config} is not a dir")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -143,7 +143,7 @@ def test_a_directory_that_everybody_can_write_is_found(worked: Terminal) -> None
 
 def test_settings_that_everybody_can_write_are_found(terminal: Terminal) -> None:
     terminal.config.chmod(0o666)
-    assert planted(terminal, "permissions") == (
+    assert planted(terminal, "permissions", "--project", str(terminal.project)) == (
         "error",
         f"everyone can write to {terminal.config}, and so allow any command or redirect the jobs",
     )
@@ -507,9 +507,9 @@ def test_a_command_in_a_sentence_is_printed_whole(
 def test_in_a_pipe_a_finding_is_one_line(terminal: Terminal) -> None:
     terminal.config.write_text(f'url = "sqlite:///{terminal.home}/{"long" * 30}/{"way" * 30}/jobs.db"\n')
     lines = terminal("doctor").out.splitlines()
-    [at] = [at for at, line in enumerate(lines) if line.endswith("so nothing is made below it")]
+    [at] = [at for at, line in enumerate(lines) if line.endswith("long does not exist")]
     told, advice = lines[at : at + 2]
-    assert told.startswith(f"⚠ settings    url in {terminal.config}:1: there is no directory {terminal.home}/long")
+    assert told.startswith(f"⚠ settings    url in {terminal.config}:1: the directory {terminal.home}/long")
     assert advice.startswith("              → name another file, or create it with  mkdir -p ")
 
 

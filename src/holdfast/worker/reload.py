@@ -1,4 +1,4 @@
-"""`worker start --reload`: a worker that is drained and started again whenever a Python file changes."""
+"""`worker start --reload`: drains the worker and starts it again whenever a Python file changes."""
 
 import os
 import signal
@@ -14,22 +14,21 @@ from typing import Final
 from holdfast.errors import ConfigError
 from holdfast.worker.signals import handling_signals
 
-# Longer than a worker's own grace: usually it has left by then.
+# Longer than a worker's own grace period: usually it has stopped by then.
 GRACE_S: Final = 35.0
 HURRY_S: Final = 10.0
-LOOK_EVERY_S: Final = 0.02
-TURN_MS: Final = 100
+POLL_INTERVAL_S: Final = 0.02
+WATCH_INTERVAL_MS: Final = 100
 SHOWN_FILES: Final = 3
 
-# Linux sends a process SIGTERM when its starter dies, however that happens, if the process has asked for it. The worker
-# asks before it becomes the worker: nothing of Python's is safe to run between fork and exec where there are threads.
+# Linux sends a process SIGTERM when its parent dies, if the process has asked for that. It asks here, before it becomes
+# the worker, because running Python code between fork and exec is not safe in a process with threads.
 _TIED: Final = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
-
 
 _PRINT: Final = partial(print, file=sys.stderr, flush=True)
 
@@ -42,34 +41,35 @@ def run_reloading(
     hurry_s: float = HURRY_S,
     say: Callable[[str], None] = _PRINT,
 ) -> int:
-    """Run a worker, and restart it after each change of a Python file below the paths. Returns its last exit code.
+    """Run a worker, and restart it after each change of a Python file below the paths. Return its last exit code.
 
-    A worker that is to be replaced drains. After `grace_s` it is asked again, `hurry_s` later killed.
-    SIGTERM and SIGINT drain it and end this function; each further one goes a step further at once. On Linux the
-    worker also drains when this process is killed. To be called on the main thread.
+    A worker that is to be replaced drains. After `grace_s` it receives a second SIGTERM, and `hurry_s` later it is
+    killed. SIGTERM and SIGINT drain the worker and end this function; each further signal takes the next step at once.
+    On Linux the worker also drains when this process is killed. Call it on the main thread.
     """
     worker = _Worker(argv, grace_s, hurry_s, say)
     is_due = True
-    with handling_signals(worker.leave):
+    with handling_signals(worker.on_signal):
         try:
-            for changed in _changes(paths, until=worker.is_leaving):
+            for changed in _changes(paths, until=worker.is_stopping):
                 if changed:
                     say(f"reloading: {_shown(changed)} changed")
-                    worker.end()
+                    worker.stop()
                     is_due = True
                 elif is_due:
-                    # Only in a quiet turn: what changed while the old worker drained must not start two new ones.
+                    # Only when nothing has changed: files that changed while the old worker drained must not cause
+                    # two restarts.
                     worker.start()
                     is_due = False
                 else:
-                    worker.look()
+                    worker.check()
         finally:
-            worker.end()
+            worker.stop()
     return worker.exit_code
 
 
 class _Worker:
-    """The worker's process, of which there is at most one at a time."""
+    """The process of the worker; there is at most one at a time."""
 
     def __init__(self, argv: Sequence[str], grace_s: float, hurry_s: float, say: Callable[[str], None]) -> None:
         self._argv = argv
@@ -77,50 +77,50 @@ class _Worker:
         self._hurry_s = hurry_s
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
-        self._asked = 0
-        self.is_leaving = threading.Event()
+        self._signals = 0
+        self.is_stopping = threading.Event()
         self.exit_code = 0
 
-    def leave(self, _: signal.Signals) -> None:
-        """Somebody wants the worker to end for good; a second time, to end soon; a third time, to end now."""
-        self._asked += 1
-        self.is_leaving.set()
+    def on_signal(self, _: signal.Signals) -> None:
+        """Stop for good: the first signal drains the worker, the second hurries it, the third kills it."""
+        self._signals += 1
+        self.is_stopping.set()
 
     def start(self) -> None:
         tie = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())] if sys.platform == "linux" else []
-        # A process group of its own: Ctrl-C reaches it once, through us, and not twice, which would hurry it.
+        # In its own process group, so that Ctrl-C reaches the worker once, through us. Twice would hurry it.
         self._process = subprocess.Popen([*tie, *self._argv], stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603
 
-    def look(self) -> None:
-        """Notice that the worker has ended by itself."""
+    def check(self) -> None:
+        """Report a worker that has exited by itself."""
         if self._process is not None and self._process.poll() is not None:
-            self.end()
+            self.stop()
             self._say(f"the worker exited with code {self.exit_code}; it starts again when a Python file changes")
 
-    def end(self) -> None:
-        """Drain the worker, if it runs, and wait until it has ended; one that does not end is killed."""
+    def stop(self) -> None:
+        """Drain the worker, if it is running, and wait until it has exited; kill it if it does not."""
         process, self._process = self._process, None
         if process is None:
             return
-        if not self._ends(process, self._grace_s, step=1) and not self._ends(process, self._hurry_s, step=2):
+        if not self._exits(process, self._grace_s, step=1) and not self._exits(process, self._hurry_s, step=2):
             self._say("the worker did not stop in time; killing it")
             process.kill()
         code = process.wait()
         self.exit_code = code if code >= 0 else 128 - code
 
-    def _ends(self, process: subprocess.Popen[bytes], within_s: float, *, step: int) -> bool:
-        """Ask it to end; whether it does, in time and before somebody has asked for the next step."""
+    def _exits(self, process: subprocess.Popen[bytes], within_s: float, *, step: int) -> bool:
+        """Send SIGTERM; whether the worker exits in time, and before a signal asks for the next step."""
         process.terminate()
         give_up_at = time.monotonic() + within_s
         while process.poll() is None:
-            if self._asked > step or time.monotonic() >= give_up_at:
+            if self._signals > step or time.monotonic() >= give_up_at:
                 return False
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
         return True
 
 
 def _changes(paths: Sequence[Path], *, until: threading.Event) -> Generator[set[str]]:
-    """Several times a second, the Python files that have changed; mostly none."""
+    """Several times a second, the set of Python files that have changed; usually empty."""
     try:
         from watchfiles import PythonFilter, watch
     except ImportError as problem:
@@ -128,14 +128,14 @@ def _changes(paths: Sequence[Path], *, until: threading.Event) -> Generator[set[
 
     is_wanted = PythonFilter()
     try:
-        # Filtered here and not by `watch`: that keeps silent for as long as only other files change, and a database
-        # below the paths may do so all the time.
+        # Filtered here and not by `watch`, which would return nothing while only other files change, such as a
+        # database below the paths.
         for changes in watch(
             *paths,
             watch_filter=None,
-            debounce=TURN_MS,
+            debounce=WATCH_INTERVAL_MS,
             stop_event=until,
-            rust_timeout=TURN_MS,
+            rust_timeout=WATCH_INTERVAL_MS,
             yield_on_timeout=True,
         ):
             yield {path for change, path in changes if is_wanted(change, path)}
