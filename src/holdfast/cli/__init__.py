@@ -147,7 +147,7 @@ def _project_option(*, hidden: bool = False) -> click.Option:
         expose_value=False,
         is_eager=True,  # before any option whose default comes from the settings
         callback=_use_project,
-        help="Project directory, trusted whatever its owner; default: HOLDFAST_PROJECT, or the nearest project upward.",
+        help="Directory of the project, trusted as it is; default: HOLDFAST_PROJECT, or the nearest one upward.",
     )
 
 

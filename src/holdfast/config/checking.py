@@ -117,24 +117,18 @@ def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Probl
 def _paths(reading: Reading) -> Iterator[Problem]:
     """Embedded databases whose path cannot be a file. Whether this user may write there is not checked."""
     for name, found, place in _places(reading):
-        file, key = embedded_file(place), name.partition(".")[0]
+        file = embedded_file(place)
         if file is None:
             continue
         above = standing_above(file)
         if os.access(file, os.F_OK) and file.is_dir():
-            message = f"{name} {found.origin.where}: {file} is a directory"
-            yield Problem(message=message, advice="name a file in it", key=key, origin=found.origin)
+            yield _problem(name, found, f"{file} is a directory", "name a file in it")
         elif not above.is_dir():
-            message = f"{name} {found.origin.where}: {above} is not a directory, so the database cannot be created"
-            yield Problem(message=message, advice="name another file", key=key, origin=found.origin)
+            message = f"{above} is not a directory, so the database cannot be created"
+            yield _problem(name, found, message, "name another file")
         elif place != reading.project.default_url and (missing := missing_above(file)) is not None:
-            yield Problem(
-                message=f"{name} {found.origin.where}: the directory {missing} does not exist",
-                advice=f"name another file, or create it with  mkdir -p {shlex.quote(str(missing))}",
-                key=key,
-                origin=found.origin,
-                warning=True,
-            )
+            advice = f"name another file, or create it with  mkdir -p {shlex.quote(str(missing))}"
+            yield _problem(name, found, f"the directory {missing} does not exist", advice, warning=True)
 
 
 def standing_above(file: Path) -> Path:
@@ -146,15 +140,14 @@ def _engine(reading: Reading) -> Iterator[Problem]:
     """URLs whose driver or plugin is not installed, or whose options or table prefix are not valid."""
     prefix = reading.of(KEYS["table-prefix"])
     for name, found, place in _places(reading):
-        for setting, origin, begin in (
-            (name, found.origin, KEYS["table-prefix"].default),
-            ("table-prefix", prefix.origin, prefix.value),
+        for setting, given, begin in (
+            (name, found, KEYS["table-prefix"].default),
+            ("table-prefix", prefix, prefix.value),
         ):
             try:
                 _try_engine(place, begin, reading.project.directory)
             except ConfigError as problem:
-                key = setting.partition(".")[0]
-                yield Problem(message=f"{setting} {origin.where}: {problem}", key=key, origin=origin)
+                yield _problem(setting, given, str(problem))
                 break
 
 
@@ -182,7 +175,7 @@ def _named(reading: Reading) -> Iterator[Problem]:
                     # A handler may have its key in front: KEY=MODULE:NAME.
                     plugins.check(kind, one.rpartition("=")[2], reading.project.directory)
             except ConfigError as problem:
-                yield Problem(message=f"{name} {found.origin.where}: {problem}", key=name, origin=found.origin)
+                yield _problem(name, found, str(problem))
 
 
 def _signatures(reading: Reading) -> Iterator[Problem]:
@@ -309,6 +302,16 @@ def remedy(key: Key, found: Found) -> str:
     """What to do about a secret in a file that other users can read."""
     variable = key.variable or f"{BACKEND_PREFIX}NAME"
     return f"chmod 600 {shlex.quote(found.origin.name)}, or set {variable}, or name a file with it in {variable}_FILE"
+
+
+def _problem(setting: str, found: Found, message: str, advice: str = "", *, warning: bool = False) -> Problem:
+    return Problem(
+        message=f"{setting} {found.origin.where}: {message}",
+        advice=advice,
+        key=setting.partition(".")[0],
+        origin=found.origin,
+        warning=warning,
+    )
 
 
 def _warning(name: str, found: Found, what: str, advice: str) -> Problem:

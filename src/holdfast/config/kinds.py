@@ -1,8 +1,7 @@
 """Parses and checks the values of each kind of setting."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -13,6 +12,7 @@ from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN
 
 _name_pattern = re.compile(INSTALLATION_PATTERN)
+_STRINGS: Final = "of names and strings"
 _whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -67,11 +67,11 @@ def _parse(key: Key, raw: Any) -> Any:
                 raise ValueError(f"{guess}choose one of {', '.join(key.choices)}")
             return str(raw)
         case "lists":
-            return _lists(raw)
+            return _table(raw, dict[str, tuple[str, ...]], "that maps queues to lists of handler keys")
         case "texts":
-            return _texts(raw)
+            return _table(raw, dict[str, str], _STRINGS)
         case "urls":
-            return {name: _named_url(name, url) for name, url in _texts(raw).items()}
+            return {name: _named_url(name, url) for name, url in _table(raw, dict[str, str], _STRINGS).items()}
 
 
 def parse_span(raw: object) -> float:
@@ -131,18 +131,11 @@ def _words(raw: object) -> tuple[str, ...]:
     return tuple(word.strip() for word in cast("list[str]", raw) if word.strip())
 
 
-def _lists(raw: object) -> Mapping[str, tuple[str, ...]]:
+def _table(raw: object, kind: Any, what: str) -> Any:
     try:
-        return msgspec.convert(raw, dict[str, tuple[str, ...]])
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as problem:
-        raise ValueError(f"write a table that maps queues to lists of handler keys: {problem}") from None
-
-
-def _texts(raw: object) -> Mapping[str, str]:
-    try:
-        return msgspec.convert(raw, dict[str, str])
-    except msgspec.ValidationError as problem:
-        raise ValueError(f"write a table of names and strings: {problem}") from None
+        raise ValueError(f"write a table {what}: {problem}") from None
 
 
 def _named_url(name: str, url: str) -> str:

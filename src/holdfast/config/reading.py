@@ -129,7 +129,7 @@ class _SettingsReader:
             text = text_of(path)
             table = table_in(path, text)
         except ConfigError as problem:
-            self._note(problem, None, Origin(place=Place.FILE, name=str(path)))
+            self._note(str(problem), None, Origin(place=Place.FILE, name=str(path)))
             return
         lines = lines_of(text, OUR_TABLE if path.name == SHARED_FILE else "")
         # Third-party engines first: a URL may name one of them.
@@ -155,7 +155,7 @@ class _SettingsReader:
             url = _secret(key, raw, origin) if place is Place.SECRET_FILE else raw
             [(named, checked)] = check_value(key, {name.removesuffix("_file"): url}, origin.where).items()
         except ConfigError as problem:
-            self._note(problem, key.name, origin)
+            self._note(str(problem), key.name, origin)
             return
         others: Mapping[str, str] = {} if before is None else before.value
         spelled = next((one for one in others if one.lower().replace("-", "_") == named), named)
@@ -177,32 +177,23 @@ class _SettingsReader:
 
     def compare(self) -> None:
         """Check the settings that must fit each other."""
-        verify, unsigned = self.found.get("verify"), self.found.get("allow-unsigned")
-        if verify is not None and not verify.value and not (unsigned is not None and unsigned.value):
-            problem = ConfigError(
+        names = ("verify", "allow-unsigned", "backends", "routes")
+        verify, unsigned, backends, routes = (self.found.get(name, Found(value=KEYS[name].default)) for name in names)
+        if not verify.value and not unsigned.value:
+            self._note(
                 f"verify = false {verify.origin.where} lets anyone who can write to the database run any registered "
-                "handler; if that is what you want, also set allow-unsigned = true"
+                "handler; if that is what you want, also set allow-unsigned = true",
+                "verify",
+                verify.origin,
             )
-            self._note(problem, "verify", verify.origin)
-        self._compare_places(self.found.get("backends"), self.found.get("routes"))
-
-    def _compare_places(self, backends: Found | None, routes: Found | None) -> None:
-        named: Mapping[str, str] = {} if backends is None else backends.value
-        if backends is not None and DEFAULT_BACKEND in named:
-            problem = ConfigError(
-                f"backends {backends.origin.where}: {DEFAULT_BACKEND} is the backend in url; set url instead"
-            )
-            self._note(problem, "backends", backends.origin)
-        if routes is None:
-            return
-        sent: Mapping[str, str] = routes.value
-        for queue, name in sent.items():
-            if name != DEFAULT_BACKEND and name not in named:
-                known = ", ".join([DEFAULT_BACKEND, *named])
-                problem = ConfigError(
-                    f"routes {routes.origin.where}: there is no backend {name!r} for {queue}; known backends: {known}"
-                )
-                self._note(problem, "routes", routes.origin)
+        if DEFAULT_BACKEND in backends.value:
+            message = f"backends {backends.origin.where}: {DEFAULT_BACKEND} is the backend in url; set url instead"
+            self._note(message, "backends", backends.origin)
+        known = (DEFAULT_BACKEND, *backends.value)
+        for queue, name in routes.value.items():
+            if name not in known:
+                message = f"there is no backend {name!r} for {queue}; known backends: {', '.join(known)}"
+                self._note(f"routes {routes.origin.where}: {message}", "routes", routes.origin)
 
     def _take(self, name: str, raw: Any, origin: Origin) -> None:
         try:
@@ -211,10 +202,13 @@ class _SettingsReader:
                 self._refuse_twice(key, origin)
             value = _value(key, raw, origin)
             if key.name == "engines":
-                _register_engines(value, Path(origin.name).parent)
+                from holdfast.queues.opening import register_engine
+
+                for scheme, reference in value.items():
+                    register_engine(scheme, reference, Path(origin.name).parent)
             self.found[key.name] = Found(value=value, origin=origin)
         except ConfigError as problem:
-            self._note(problem, name.replace("_", "-").lower(), origin)
+            self._note(str(problem), name.replace("_", "-").lower(), origin)
 
     def _refuse_twice(self, key: Key, origin: Origin) -> None:
         if key.name in self.found:
@@ -222,8 +216,8 @@ class _SettingsReader:
                 f"{key.name} is set twice in {origin.name}, with a dash and with an underscore; remove one"
             )
 
-    def _note(self, problem: ConfigError, key: str | None, origin: Origin) -> None:
-        self.problems.append(Problem(message=str(problem), key=key, origin=origin))
+    def _note(self, message: str, key: str | None, origin: Origin) -> None:
+        self.problems.append(Problem(message=message, key=key, origin=origin))
 
 
 def _value(key: Key, raw: Any, origin: Origin) -> Any:
@@ -235,13 +229,6 @@ def _value(key: Key, raw: Any, origin: Origin) -> Any:
             return check_value(key, _secret(key, raw, origin), origin.where)
         case _:
             return check_value(key, raw, origin.where)
-
-
-def _register_engines(engines: Mapping[str, str], directory: Path) -> None:
-    from holdfast.queues.opening import register_engine
-
-    for scheme, reference in engines.items():
-        register_engine(scheme, reference, directory)
 
 
 def refuse_in_file(key: Key, where: str = "") -> None:
