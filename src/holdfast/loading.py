@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.app import Holdfast
-from holdfast.config import find_project
+from holdfast.config import PROJECT_VARIABLE, find_project
+from holdfast.config.trust import is_trusted
 from holdfast.errors import ConfigError
 
 _OURS: Final = os.path.dirname(__file__) + os.sep
@@ -16,12 +17,17 @@ _PYTHONS: Final = os.path.dirname(os.__file__) + os.sep
 
 
 def load_app(reference: str) -> Holdfast:
-    """The application at `MODULE:NAME`. The current directory and the project's are searched first."""
+    """The application at `MODULE:NAME`. The current directory and the project's are searched first.
+
+    In a project that was found, the current directory is left out if another user can write it: it may be a directory
+    for uploads, and the application may be named by the settings of a directory above.
+    """
     module_name, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{reference!r} is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py")
-    project = find_project().directory
-    sys.path[:0] = [str(Path.cwd()), *([str(project)] if project else [])]
+    project, here = find_project().directory, Path.cwd()
+    is_searched = project is None or bool(os.environ.get(PROJECT_VARIABLE)) or is_trusted(here)
+    sys.path[:0] = [*([str(here)] if is_searched else []), *([str(project)] if project else [])]
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as problem:
@@ -29,6 +35,8 @@ def load_app(reference: str) -> Holdfast:
             raise _broken_module(module_name, problem) from problem
         file = module_name.removesuffix(".py")
         hint = f"write  {file}:NAME" if file != module_name else "run this command in the directory that contains it"
+        if not is_searched:
+            hint = f"{here} was not searched, because another user can write it; to search it, pass --project"
         raise ConfigError(f"there is no module '{module_name}'; {hint}") from None
     except (Exception, SystemExit) as problem:
         raise _broken_module(module_name, problem) from problem

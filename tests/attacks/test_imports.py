@@ -53,6 +53,27 @@ def test_a_worker_that_reloads_imports_nothing_from_the_current_directory(termin
     assert (code, marker.exists()) == (0, False), shown + err
 
 
+def test_an_application_of_the_settings_is_not_searched_where_others_can_write(terminal: Terminal) -> None:
+    """Below the project is a directory for uploads, and the operator stands there."""
+    uploads = terminal.project / "uploads"
+    uploads.mkdir()
+    marker = terminal.home / "PWNED"
+    for name in ("shop.py", "colorsys.py"):
+        (uploads / name).write_text(PLANTED.format(path=str(marker)))
+    terminal.write("shop.py", "import colorsys\nfrom holdfast import Holdfast\nhf = Holdfast()\n")
+    terminal.config.write_text('app = "shop:hf"\n')
+    stand_there = ("env", "-C", str(uploads), *PROGRAM)
+    answer = terminal.program("worker", "start", "--burst", program=stand_there)
+    assert (answer.code, marker.exists()) == (2, True)  # a directory of this user's is searched
+    marker.unlink()
+    uploads.chmod(0o777)
+    for words in (["worker", "start", "--burst"], ["doctor"], ["worker", "start", "shop:hf", "--burst"]):
+        answer = terminal.program(*words, program=stand_there)
+        assert (answer.code, marker.exists()) == (0, False), answer.err
+    answer = terminal.program("worker", "start", "nowhere:hf", program=stand_there)
+    assert f"there is no module 'nowhere'; {uploads} was not searched, because another user can write it" in answer.err
+
+
 def test_the_plants_work_where_the_current_directory_is_searched(terminal: Terminal, marker: Path) -> None:
     answer = terminal.program("version", program=(sys.executable, "-m", "holdfast"))
     assert (answer.code, marker.exists()) == (3, True)

@@ -85,7 +85,11 @@ def belong_to_a_team(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     if os.geteuid() == 0:
         os.chown(path, -1, NOBODY)
     else:
-        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("team", "x", gid, ["ada"])))
+
+        def team(gid: int) -> grp.struct_group:
+            return grp.struct_group(("team", "x", gid, ["ada"]))
+
+        monkeypatch.setattr(grp, "getgrgid", team)
 
 
 def _sticky(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
@@ -289,7 +293,11 @@ def test_a_planted_temporary_file_is_not_written_through(
     status = terminal.config.stat()
     assert (status.st_uid, status.st_mode & 0o777) == (os.geteuid(), 0o600)
     # Even a name that was guessed is not opened.
-    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+
+    def guessed(size: int) -> str:
+        return "guessed"
+
+    monkeypatch.setattr("secrets.token_hex", guessed)
     planted_at(".holdfast.toml.guessed")
     before = terminal.config.read_text()
     answer = terminal("config", "set", "lease", "5s")

@@ -21,15 +21,29 @@ class Owners:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._given: dict[Path, tuple[int, int, int]] = {}
         self._lstat = Path.lstat
-        monkeypatch.setattr(Path, "lstat", lambda path: self.lstat(path))
+        self.users: dict[int, tuple[str, int]] = {ME: ("me", PRIVATE), ROOT: ("root", 0), OTHER: ("other", 4002)}
+        self.groups: dict[int, tuple[str, list[str]]] = {
+            PRIVATE: ("me", []),
+            0: ("root", []),
+            4002: ("other", []),
+            TEAM: ("team", ["me", "other"]),
+        }
+
+        def lstat(path: Path) -> os.stat_result:
+            return self.lstat(path)
+
+        monkeypatch.setattr(Path, "lstat", lstat)
         monkeypatch.setattr(os, "geteuid", lambda: ME)
-        users = {ME: ("me", PRIVATE), ROOT: ("root", 0), OTHER: ("other", 4002)}
-        groups = {PRIVATE: ("me", []), 0: ("root", []), 4002: ("other", []), TEAM: ("team", ["me", "other"])}
-        monkeypatch.setattr(
-            pwd, "getpwuid", lambda uid: pwd.struct_passwd((users[uid][0], "x", uid, users[uid][1], "", "/", "/bin/sh"))
-        )
-        monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((groups[gid][0], "x", gid, groups[gid][1])))
-        self.groups = groups
+        monkeypatch.setattr(pwd, "getpwuid", self.user)
+        monkeypatch.setattr(grp, "getgrgid", self.group)
+
+    def user(self, uid: int) -> pwd.struct_passwd:
+        name, gid = self.users[uid]
+        return pwd.struct_passwd((name, "x", uid, gid, "", "/", "/bin/sh"))
+
+    def group(self, gid: int) -> grp.struct_group:
+        name, members = self.groups[gid]
+        return grp.struct_group((name, "x", gid, members))
 
     def give(self, path: Path, uid: int = ME, gid: int = PRIVATE, mode: int = 0o755) -> None:
         self._given[path] = (uid, gid, mode)

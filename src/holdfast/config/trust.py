@@ -34,6 +34,11 @@ def refuse_untrusted(file: Path) -> None:
             )
 
 
+def is_trusted(directory: Path) -> bool:
+    """Whether a directory belongs to this user or root, and no other user can write it."""
+    return _weakness(directory) is None
+
+
 def _weakness(path: Path) -> tuple[str, str] | None:
     """Why another user may have changed a path, and how its owner can fix that."""
     status, quoted = path.lstat(), shlex.quote(str(path))
