@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
-from holdfast.config import KEYS, Project, find_project, read_settings, user_project
+from holdfast.config import KEYS, Project, read_settings, user_project
 from holdfast.config.checking import standing_above
 from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
