@@ -15,7 +15,7 @@ import pymysql
 import redis
 
 from holdfast import Holdfast
-from holdfast.clock import span_us
+from holdfast.clock import duration_us
 from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token, new_session
 from holdfast.queues.engines.mysql import claims as mysql_claims, connections as mysql_connections, jobs as mysql
 from holdfast.queues.engines.mysql.lanes import mark_of
@@ -26,7 +26,7 @@ from holdfast.queues.engines.redis import jobs as redis_engine
 from holdfast.values import DEFAULT_QUEUE, Ack, AttemptRecord, JobLease, Outcome
 from servers import MariadbPlace, Place, PostgresPlace, RedisPlace
 
-LEASE_US: Final = span_us(DEFAULT_LEASE_S)
+LEASE_US: Final = duration_us(DEFAULT_LEASE_S)
 TOOK_US: Final = 100
 # The driver's types tell but half.
 _redis: Any = redis

@@ -82,13 +82,13 @@ class ManualClock:
         if seconds < 0:
             raise ValueError("time passes forwards; use set_back() to move the wall clock alone")
         with self._lock:
-            self._now_us += span_us(seconds)
+            self._now_us += duration_us(seconds)
             self._monotonic += seconds
 
     def set_back(self, seconds: float) -> None:
         """Move the wall clock back, as an operator or a bad time server would; monotonic time is untouched."""
         with self._lock:
-            self._now_us -= span_us(seconds)
+            self._now_us -= duration_us(seconds)
 
 
 SYSTEM_CLOCK = SystemClock()
@@ -111,7 +111,7 @@ def from_us(microseconds: int) -> datetime:
         return _LATEST if microseconds > 0 else _EARLIEST
 
 
-def span_us(seconds: float) -> int:
+def duration_us(seconds: float) -> int:
     """A span in whole microseconds, rounded up: a job is never delivered early."""
     return -int(-seconds * MICROSECONDS // 1)
 

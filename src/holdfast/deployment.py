@@ -16,7 +16,7 @@ from holdfast.errors import BackendError, ConfigError
 from holdfast.queues.addresses import check_room, check_url, embedded_file, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
-from holdfast.queues.opening import BackendFactory, Mode
+from holdfast.queues.opening import EngineFactory, Mode
 from holdfast.queues.signing import Keyring, Signer, Unsigned
 from holdfast.state.facts import Facts
 
@@ -157,9 +157,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """The steps that create the schema of a backend, as SQL. Nothing is opened; no key or driver is needed."""
         return self._factory(Unsigned()).migrations(self.url(name))
 
-    def _factory(self, signer: Signer | None) -> BackendFactory:
+    def _factory(self, signer: Signer | None) -> EngineFactory:
         settings = self.settings
-        return BackendFactory(
+        return EngineFactory(
             signer,
             policy=LeasePolicy(
                 lease_s=settings.lease,

@@ -46,9 +46,9 @@ class Setup(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The application with the options of the command line. Everything that its settings name is loaded."""
         hf = load_app(self.app) if self.app else Holdfast()
         if self.url and self.url not in hf.deployment.urls:
-            hf.move_to(hf.deployment.with_default(self.url))
+            hf.engines.move_to(hf.deployment.with_default(self.url))
         hf.commands.allowed |= frozenset(self.allow)
-        hf.prepare()
+        hf.workers.prepare()
         return hf
 
 

@@ -4,19 +4,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import cast
 
 from holdfast import plugins
 from holdfast.config import Settings
 from holdfast.errors import ConfigError
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.handlers import Handler, HandlerRegistry
-from holdfast.job import Job
+from holdfast.job import AnyJob, Job
 from holdfast.metrics import InMemoryMetrics, MetricsCollector
 from holdfast.middleware import Middleware, around_enqueue, checked, named_middleware
 from holdfast.values import Backoff, BackoffStrategy
-
-AnyJob: TypeAlias = Job[..., Any, Any]
 
 
 class Extensions:

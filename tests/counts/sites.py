@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.clock import MICROSECONDS, Clock, ManualClock
 from holdfast.queues.contract import Engine
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 
 from ..faults.processes import quick_directory, until
@@ -95,7 +95,7 @@ class Site(ABC):
 
 def opened(url: str, clock: Clock) -> Engine:
     """The engine of a URL."""
-    engine, _ = BackendFactory(Keyring([KEY]), clock=clock).open(url)
+    engine, _ = EngineFactory(Keyring([KEY]), clock=clock).open(url)
     engine.create_schema()
     return engine
 

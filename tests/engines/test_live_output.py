@@ -9,7 +9,7 @@ from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import (
     Abandon,
@@ -37,7 +37,7 @@ TOLD = AttemptRecord(outcome=Outcome.FAILED, started_us=1, ended_us=2, output="a
 
 @pytest.fixture
 def engine(place: Place) -> Generator[Engine]:
-    with BackendFactory(KEYS, policy=FORGETFUL).open(place.url)[0] as engine:
+    with EngineFactory(KEYS, policy=FORGETFUL).open(place.url)[0] as engine:
         engine.create_schema()
         yield engine
 

@@ -22,7 +22,7 @@ from holdfast.queues.engines.postgres.migrations import migrations
 from holdfast.queues.engines.postgres.state import LOCK_CELLS, write_cells
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS
 from holdfast.queues.envelope import EnvelopeFactory
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.state.facts import Facts
 from holdfast.values import (
@@ -581,8 +581,8 @@ def test_a_forked_process_opens_connections_of_its_own(engine: PostgresEngine) -
 
 def test_it_is_opened_by_its_url_with_a_key_that_all_share(server: PostgresServer) -> None:
     with pytest.raises(ConfigError, match="HOLDFAST_SIGNING_KEY"):
-        BackendFactory().open(server.url)
-    engine, signer = BackendFactory(KEYS).open(f"{server.url}?prefix=shop_&application_name=shop")
+        EngineFactory().open(server.url)
+    engine, signer = EngineFactory(KEYS).open(f"{server.url}?prefix=shop_&application_name=shop")
     with engine:
         assert isinstance(engine, PostgresEngine)
         assert (engine.connections.namespace, signer) == ("shop", KEYS)

@@ -19,7 +19,7 @@ from holdfast.queues.contract import new_owner_token, new_session
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.postgres import connections as postgres_connections
 from holdfast.queues.engines.redis import connections as redis_connections
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import Ack
 
@@ -120,7 +120,7 @@ def place(engine: str, servers: dict[str, Server], tmp_path: Path) -> Place:
 
 
 def run_a_job(url: str) -> None:
-    engine, _ = BackendFactory(Keyring.parse(KEY)).open(url)
+    engine, _ = EngineFactory(Keyring.parse(KEY)).open(url)
     with engine:
         engine.check()
         assert engine.accept([engine.envelopes.make(JobDefinition(handler="mail"), id="a")])[0].created
@@ -359,7 +359,7 @@ def test_whoever_has_waited_for_a_migration_finds_it_done(place: Place) -> None:
     with closing(place.connect()) as holder:
         holder.execute(f"SELECT pg_advisory_lock(hashtext('holdfast {namespace}'))")
         with ThreadPoolExecutor(3) as pool:
-            engines = [BackendFactory(Keyring.parse(KEY)).open(place.url)[0] for _ in range(3)]
+            engines = [EngineFactory(Keyring.parse(KEY)).open(place.url)[0] for _ in range(3)]
             done = [pool.submit(engine.create_schema) for engine in engines]
             until(lambda: place.execute(waiting) == [(3,)], "all of them to wait")
             holder.execute("SELECT pg_advisory_unlock_all()")

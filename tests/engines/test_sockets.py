@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import new_owner_token, new_session
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 
 from ..servers.mysql import MariadbServer
@@ -31,7 +31,7 @@ def socket_url(server: Server) -> str:
 
 @pytest.mark.parametrize("engine", ["postgres", "mysql", "redis"])
 def test_a_job_goes_through_a_socket(servers: Servers, engine: str) -> None:
-    with BackendFactory(KEYS).open(socket_url(servers.running(engine)))[0] as backend:
+    with EngineFactory(KEYS).open(socket_url(servers.running(engine)))[0] as backend:
         job = backend.envelopes.make(JobDefinition(handler="send"))
         assert backend.accept([job])[0].created
         [lease] = backend.claim("default", 10, owner_token=new_owner_token(new_session()))

@@ -15,7 +15,7 @@ from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.connections import ANSWER_TIMEOUT_S, PostgresConnections
 from holdfast.queues.engines.postgres.engine import PostgresEngine
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Ack, AttemptRecord, JobLease, JobState, Outcome
 
@@ -51,7 +51,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def backend(engine: str, server: Server) -> Generator[Engine]:
-    with place_on(server) as place, BackendFactory(KEYS).open(f"{place.url}&{IN_TIME[engine]}")[0] as backend:
+    with place_on(server) as place, EngineFactory(KEYS).open(f"{place.url}&{IN_TIME[engine]}")[0] as backend:
         backend.create_schema()
         yield backend
 
@@ -166,7 +166,7 @@ def test_a_migration_may_take_as_long_as_it_needs(servers: Servers) -> None:
         admin.execute(
             "CREATE EVENT TRIGGER slow ON ddl_command_start WHEN TAG IN ('CREATE SCHEMA') EXECUTE FUNCTION doze()"
         )
-    with BackendFactory(KEYS).open(f"{database}?{IN_TIME['postgres']}")[0] as backend:
+    with EngineFactory(KEYS).open(f"{database}?{IN_TIME['postgres']}")[0] as backend:
         backend.create_schema()
         backend.check()
 

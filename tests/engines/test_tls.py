@@ -14,7 +14,7 @@ import pytest
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError
 from holdfast.queues.contract import Engine, new_owner_token, new_session
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import JobState
 
@@ -176,7 +176,7 @@ def running(make: Callable[[], Any]) -> Generator[Any]:
 
 
 def opened(url: str) -> Engine:
-    return BackendFactory(KEYS, table_prefix=f"tls{next(_numbers)}_").open(url)[0]
+    return EngineFactory(KEYS, table_prefix=f"tls{next(_numbers)}_").open(url)[0]
 
 
 def serves(url: str) -> None:

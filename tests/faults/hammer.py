@@ -17,7 +17,7 @@ import msgspec
 from holdfast.clock import SYSTEM_CLOCK, to_us
 from holdfast.definition import JobDefinition
 from holdfast.queues.contract import Engine, LeasePolicy, effect_of, new_owner_token, new_session
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
     Abandon,
@@ -102,7 +102,7 @@ class Hammer:
 
     def _opened(self, url: str, lease_s: float) -> Engine:
         policy = LeasePolicy(lease_s=lease_s, crash_limit=CRASH_LIMIT)
-        engine, _ = BackendFactory(Keyring.parse(KEY), policy=policy).open(url)
+        engine, _ = EngineFactory(Keyring.parse(KEY), policy=policy).open(url)
         engine.create_schema()
         return engine
 

@@ -11,7 +11,7 @@ import time
 import msgspec
 
 from holdfast.queues.contract import Engine
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Unsigned
 from holdfast.values import Drop, Put, Spend
 
@@ -71,7 +71,7 @@ class Sharer:
 
 
 def main(url: str, name: str, seconds: str) -> None:
-    engine, _ = BackendFactory(Unsigned()).open(url)
+    engine, _ = EngineFactory(Unsigned()).open(url)
     with engine:
         engine.create_schema()
         print("ready", flush=True)

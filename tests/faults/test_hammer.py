@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import DeadReason, JobFilter, JobState, JobView
 
@@ -142,7 +142,7 @@ def _hammer(place: Place, programs: Programs, url: str) -> None:
 
     histories = Histories(ledgers)
     policy = LeasePolicy(crash_limit=CRASH_LIMIT)
-    engine, _ = BackendFactory(Keyring.parse(KEY), policy=policy).open(url)
+    engine, _ = EngineFactory(Keyring.parse(KEY), policy=policy).open(url)
     with engine:
         until(lambda: _nobody_holds_any(engine), "the last leases to end")
         views = _all_jobs(engine)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Unsigned
 
 from ..servers.places import Place, every_engine
@@ -48,7 +48,7 @@ def test_sixteen_processes_count_together_and_no_rate_is_exceeded(place: Place, 
 
     counted = sorted(number for share in shares for number in share.counted)
     assert counted == list(range(1, len(counted) + 1)), "two of them counted to the same number, or one was left out"
-    engine, _ = BackendFactory(Unsigned()).open(place.url)
+    engine, _ = EngineFactory(Unsigned()).open(place.url)
     with engine:
         [counter] = engine.state.read(COUNTER)
         steps = [cell.key for cell in engine.state.read_all(STEP)]

@@ -181,7 +181,7 @@ def test_a_limit_of_memory_below_what_a_process_needs_is_refused(shop: Terminal)
 def test_a_queue_that_cannot_be_one_is_refused(shop: Terminal, queues: str) -> None:
     answer = shop("worker", "start", "--queue", queues, "--burst")
     assert answer.code == 2
-    assert "cannot be a queue name" in answer.err
+    assert "is not a valid queue name" in answer.err
 
 
 # What it says

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, assert_type
@@ -396,8 +397,8 @@ def test_a_definition_has_no_id_and_says_where_to_give_it(hf: Holdfast) -> None:
     def send(to: str) -> None: ...
 
     refused = (
-        "a definition has no id, and 'mail-1' would be lost: leave it out here, and give it to "
-        "hf.enqueue(definition, id=...), or those of many to hf.enqueue_many(definitions, ids=[...])"
+        "a definition has no id, so 'mail-1' would be lost; pass it to "
+        "hf.enqueue(definition, id=...), or several to hf.enqueue_many(definitions, ids=[...])"
     )
     with pytest.raises(DefinitionError) as problem:
         send.options(id="mail-1").define("ada")
@@ -420,9 +421,9 @@ def test_many_jobs_are_kept_under_the_ids_that_were_given(hf: Holdfast) -> None:
     assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
     with pytest.raises(IdConflict, match="mail-3"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "mail-4"])
-    with pytest.raises(DefinitionError, match="2 ids for 3 definitions: pass one for each"):
+    with pytest.raises(DefinitionError, match="2 ids for 3 definitions; pass one for each"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-2"])
-    with pytest.raises(DefinitionError, match="cannot be a job id"):
+    with pytest.raises(DefinitionError, match="is not a valid job id"):
         hf.enqueue_many(definitions, ids=["mail-1", "mail-3", "-"])
     assert hf.backend().counts() == {"default": {JobState.PENDING: 3}}
 
@@ -432,7 +433,7 @@ def test_ids_in_one_text_are_refused(hf: Holdfast) -> None:
     def send(to: str) -> None: ...
 
     definitions = [send.define("ada"), send.define("bob")]
-    refused = r"^ids must be a list with one for each definition, like \['xy'\], not a text$"
+    refused = r"^ids must be a list with one id for each definition, like \['xy'\], not a string$"
     with pytest.raises(DefinitionError, match=refused):
         hf.enqueue_many(definitions, ids="xy")
     with pytest.raises(DefinitionError, match=refused):
@@ -453,24 +454,75 @@ def test_what_is_no_definition_is_refused_with_how_to_make_one(hf: Holdfast) -> 
         return asyncio.run(hf.enqueue_many_async(definitions))
 
     for call in (hf.enqueue_many, many_async):
-        assert refusal(call, [send]) == "send is no definition of a job: pass send.define(...)"
+        assert refusal(call, [send]) == "send is not a job definition; pass send.define(...)"
         assert refusal(call, [send.define("ada"), 1]) == (
-            "1 is no definition of a job: pass job.define(...), or definition() of a builder"
+            "1 is not a job definition; pass job.define(...) or builder.definition()"
         )
         assert refusal(call, send.define("ada")) == (
             "pass a list of definitions, like [job.define(...), ...], not one JobDefinition"
         )
-    assert refusal(hf.enqueue, send) == "send is no definition of a job: pass send.define(...)"
+    assert refusal(hf.enqueue, send) == "send is not a job definition; pass send.define(...)"
     assert hf.backend().counts() == {}
 
 
-def test_a_job_says_where_many_of_it_are_enqueued(hf: Holdfast) -> None:
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("delay", "send.enqueue(...)"),
+        ("send", "send.enqueue(...)"),
+        ("kiq", "await send.enqueue_async(...)"),
+        ("apply_async", "send.options(delay=...).enqueue(...)"),
+        ("using", "send.options(...)"),
+        ("enqueue_many", "hf.enqueue_many([send.define(...), ...])"),
+    ],
+)
+def test_a_method_of_another_job_queue_is_answered_with_ours(hf: Holdfast, name: str, instead: str) -> None:
+    @hf.job(key="mail.send")
+    def send(to: str) -> None: ...
+
+    assert not hasattr(send, name)
+    with pytest.raises(AttributeError) as problem:
+        getattr(send, name)
+    assert str(problem.value) == f"'Job' object has no attribute '{name}'; write  {instead}"
+
+
+@pytest.mark.parametrize("name", ["task", "actor", "shared_task"])
+def test_a_decorator_of_another_job_queue_is_answered_with_ours(hf: Holdfast, name: str) -> None:
+    assert not hasattr(hf, name)
+    with pytest.raises(AttributeError, match=f"^'Holdfast' object has no attribute '{name}'; write  @hf.job$"):
+        getattr(hf, name)
+
+
+def test_other_attributes_are_missing_without_a_hint_and_jobs_can_be_copied(hf: Holdfast) -> None:
     @hf.job
     def send(to: str) -> None: ...
 
-    assert not hasattr(send, "enqueue_many")
-    with pytest.raises(AttributeError, match=r"write  hf\.enqueue_many\(\[send\.define\(\.\.\.\), \.\.\.\]\)$"):
-        send.enqueue_many([])  # type: ignore[attr-defined] # pyright: ignore
+    with pytest.raises(AttributeError, match=r"^'Job' object has no attribute 'enqueu'$"):
+        send.enqueu  # type: ignore[attr-defined] # noqa: B018 # pyright: ignore
+    with pytest.raises(AttributeError, match=r"^'Holdfast' object has no attribute 'queu'$"):
+        hf.queu  # type: ignore[attr-defined] # noqa: B018 # pyright: ignore
+    assert copy(send).define("ada") == send.define("ada")
+
+
+def test_a_job_option_among_the_arguments_is_answered_with_how_to_set_it(hf: Holdfast) -> None:
+    @hf.job
+    def send(to: str, priority: int = 0) -> None: ...
+
+    with pytest.raises(
+        DefinitionError,
+        match=r"'delay'.*; to set job options, write  send\.options\(delay=\.\.\.\)\.enqueue\(\.\.\.\)$",
+    ):
+        send.enqueue("ada", delay=5)  # type: ignore[call-overload] # pyright: ignore
+    with pytest.raises(DefinitionError) as problem:
+        send.enqueue(priority=1)  # type: ignore[call-overload] # pyright: ignore
+    assert "job options" not in str(problem.value)
+
+
+def test_the_decorator_takes_options_one_by_one(hf: Holdfast) -> None:
+    mail = hf.job(queue="mail", max_retries=1)
+    send = mail(max_retries=2, key="send-twice")(lambda to: None)  # pyright: ignore[reportUnknownLambdaType]
+    assert (send.key, send.template.queue, send.template.max_retries) == ("send-twice", "mail", 2)
+    assert hf.jobs["send-twice"] is send
 
 
 def test_a_backoff_is_written_for_a_function_as_on_the_command_line(hf: Holdfast) -> None:
@@ -485,9 +537,9 @@ def test_an_id_must_be_text(hf: Holdfast) -> None:
     @hf.job
     def send(to: str) -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"^a job id must be text, like 'mail-7', not 7$"):
+    with pytest.raises(DefinitionError, match=r"^a job id must be a string, like 'mail-7', not 7$"):
         send.options(id=7)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    with pytest.raises(DefinitionError, match=r"^a job id must be text, like 'mail-7', not 7$"):
+    with pytest.raises(DefinitionError, match=r"^a job id must be a string, like 'mail-7', not 7$"):
         hf.enqueue_many([send.define("ada")], ids=[7])  # type: ignore[list-item] # pyright: ignore[reportArgumentType]
 
 
@@ -840,6 +892,8 @@ def test_an_option_that_is_none_is_answered_with_the_nearest() -> None:
     options: dict[str, Any] = {"max_retry": 3}
     with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: .*key, .*no_retry, "):
         hf.job(**options)(print)
+    with pytest.raises(DefinitionError, match=r"'countdown' is not a job option; did you mean 'delay'\?"):
+        hf.job(countdown=3)(print)  # type: ignore[call-overload] # pyright: ignore
     job = hf.job(key="say")(lambda: None)
     with pytest.raises(DefinitionError, match=r"did you mean 'max_retries'\? known options: backoff, delay"):
         job.options(**options)

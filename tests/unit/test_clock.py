@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.clock import SYSTEM_CLOCK, Clock, ManualClock, from_us, span_us, to_us
+from holdfast.clock import SYSTEM_CLOCK, Clock, ManualClock, duration_us, from_us, to_us
 
 LAST_EXACT = datetime(2242, 1, 1, tzinfo=UTC)
 instants = st.datetimes(
@@ -47,14 +47,14 @@ def test_a_datetime_without_a_zone_is_refused_not_guessed() -> None:
 
 @given(st.floats(0, 1e9))
 def test_a_span_is_rounded_up_and_by_no_more_than_a_microsecond(seconds: float) -> None:
-    assert 0 <= span_us(seconds) - seconds * 1_000_000 <= 1
+    assert 0 <= duration_us(seconds) - seconds * 1_000_000 <= 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, 0), (1e-9, 1), (1e-6, 1), (1.0000001, 1_000_001), (60, 60_000_000)]
 )
 def test_the_smallest_span_is_not_nothing(seconds: float, expected: int) -> None:
-    assert span_us(seconds) == expected
+    assert duration_us(seconds) == expected
 
 
 def test_a_manual_clock_stands_still_until_it_is_told() -> None:

@@ -11,7 +11,7 @@ from holdfast.config.checking import check_settings
 from holdfast.errors import ConfigError
 from holdfast.loading import load_app
 from holdfast.queues.addresses import kind_of
-from holdfast.queues.opening import BackendFactory, register_engine
+from holdfast.queues.opening import EngineFactory, register_engine
 from holdfast.queues.signing import Keyring, SigningKey
 
 THEIRS = """
@@ -101,7 +101,7 @@ def test_a_handler_that_the_settings_name_runs(project: Path, named: str, key: s
 
 def test_a_job_keeps_what_it_is_not_retried_after(project: Path) -> None:
     with Holdfast("memory://", directory=project, settings=Settings(handlers=("mine=theirs:picky",))) as hf:
-        hf.prepare()
+        hf.workers.prepare()
         assert hf.registry.resolve("mine").no_retry == (ValueError,)
 
 
@@ -111,7 +111,7 @@ def test_a_job_of_the_application_itself_is_known_already(project: Path) -> None
     (project / "ours.py").write_text("\n".join(lines))
     hf = load_app("ours:hf")
     hf.settings = Settings(handlers=("ours:own",))
-    hf.prepare()
+    hf.workers.prepare()
     assert "own" in hf.registry.keys()  # noqa: SIM118 - not a dict
 
 
@@ -173,7 +173,7 @@ def test_a_name_that_leads_nowhere_is_an_error_before_any_job_is_taken(
 ) -> None:
     with Holdfast("memory://", directory=project, settings=settings) as hf:
         with pytest.raises(ConfigError) as caught:
-            hf.prepare()
+            hf.workers.prepare()
         assert problem in str(caught.value)
 
 
@@ -208,7 +208,7 @@ def test_an_engine_of_others_needs_a_key_like_any_that_is_shared(project: Path) 
 def test_an_engine_is_registered_in_code(project: Path) -> None:
     register_engine("cart", "theirs:carrier", project)
     register_engine("broken", "theirs:nothing", project)
-    factory = BackendFactory(Keyring([SigningKey.generate()]))
+    factory = EngineFactory(Keyring([SigningKey.generate()]))
     assert factory.open("cart://x")[0].counts() == {}
     with pytest.raises(ConfigError, match="cannot create engines for broken: URLs"):
         factory.open("broken://x")

@@ -18,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.queues.addresses import embedded_file, kind_of, missing_above
 from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
-from holdfast.queues.opening import BackendFactory, check_driver, check_plugin, missing_key
+from holdfast.queues.opening import EngineFactory, check_driver, check_plugin, missing_key
 from holdfast.queues.signing import Unsigned
 from holdfast.values import BackoffStrategy
 
@@ -153,7 +153,7 @@ def _engine(reading: Reading) -> Iterator[Problem]:
 
 def _try_engine(url: str, prefix: str, directory: Path | None) -> None:
     """Raise for anything that can be wrong with an engine before it connects."""
-    factory = BackendFactory(Unsigned(), table_prefix=prefix)
+    factory = EngineFactory(Unsigned(), table_prefix=prefix)
     kind = kind_of(url)
     if not kind.is_ours:
         check_plugin(kind, directory)

@@ -1,4 +1,4 @@
-"""Describing a job: its options, the immutable definition, and the fluent builder."""
+"""Describes a job: its options, the immutable definition, and the fluent builder."""
 
 from holdfast.definition.builder import JobBuilder
 from holdfast.definition.definition import JobDefinition, JobOptions, definition_of

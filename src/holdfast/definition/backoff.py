@@ -1,4 +1,4 @@
-"""How long a job waits before each retry, from the ways to write it: in Python, JSON and on the command line."""
+"""The delays between retries, as users write them in Python, in JSON and on the command line."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ _HOW: Final = "multiplier=, max= and jitter=, as in exponential:2s,multiplier=3,
 
 
 def as_backoff(backoff: BackoffLike) -> Backoff:
-    """A `Backoff` from any of the ways to write one."""
+    """The `Backoff` that a user's value stands for."""
     if isinstance(backoff, Backoff):
         return backoff
     if isinstance(backoff, str):
@@ -24,7 +24,7 @@ def as_backoff(backoff: BackoffLike) -> Backoff:
         except ValueError as problem:
             raise DefinitionError(f"backoff {backoff!r}: {problem}") from None
     if not backoff:
-        raise DefinitionError("an empty list of delays says nothing; name the strategy 'none' to retry at once")
+        raise DefinitionError("the list of backoff delays is empty; use the strategy 'none' to retry at once")
     try:
         return Backoff(delays=tuple(float(delay) for delay in backoff))
     except (TypeError, ValueError):
@@ -32,9 +32,9 @@ def as_backoff(backoff: BackoffLike) -> Backoff:
 
 
 def parse_backoff(text: str) -> Backoff:
-    """A backoff as people write it; ValueError says how.
+    """Parse `fixed:10s`, `exponential:2s,multiplier=3,max=10m,jitter=10%`, or a list of delays: `1s,5s,1m`.
 
-    `fixed:10s`, `exponential:2s,multiplier=3,max=10m,jitter=10%`, or the delays one by one: `1s,5s,1m`.
+    The ValueError explains the format.
     """
     parts = text.split(",")
     with suppress(ValueError):
@@ -44,7 +44,7 @@ def parse_backoff(text: str) -> Backoff:
         near = get_close_matches(strategy, BackoffStrategy, n=1)
         guess = f" did you mean '{near[0]}'?" if near else ""
         raise ValueError(
-            f"{strategy!r} is no strategy;{guess} choose one of {', '.join(BackoffStrategy)}, or give a list of delays"
+            f"{strategy!r} is not a backoff strategy;{guess} use {', '.join(BackoffStrategy)}, or a list of delays"
         )
     values: dict[str, Any] = {}
     for at, part in enumerate(settings.split(",") if colon else ()):
@@ -52,7 +52,7 @@ def parse_backoff(text: str) -> Backoff:
         if not equals and at == 0:
             name, value = "base", name
         if name not in _SETTINGS or name in values:
-            raise ValueError(f"{part!r}: behind the strategy come its base and {_HOW}")
+            raise ValueError(f"{part!r} is not valid here; after the strategy you can set its base, {_HOW}")
         values[name] = _setting(name, value)
     return Backoff(strategy=BackoffStrategy(strategy.strip()), **values)
 
@@ -66,4 +66,4 @@ def _setting(name: str, value: str) -> float:
     try:
         return float(value[:-1]) / 100 if name == "jitter" and value.endswith("%") else float(value)
     except ValueError:
-        raise ValueError(f"{name} {value!r} is no number; {_HOW}") from None
+        raise ValueError(f"{name} {value!r} is not a number; set {_HOW}") from None

@@ -1,4 +1,4 @@
-"""`JobBuilder`: the fluent, throw-away way to write a `JobDefinition` down."""
+"""`JobBuilder`: builds a `JobDefinition` in a chain of calls."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -10,13 +10,13 @@ from holdfast.definition.definition import JobDefinition, JobOptions, check_id, 
 
 
 class Enqueuer(Protocol):
-    """Whoever can enqueue what a builder has built."""
+    """An application that enqueues the jobs of a builder."""
 
     def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str: ...
 
 
 class JobBuilder:
-    """Collects options; `definition()` makes the immutable value, `dispatch()` enqueues it."""
+    """Collects the options of a job. `definition()` returns the immutable value, `dispatch()` enqueues the job."""
 
     def __init__(self, handler: str, payload: object = None, *, enqueuer: Enqueuer | None = None) -> None:
         self._definition = JobDefinition(handler=handler, payload=encode_payload(payload))
@@ -24,7 +24,7 @@ class JobBuilder:
         self._id: str | None = None
 
     def named(self, name: str) -> "JobBuilder":
-        """The name people see in lists and logs."""
+        """Name shown in lists and logs."""
         return self._set(name=name)
 
     def queue(self, queue: str) -> "JobBuilder":
@@ -35,61 +35,61 @@ class JobBuilder:
         return self._set(priority=priority)
 
     def max_retries(self, max_retries: int) -> "JobBuilder":
-        """Retries after the first run: N + 1 runs in all."""
+        """Retries after the first run, so N + 1 runs in all."""
         return self._set(max_retries=max_retries)
 
     def backoff(self, backoff: BackoffLike) -> "JobBuilder":
-        """A `Backoff`, a text such as `fixed:10s`, or a list of delays in seconds."""
+        """A `Backoff`, a string such as `fixed:10s`, or a list of delays in seconds."""
         return self._set(backoff=backoff)
 
     def timeout(self, timeout: float | timedelta) -> "JobBuilder":
-        """The longest one attempt may take; 0 for no limit."""
+        """Time limit for one attempt; 0 = no limit."""
         return self._set(timeout=timeout)
 
     def delay(self, delay: float | timedelta) -> "JobBuilder":
-        """Not before that much time has passed."""
+        """Wait at least this long before the first run."""
         return self._set(delay=delay)
 
     def run_at(self, run_at: datetime) -> "JobBuilder":
-        """Not before that instant; one in the past means now."""
+        """Run no earlier than this; a time in the past means now."""
         return self._set(run_at=run_at)
 
     def expires(self, expires: float | timedelta | datetime) -> "JobBuilder":
-        """Not started after that span or instant: it is cancelled instead."""
+        """Do not start the job after this time or duration; it is cancelled instead."""
         return self._set(expires=expires)
 
     def tags(self, *tags: str) -> "JobBuilder":
         return self._set(tags=tags)
 
     def meta(self, meta: Mapping[str, object]) -> "JobBuilder":
-        """Your own notes, signed and handed to the handler."""
+        """Notes for the handler, signed with the job."""
         return self._set(meta=meta)
 
     def trace_id(self, trace_id: str) -> "JobBuilder":
         return self._set(trace_id=trace_id)
 
     def fence(self) -> "JobBuilder":
-        """Never run by a worker that cannot prove its lease: such a run is killed before the job can pass on."""
+        """Kill the run if its worker cannot prove that it still holds the lease, before another worker can claim it."""
         return self._set(fence=True)
 
     def id(self, job_id: str) -> "JobBuilder":
-        """The id to enqueue under: the same id with the same content is one job, however often it is enqueued."""
+        """Job id. Enqueueing the same id and content again adds nothing."""
         self._id = check_id(job_id)
         return self
 
     def definition(self) -> JobDefinition:
-        """What was built, without an id: one that was given is an error here."""
+        """The definition. A definition has no id, so it is an error if one was set."""
         refuse_id(self._id)
         return self._definition
 
     def definition_and_id(self) -> tuple[JobDefinition, str | None]:
-        """What was built, and the id to enqueue it under, if one was given."""
+        """The definition, and the id if one was set."""
         return self._definition, self._id
 
     def dispatch(self, *, tx: object | None = None) -> str:
-        """Enqueue the job and return its id; with `tx`, in that transaction of yours."""
+        """Enqueue the job and return its id; with `tx`, in your own transaction."""
         if self._enqueuer is None:
-            raise RuntimeError("this builder belongs to no application; pass definition() to Holdfast.enqueue()")
+            raise RuntimeError("this builder has no application; pass definition() to Holdfast.enqueue()")
         return self._enqueuer.enqueue(self._definition, id=self._id, tx=tx)
 
     def _set(self, **options: Unpack[JobOptions]) -> "JobBuilder":

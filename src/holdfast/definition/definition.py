@@ -19,13 +19,25 @@ from holdfast.plaintext import abridged
 from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits
 
 MAX_RETRIES: Final = 1000
-MAX_SPAN_S: Final = 10 * 366 * 86400.0
+MAX_DURATION_S: Final = 10 * 366 * 86400.0
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
 _label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+
+# Options of Celery, RQ, Dramatiq, Huey and Procrastinate.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("countdown", "schedule_in", "delay_s"), "delay"),
+    **dict.fromkeys(("eta", "run_after", "schedule_at", "schedule"), "run_at"),
+    **dict.fromkeys(("retries", "retry", "retry_kwargs"), "max_retries"),
+    **dict.fromkeys(("retry_backoff", "retry_delay", "min_backoff", "default_retry_delay"), "backoff"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout"),
+    **dict.fromkeys(("task_id", "job_id"), "id"),
+    **dict.fromkeys(("queue_name", "lane"), "queue"),
+    **dict.fromkeys(("max_age", "ttl"), "expires"),
+}
 
 
 class Option(NamedTuple):
@@ -37,10 +49,10 @@ class Option(NamedTuple):
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of a job, wherever they are given: on the decorator, to `options()`, in JSON, on the command line.
+    """The options of a job, wherever they are set: on the decorator, with `options()`, in JSON, on the command line.
 
-    A new option is declared here, and in `JobTraits` if the worker or people are to see it: see "Adding a job option"
-    in `docs/architecture.md`.
+    Declare a new option here, and in `JobTraits` if workers or users need to see it: see "Adding a job option" in
+    `docs/architecture.md`.
     """
 
     id: Annotated[str, Option("Job id. Enqueueing the same id and content again adds nothing.", metavar="ID")]
@@ -72,7 +84,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class JobDefinition(JobTraits, frozen=True, kw_only=True):
-    """A job, described. Options left as None take the application's setting when the job is enqueued."""
+    """The description of a job. Options that are None take the application's setting when the job is enqueued."""
 
     handler: str
     payload: msgspec.Raw = msgspec.Raw(b"null")
@@ -88,18 +100,18 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _handler_key.fullmatch(self.handler):
             raise DefinitionError(
-                f"{self.handler!r} cannot be a handler key: use letters, digits, '_', '.', ':' and '-', at most 200"
+                f"{self.handler!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
             )
         check_queue(self.queue)
         _check_number("priority", self.priority, 0, 9, whole=True)
         _check_number("max_retries", self.max_retries, 0, MAX_RETRIES, whole=True)
-        _check_number("timeout", self.timeout, 0, MAX_SPAN_S)
-        _check_number("delay", self.delay, 0, MAX_SPAN_S)
-        _check_number("expires", self.expires_in, 0, MAX_SPAN_S)
+        _check_number("timeout", self.timeout, 0, MAX_DURATION_S)
+        _check_number("delay", self.delay, 0, MAX_DURATION_S)
+        _check_number("expires", self.expires_in, 0, MAX_DURATION_S)
         if self.delay is not None and self.run_at is not None:
-            raise DefinitionError("a job has either a delay or a run_at, not both")
+            raise DefinitionError("a job can have a delay or a run_at, not both")
         if self.expires_in is not None and self.expires_at is not None:
-            raise DefinitionError("a job expires either after a span or at an instant, not both")
+            raise DefinitionError("a job can expire after a duration or at a point in time, not both")
         _check_instant("run_at", self.run_at)
         _check_instant("expires", self.expires_at)
         _check_label("name", self.name)
@@ -133,7 +145,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             fields["meta"] = _encoded_meta(fields["meta"])
         for option in ("timeout", "delay", "expires_in"):
             if option in fields:
-                fields[option] = span_s(fields[option])
+                fields[option] = in_seconds(fields[option])
         return msgspec.structs.replace(self, **fields)
 
     def with_added_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
@@ -155,27 +167,27 @@ def check_options(options: Collection[str], *others: str) -> None:
     known = sorted({*JobOptions.__optional_keys__, *others})
     for name in sorted(options):
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, known, n=1)
             guess = f" did you mean '{near[0]}'?" if near else ""
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
 def check_queue(queue: str) -> str:
-    """The queue's name, if it can be one."""
+    """The name of a queue, if it is valid."""
     if not isinstance(queue, str) or not _queue_name.fullmatch(queue):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(
-            f"{queue!r} cannot be a queue name: use lower-case letters, digits, '_' and '-', "
-            "starting with a letter or digit, at most 63"
+            f"{queue!r} is not a valid queue name; use up to 63 lower-case letters, digits, '_' and '-', "
+            "starting with a letter or digit"
         )
     return queue
 
 
 def refuse_id(job_id: str | None) -> None:
-    """Refuse to make a definition of what was given an id: a definition has none, and this one would be lost."""
+    """Refuse an id where a definition is created: a definition has no id, so it would be lost."""
     if job_id is not None:
         raise DefinitionError(
-            f"a definition has no id, and '{abridged(job_id)}' would be lost: leave it out here, and give it to "
-            f"hf.enqueue(definition, id=...), or those of many to hf.enqueue_many(definitions, ids=[...])"
+            f"a definition has no id, so '{abridged(job_id)}' would be lost; pass it to "
+            "hf.enqueue(definition, id=...), or several to hf.enqueue_many(definitions, ids=[...])"
         )
 
 
@@ -183,49 +195,49 @@ def check_definition(definition: JobDefinition) -> JobDefinition:
     """The definition, if it is one."""
     if not isinstance(definition, JobDefinition):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
         name = getattr(definition, "__name__", None)
-        advice = "job.define(...), or definition() of a builder" if name is None else f"{name}.define(...)"
-        raise DefinitionError(f"{name or abridged(repr(definition))} is no definition of a job: pass {advice}")
+        advice = "job.define(...) or builder.definition()" if name is None else f"{name}.define(...)"
+        raise DefinitionError(f"{name or abridged(repr(definition))} is not a job definition; pass {advice}")
     return definition
 
 
 def check_id(job_id: str) -> str:
-    """The job's id, if it can be one."""
+    """The id of a job, if it is valid."""
     if not isinstance(job_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
-        raise DefinitionError(f"a job id must be text, like 'mail-7', not {abridged(repr(job_id))}")
+        raise DefinitionError(f"a job id must be a string, like 'mail-7', not {abridged(repr(job_id))}")
     if not _job_id.fullmatch(job_id):
         text = repr(job_id)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(str(job_id)):,} characters)"
         raise DefinitionError(
-            f"{shown} cannot be a job id: use letters, digits and _ . : @ / + = -, starting with a letter, "
-            "digit or '_', at most 128"
+            f"{shown} is not a valid job id; use up to 128 letters, digits and _ . : @ / + = -, starting with a "
+            "letter, digit or '_'"
         )
     return job_id
 
 
 def check_backoff(backoff: Backoff) -> Backoff:
-    """The backoff, if every number in it makes sense."""
-    _check_number("backoff base", backoff.base, 0, MAX_SPAN_S)
+    """The backoff, if every number in it is in range."""
+    _check_number("backoff base", backoff.base, 0, MAX_DURATION_S)
     _check_number("backoff multiplier", backoff.multiplier, 1, 100)
-    _check_number("backoff max", backoff.max, 0, MAX_SPAN_S)
+    _check_number("backoff max", backoff.max, 0, MAX_DURATION_S)
     _check_number("backoff jitter", backoff.jitter, 0, 1)
     for delay in backoff.delays:
-        _check_number("backoff delay", delay, 0, MAX_SPAN_S)
+        _check_number("backoff delay", delay, 0, MAX_DURATION_S)
     return backoff
 
 
-def span_s(span: float | timedelta | None) -> float | None:
-    """A span in seconds, from what users write."""
-    return span.total_seconds() if isinstance(span, timedelta) else span
+def in_seconds(duration: float | timedelta | None) -> float | None:
+    """A duration in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def unique(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags once each, in the order given."""
+    """The tags without duplicates, in the order given."""
     if isinstance(tags, str):
         raise DefinitionError(f"tags must be a list, like ['{tags}']")
     try:
         return tuple(dict.fromkeys(tags))
     except TypeError:
-        raise DefinitionError(f"tags must be a list of texts, like ['import'], not {tags!r}") from None
+        raise DefinitionError(f"tags must be a list of strings, like ['import'], not {tags!r}") from None
 
 
 def _encoded_meta(meta: Mapping[str, object]) -> msgspec.Raw:
@@ -243,14 +255,16 @@ def _check_instant(option: str, instant: datetime | None) -> None:
             f"not {instant!r}"
         )
     if instant.tzinfo is None:
-        raise DefinitionError(f"{option} {instant.isoformat()} has no time zone: pass an aware datetime")
+        raise DefinitionError(f"{option} {instant.isoformat()} has no time zone; pass an aware datetime")
     if instant > LATEST:
-        raise DefinitionError(f"{option} {instant.isoformat()} is later than {LATEST.year}")
+        raise DefinitionError(
+            f"{option} {instant.isoformat()} is too far in the future; the limit is the year {LATEST.year}"
+        )
 
 
 def _check_label(option: str, text: str | None) -> None:
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
-        raise DefinitionError(f"{option} must be text, like {str(text)!r}, not {text!r}")
+        raise DefinitionError(f"{option} must be a string, like {str(text)!r}, not {text!r}")
     if text is not None and not _label.fullmatch(text):
         raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
 
@@ -259,10 +273,12 @@ def _check_number(option: str, value: float | None, low: float, high: float, *, 
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(f"{option} must be a number{' of seconds' if high == MAX_SPAN_S else ''}, not {value!r}")
-    # NaN fails both comparisons, so the test is for being inside, never for being outside.
+        raise DefinitionError(
+            f"{option} must be a number{' of seconds' if high == MAX_DURATION_S else ''}, not {value!r}"
+        )
+    # NaN fails both comparisons, so check that the value is inside the range, not that it is outside.
     if not low <= value <= high:
-        if high == MAX_SPAN_S:
+        if high == MAX_DURATION_S:
             raise DefinitionError(f"{option} must be between 0 and {high / 86400:g} days, not {value:g} seconds")
         raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")
     if whole and not isinstance(value, int):

@@ -4,7 +4,7 @@ import random as _random
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.values import Backoff, BackoffStrategy, ErrorInfo
 
 
@@ -36,7 +36,7 @@ class BackoffPolicy:
         if backoff.strategy is BackoffStrategy.NONE:
             return 0.0
         spread = 1.0 + backoff.jitter * (2.0 * self._random() - 1.0)
-        return min(_grown(backoff, attempt) * spread, backoff.max or MAX_SPAN_S, MAX_SPAN_S)
+        return min(_grown(backoff, attempt) * spread, backoff.max or MAX_DURATION_S, MAX_DURATION_S)
 
 
 def _grown(backoff: Backoff, attempt: int) -> float:
@@ -49,4 +49,4 @@ def _grown(backoff: Backoff, attempt: int) -> float:
     try:
         return base * float(backoff.multiplier) ** (attempt - 2)
     except OverflowError:
-        return MAX_SPAN_S if base else 0.0
+        return MAX_DURATION_S if base else 0.0

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 import msgspec
 
-from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, from_us, span_us
+from holdfast.clock import MICROSECONDS, SYSTEM_CLOCK, Clock, duration_us, from_us
 from holdfast.codec import JobMessage
-from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.errors import CommandForbidden, DefinitionError, HandlerError, PayloadRejected
 from holdfast.execution.coroutines import Coroutines, run_here
 from holdfast.execution.logs import listen, logs_captured
@@ -202,7 +202,7 @@ class _Attempt:
         self._lease = lease
         self.handler = handler = runtime.registry.resolve_for(message.job, message.queue)
         limit_s = message.timeout
-        self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_SPAN_S else min(max(limit_s, 0.0), MAX_SPAN_S)
+        self.limit_s = limit_s = limit_s if 0.0 < limit_s < MAX_DURATION_S else min(max(limit_s, 0.0), MAX_DURATION_S)
         self.timeout = timeout = _timeout_for(handler, limit_s)
         self.output = output = Output(tee=runtime.tee)
         output.about = (message, lease)
@@ -373,7 +373,7 @@ class _Host(Host, msgspec.Struct):
     @property
     def deadline(self) -> datetime | None:
         limit_s = self.timeout.limit_s
-        return from_us(self.started_us + span_us(limit_s)) if limit_s else None
+        return from_us(self.started_us + duration_us(limit_s)) if limit_s else None
 
     def stop_asked(self) -> bool:
         return self.timeout.stop_asked()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.errors import NotSupported
 from holdfast.handlers.payload import decoder_of
 from holdfast.values import ExecutionResult, Progress
@@ -29,8 +29,8 @@ class Snooze(BaseException):
 
     def __init__(self, delay: float | timedelta) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-        if not 0 <= seconds <= MAX_SPAN_S:
-            raise ValueError(f"a snooze must be between 0 and {MAX_SPAN_S:g} seconds, not {seconds:g}")
+        if not 0 <= seconds <= MAX_DURATION_S:
+            raise ValueError(f"a snooze must be between 0 and {MAX_DURATION_S:g} seconds, not {seconds:g}")
         super().__init__(seconds)
         self.delay_s = seconds
 

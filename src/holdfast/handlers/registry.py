@@ -6,13 +6,21 @@ import or an attribute access.
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import ConfigError, DefinitionError, HandlerForbidden, UnknownHandler
 from holdfast.handlers.contract import Handler
-from holdfast.handlers.dependencies import Factory, Injection, dependency_of, may_depend, parameters_of
+from holdfast.handlers.dependencies import (
+    Factory,
+    Injection,
+    check_factory,
+    dependency_of,
+    may_depend,
+    parameters_of,
+)
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.payload import check_readable
 
@@ -73,6 +81,22 @@ class HandlerRegistry:
     def keys(self) -> tuple[str, ...]:
         """Every registered key, sorted."""
         return tuple(sorted(self._handlers))
+
+    @contextmanager
+    def override(self, factory: Factory, replacement: Factory) -> Generator[None]:
+        """Use `replacement` for dependencies on `factory`, in jobs that run in this process inside the `with` block."""
+        if not callable(replacement):
+            raise DefinitionError(f"{replacement!r} is not callable; override with a factory, such as  lambda: value")
+        before = self.overrides.get(factory)
+        check_factory(factory, overrides={**self.overrides, factory: replacement}, is_async=True, what="the override")
+        self.overrides[factory] = replacement
+        try:
+            yield
+        finally:
+            if before is None:
+                del self.overrides[factory]
+            else:
+                self.overrides[factory] = before
 
     def _unknown(self, key: str) -> str:
         near = difflib.get_close_matches(key[:_LONGEST], self._handlers, n=1)

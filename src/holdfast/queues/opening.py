@@ -1,4 +1,4 @@
-"""`BackendFactory`: a URL becomes an open engine."""
+"""`EngineFactory`: a URL becomes an open engine."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -33,7 +33,7 @@ class Mode(Enum):
     MIGRATE = "migrate"
 
 
-class BackendFactory:
+class EngineFactory:
     """Opens engines. Without a signer, it creates a signing key next to an embedded file."""
 
     def __init__(

@@ -1,12 +1,15 @@
-"""`Facts`: what an installation remembers about itself, such as the fingerprints of its signing keys."""
+"""`Facts`: what an installation stores about itself, such as the fingerprints of its signing keys."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.values import Put
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import SharedState
+
+COMMAND_FACTS: Final = "allowed-command"
+"""The programs that workers of the installation allow command jobs to run."""
 
 
 class Facts:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.clock import MICROSECONDS, SystemClock, from_us, span_us, to_us
+from holdfast.clock import MICROSECONDS, SystemClock, duration_us, from_us, to_us
 
 LONGEST_WAIT_S: Final = 3600.0
 
@@ -40,7 +40,7 @@ class TravellingClock(SystemClock):
         if not seconds >= 0:
             raise ValueError(f"time passes forwards, so it cannot be advanced by {seconds:g} s")
         with self._lock:
-            self._ahead_us += span_us(seconds)
+            self._ahead_us += duration_us(seconds)
 
     @contextmanager
     def standing_still(self) -> Generator[None]:

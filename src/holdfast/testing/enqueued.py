@@ -14,7 +14,7 @@ from holdfast import json_models
 from holdfast.codec import JobMessage
 from holdfast.definition import JobOptions, definition_of
 from holdfast.definition.backoff import as_backoff
-from holdfast.definition.definition import check_id, span_s
+from holdfast.definition.definition import check_id, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, traits_of
@@ -141,7 +141,7 @@ class Expectation:
                 yield _is_not(name, found, wanted)
         if "backoff" in expected and as_backoff(expected["backoff"]) != job.backoff:
             yield _is_not("backoff", job.backoff, expected["backoff"])
-        if "timeout" in expected and span_s(expected["timeout"]) != job.timeout:
+        if "timeout" in expected and in_seconds(expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
         yield from self._differences_in_time(job)
         missing = [tag for tag in expected.get("tags", ()) if tag not in job.tags]
@@ -152,9 +152,9 @@ class Expectation:
 
     def _differences_in_time(self, job: Enqueued) -> Iterator[str]:
         expected = self._expected
-        tolerance = span_s(expected.get("tolerance"))
+        tolerance = in_seconds(expected.get("tolerance"))
         if "delay" in expected:
-            delay = span_s(expected["delay"]) or 0.0
+            delay = in_seconds(expected["delay"]) or 0.0
             allowed = tolerance if tolerance is not None else TOLERANCE_S if job.has_instant else 0.0
             if abs(job.delay - delay) > allowed + _EXACTLY_S:
                 yield f"delay is {job.delay:g} s, not {delay:g} s{_give_or_take(allowed)}"
@@ -164,7 +164,7 @@ class Expectation:
         if "expires" in expected:
             expires = expected["expires"]
             if not isinstance(expires, datetime):
-                expires = job.enqueued_at + timedelta(seconds=span_s(expires) or 0.0)
+                expires = job.enqueued_at + timedelta(seconds=in_seconds(expires) or 0.0)
             yield from _difference_of_instants("expires", job.expires_at, expires, allowed)
 
     def listing(self, jobs: Sequence[Enqueued]) -> str:
@@ -212,7 +212,7 @@ def _check(expected: Expected) -> None:
     definition_of("any", None, cast("JobOptions", options))
     if "id" in expected:
         check_id(expected["id"])
-    tolerance = span_s(expected.get("tolerance"))
+    tolerance = in_seconds(expected.get("tolerance"))
     if tolerance is not None and not tolerance >= 0:
         raise DefinitionError(f"tolerance must be a span of 0 s or more, not {tolerance:g} s")
     if tolerance is not None and not {"delay", "run_at", "expires"} & set(expected):

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.app import Holdfast
-from holdfast.clock import from_us, span_us
+from holdfast.clock import duration_us, from_us
 from holdfast.definition import JobBuilder, JobDefinition
-from holdfast.definition.definition import MAX_SPAN_S, check_queue, span_s
+from holdfast.definition.definition import MAX_DURATION_S, check_queue, in_seconds
 from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.job import Job
@@ -48,7 +48,7 @@ class KitEngine(MemoryEngine):
         clock: TravellingClock,
         on_accepted: Callable[[Sequence[JobEnvelope], bool], None],
     ) -> None:
-        super().__init__(envelopes, policy=LeasePolicy(lease_s=MAX_SPAN_S), clock=clock)
+        super().__init__(envelopes, policy=LeasePolicy(lease_s=MAX_DURATION_S), clock=clock)
         self._travelling = clock
         self._on_accepted = on_accepted
         self._queues: set[str] = set()
@@ -125,7 +125,7 @@ class JobKit:
         )
         engine = KitEngine(envelopes, self.clock, self._note)
         leaving = ExitStack()
-        leaving.enter_context(self.app.standing_in(engine, signer))
+        leaving.enter_context(self.app.engines.replaced_by(engine, signer))
         turns = Turns(self.app, engine, signer)
         leaving.callback(turns.close)
         self._log.clear()
@@ -306,12 +306,12 @@ class JobKit:
         queues = None if queue is None else {queue} if isinstance(queue, str) else set(queue)
         for one in queues or ():
             check_queue(one)
-        span = span_s(within)
+        span = in_seconds(within)
         if span is not None and not span >= 0:
             raise ValueError(f"within must be a span of 0 s or more, not {span:g} s")
         if limit < 1:
             raise ValueError(f"limit must be 1 or more, not {limit}")
-        until_us = None if span is None else self.clock.now_us() + span_us(span)
+        until_us = None if span is None else self.clock.now_us() + duration_us(span)
         return _Drain(self._stage.engine, self.clock, queues, until_us, limit)
 
     def _note(self, envelopes: Sequence[JobEnvelope], in_transaction: bool) -> None:

@@ -44,7 +44,7 @@ class Turns:
         self._engine = engine
         self._signer = signer
         self._retry = app.extensions.retry_policy
-        self._runtime = app.runtime(engine, tee=_print, on_ended=self._note)
+        self._runtime = app.workers.runtime(engine, tee=_print, on_ended=self._note)
         self._admission = Admission(signer, app.registry, engine.clock)
         self._reporter = Reporter(app.extensions.metrics)
         self._ended: dict[str, CallResult] = {}

@@ -5,7 +5,7 @@ import math
 from typing import assert_never
 
 from holdfast.codec import JobMessage
-from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.values import (
     Abandon,
@@ -89,7 +89,7 @@ def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
         delay = math.nan
     if not math.isfinite(delay):
         delay = BackoffPolicy().delay(attempt, error)
-    return min(max(delay, 0.0), MAX_SPAN_S)
+    return min(max(delay, 0.0), MAX_DURATION_S)
 
 
 def status_of(settlement: Settlement) -> WorkerStatus:

@@ -399,7 +399,7 @@ def found_by_checks(params: dict[str, Any], **other: Any) -> list[str]:
         ({"OPTIONS": {"url": "memory://", "database": "default"}}, "E001 TASKS['default']['OPTIONS'] has a url and"),
         ({"OPTIONS": {"routes": {"mail": "slow"}}}, "E001 TASKS['default']['OPTIONS'] has routes: with Django each"),
         ({"OPTIONS": {"database": "unheard-of"}}, "E001 there is no database 'unheard-of'"),
-        ({"QUEUES": ["Mail"]}, "E002 QUEUES: 'Mail' cannot be a queue name"),
+        ({"QUEUES": ["Mail"]}, "E002 QUEUES: 'Mail' is not a valid queue name"),
         ({"OPTIONS": {"modules": ["shop.nowhere"]}}, "E003 OPTIONS, modules: No module named"),
         ({"OPTIONS": {"url": "memory://"}}, "W002 jobs in memory:// are lost"),
         ({"OPTIONS": {"database": "memory"}}, "W002"),

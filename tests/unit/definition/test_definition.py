@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from holdfast.definition import JobDefinition, JobOptions
-from holdfast.definition.definition import MAX_SPAN_S, check_id, check_queue, unique
+from holdfast.definition.definition import MAX_DURATION_S, check_id, check_queue, unique
 from holdfast.errors import DefinitionError, PayloadRejected
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -35,7 +35,7 @@ def test_these_are_handler_keys(key: str) -> None:
     "key", ["", " mail", "mail send", ".mail", "-mail", "mail/send", "máil", "mail\n", "a" * 201, "os.system()", "маil"]
 )
 def test_these_are_not(key: str) -> None:
-    with pytest.raises(DefinitionError, match="cannot be a handler key: use"):
+    with pytest.raises(DefinitionError, match="is not a valid handler key; use"):
         JobDefinition(handler=key)
 
 
@@ -47,7 +47,7 @@ def test_these_are_queue_names(queue: str) -> None:
 
 @pytest.mark.parametrize("queue", ["", "Mail", "_mail", "-mail", "mail.x", "mail x", "mail\n", "ma:il", "a" * 64, "é"])
 def test_these_are_no_queue_names(queue: str) -> None:
-    with pytest.raises(DefinitionError, match="cannot be a queue name: use lower-case letters"):
+    with pytest.raises(DefinitionError, match="is not a valid queue name; use up to 63 lower-case letters"):
         MAIL.with_options(queue=queue)
 
 
@@ -58,7 +58,7 @@ def test_these_are_ids(job_id: str) -> None:
 
 @pytest.mark.parametrize("job_id", ["", "-rf", "--all", ".", "/etc", "a b", "a\n", "a'b", "a%b", "é", "a" * 129, "a\0"])
 def test_these_are_no_ids(job_id: str) -> None:
-    with pytest.raises(DefinitionError, match="cannot be a job id: use"):
+    with pytest.raises(DefinitionError, match="is not a valid job id; use"):
         check_id(job_id)
 
 
@@ -67,9 +67,9 @@ def test_these_are_no_ids(job_id: str) -> None:
     [
         ("priority", [0, 9], [-1, 10, math.nan]),
         ("max_retries", [0, 1000], [-1, 1001]),
-        ("timeout", [0, 0.001, MAX_SPAN_S], [-0.001, MAX_SPAN_S * 2, math.inf, math.nan]),
-        ("delay", [0, MAX_SPAN_S], [-1, math.inf, math.nan]),
-        ("expires_in", [0, MAX_SPAN_S], [-1, math.inf, math.nan]),
+        ("timeout", [0, 0.001, MAX_DURATION_S], [-0.001, MAX_DURATION_S * 2, math.inf, math.nan]),
+        ("delay", [0, MAX_DURATION_S], [-1, math.inf, math.nan]),
+        ("expires_in", [0, MAX_DURATION_S], [-1, math.inf, math.nan]),
     ],
 )
 def test_a_number_outside_its_range_is_refused_with_the_range(option: str, good: list[Any], bad: list[Any]) -> None:
@@ -120,8 +120,8 @@ def test_a_datetime_without_a_zone_is_refused() -> None:
     ("options", "why"),
     [
         ({"run_at": "tomorrow"}, r"run_at must be a datetime with a time zone, like .*, not 'tomorrow'"),
-        ({"tags": (1,)}, "tag must be text, like '1', not 1"),
-        ({"name": 5}, "name must be text, like '5', not 5"),
+        ({"tags": (1,)}, "tag must be a string, like '1', not 1"),
+        ({"name": 5}, "name must be a string, like '5', not 5"),
         ({"timeout": 1e300}, r"timeout must be between 0 and 3660 days, not 1e\+300 seconds"),
     ],
 )
@@ -132,27 +132,27 @@ def test_what_is_of_another_type_is_refused_with_what_to_write(options: dict[str
 
 @pytest.mark.parametrize("tags", [5, [["a"]]])
 def test_tags_are_texts(tags: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"tags must be a list of texts, like \['import'\]"):
+    with pytest.raises(DefinitionError, match=r"tags must be a list of strings, like \['import'\]"):
         unique(tags)
 
 
 def test_an_id_that_is_too_long_is_not_repeated_whole() -> None:
-    with pytest.raises(DefinitionError, match=r"^'a{59}\.\.\. \(5,000 characters\) cannot be a job id"):
+    with pytest.raises(DefinitionError, match=r"^'a{59}\.\.\. \(5,000 characters\) is not a valid job id"):
         check_id("a" * 5000)
 
 
 def test_two_ways_to_say_when_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="either a delay or a run_at"):
+    with pytest.raises(DefinitionError, match="a delay or a run_at"):
         JobDefinition(handler="mail", delay=1, run_at=NOON)
-    with pytest.raises(DefinitionError, match="either after a span or at an instant"):
+    with pytest.raises(DefinitionError, match="after a duration or at a point in time"):
         JobDefinition(handler="mail", expires_in=1, expires_at=NOON)
 
 
 def test_an_instant_beyond_what_engines_can_count_is_refused() -> None:
     never = datetime.max.replace(tzinfo=UTC)
-    with pytest.raises(DefinitionError, match=r"run_at .* is later than 2200"):
+    with pytest.raises(DefinitionError, match=r"run_at .* is too far in the future; the limit is the year 2200"):
         MAIL.with_options(run_at=never)
-    with pytest.raises(DefinitionError, match=r"expires .* is later than 2200"):
+    with pytest.raises(DefinitionError, match=r"expires .* is too far in the future; the limit is the year 2200"):
         MAIL.with_options(expires=never)
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.definition.definition import MAX_SPAN_S
+from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -13,9 +13,9 @@ parts = st.floats(0, 1, exclude_max=True)
 backoffs = st.builds(
     Backoff,
     strategy=st.sampled_from(BackoffStrategy),
-    base=st.floats(0, MAX_SPAN_S),
+    base=st.floats(0, MAX_DURATION_S),
     multiplier=st.floats(1, 100),
-    max=st.floats(0, MAX_SPAN_S),
+    max=st.floats(0, MAX_DURATION_S),
     jitter=st.floats(0, 1),
 )
 
@@ -68,14 +68,14 @@ def test_a_cap_of_zero_is_none() -> None:
 @given(backoffs, attempts, parts)
 def test_no_delay_is_negative_or_above_the_cap(backoff: Backoff, attempt: int, drawn: float) -> None:
     delay = BackoffPolicy(backoff, random=lambda: drawn).delay(attempt)
-    assert 0 <= delay <= (backoff.max or MAX_SPAN_S)
+    assert 0 <= delay <= (backoff.max or MAX_DURATION_S)
 
 
 @given(backoffs, attempts, parts)
 def test_jitter_stays_within_its_part_of_the_delay(backoff: Backoff, attempt: int, drawn: float) -> None:
     jittered = BackoffPolicy(backoff, random=lambda: drawn).delay(attempt)
     plain = BackoffPolicy(backoff, random=lambda: 0.5).delay(attempt)
-    cap = backoff.max or MAX_SPAN_S
+    cap = backoff.max or MAX_DURATION_S
     if plain < cap:
         assert plain * (1 - backoff.jitter) - 1e-6 <= jittered <= plain * (1 + backoff.jitter) + 1e-6
     else:
@@ -88,7 +88,7 @@ def test_without_jitter_a_later_retry_never_waits_less(backoff: Backoff, attempt
     assert policy.delay(attempt) <= policy.delay(attempt + later)
 
 
-@given(st.lists(st.floats(0, MAX_SPAN_S), min_size=1, max_size=5), st.integers(2, 10**6))
+@given(st.lists(st.floats(0, MAX_DURATION_S), min_size=1, max_size=5), st.integers(2, 10**6))
 def test_a_list_gives_only_what_it_holds(delays: list[float], attempt: int) -> None:
     assert BackoffPolicy(Backoff(delays=tuple(delays))).delay(attempt) in delays
 

@@ -67,7 +67,7 @@ def test_what_is_no_handler_is_refused(wrong: object) -> None:
 
 
 def test_a_key_that_no_job_could_have_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="cannot be a handler key"):
+    with pytest.raises(DefinitionError, match="is not a valid handler key"):
         HandlerRegistry().register("mail; rm", Mail)
 
 

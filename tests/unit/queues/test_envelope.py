@@ -209,9 +209,9 @@ def test_every_call_is_another_job_unless_the_caller_names_it(factory: EnvelopeF
 
 
 def test_a_given_id_is_checked(factory: EnvelopeFactory) -> None:
-    with pytest.raises(DefinitionError, match="cannot be a job id"):
+    with pytest.raises(DefinitionError, match="is not a valid job id"):
         factory.make(MAIL, id="not good")
-    with pytest.raises(DefinitionError, match="cannot be a job id"):
+    with pytest.raises(DefinitionError, match="is not a valid job id"):
         factory.make(MAIL, id="")
 
 

@@ -15,7 +15,7 @@ from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
-from holdfast.queues.opening import BackendFactory
+from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
 RING = Keyring([SigningKey(b"the key of these tests, 32 bytes", "k1")])
@@ -55,7 +55,7 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        BackendFactory(RING).open(url)
+        EngineFactory(RING).open(url)
 
 
 @pytest.mark.parametrize("url", ["", "jobs.db", "/var/jobs.db", "mongodb://host/db", "sqllite:///x.db"])
@@ -65,34 +65,34 @@ def test_a_url_of_no_engine_names_the_known_ones(url: str) -> None:
         match=r"does not name an engine: .*sqlite:, postgresql:, mysql:, redis:, memory:, sync:, "
         r"postgres:, mariadb:, rediss:, unix: such as sqlite:///jobs\.db",
     ):
-        BackendFactory(RING).open(url)
+        EngineFactory(RING).open(url)
 
 
 def test_a_url_that_cannot_be_split_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError):
-        BackendFactory(RING).open("postgres://[half/db")
+        EngineFactory(RING).open("postgres://[half/db")
 
 
 def test_a_database_of_redis_is_a_number() -> None:
     with pytest.raises(ConfigError, match=r"'shop' is no database of a Redis server, .*\?prefix=shop_"):
-        BackendFactory(RING).open("redis://:secret@127.0.0.1:6379/shop?socket_timeout=3")
+        EngineFactory(RING).open("redis://:secret@127.0.0.1:6379/shop?socket_timeout=3")
 
 
 def test_a_password_that_was_not_escaped_is_not_taken_for_a_host() -> None:
     with pytest.raises(ConfigError, match="escape special characters") as caught:
-        BackendFactory(RING).open("postgresql://ada:p@hunter2@127.0.0.1/shop")
+        EngineFactory(RING).open("postgresql://ada:p@hunter2@127.0.0.1/shop")
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_unknown_option_of_a_url_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'timeout' is not an option of sqlite URLs; known: prefix"):
-        BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?timeout=5")
+        EngineFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?timeout=5")
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "x;drop", "1a", "a" * 41])
 def test_a_prefix_that_could_not_begin_a_table_is_refused(tmp_path: Path, prefix: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid table prefix"):
-        BackendFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?prefix={prefix}")
+        EngineFactory(RING).open(f"sqlite:///{tmp_path}/jobs.db?prefix={prefix}")
     assert not (tmp_path / "jobs.db").exists()
 
 
@@ -120,33 +120,33 @@ def test_not_even_one_that_should_have_been_escaped(url: str) -> None:
 
 def test_an_error_about_a_url_does_not_show_its_password() -> None:
     with pytest.raises(ConfigError) as caught:
-        BackendFactory(RING).open("mongodb://ada:hunter2@host/db")
+        EngineFactory(RING).open("mongodb://ada:hunter2@host/db")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("url", "kind"), [("memory://", MemoryEngine), ("sync://", SyncEngine)])
 def test_engines_of_one_process_get_a_key_of_their_own(url: str, kind: type) -> None:
-    engine, signer = BackendFactory().open(url)
-    _, other = BackendFactory().open(url)
+    engine, signer = EngineFactory().open(url)
+    _, other = EngineFactory().open(url)
     assert type(engine) is kind
     assert isinstance(signer, Keyring)
     assert signer.kid != other.kid
 
 
 def test_the_embedded_engine_gets_the_key_beside_its_file(tmp_path: Path) -> None:
-    engine, signer = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
+    engine, signer = EngineFactory().open(f"sqlite:///{tmp_path}/jobs.db")
     with engine:
         assert isinstance(engine, SqliteEngine)
         assert isinstance(signer, Keyring)
         assert (tmp_path / "signing.key").exists()
-    again, same = BackendFactory().open(f"sqlite:///{tmp_path}/jobs.db")
+    again, same = EngineFactory().open(f"sqlite:///{tmp_path}/jobs.db")
     with again:
         assert same.kid == signer.kid
 
 
 @pytest.mark.parametrize("signer", [RING, Unsigned()])
 def test_a_signer_that_was_given_is_used_and_no_key_is_made(tmp_path: Path, signer: Keyring | Unsigned) -> None:
-    engine, used = BackendFactory(signer).open(f"sqlite:///{tmp_path}/jobs.db")
+    engine, used = EngineFactory(signer).open(f"sqlite:///{tmp_path}/jobs.db")
     with engine:
         assert used is signer
         assert not (tmp_path / "signing.key").exists()
@@ -157,7 +157,7 @@ def test_every_engine_is_given_the_settings(tmp_path: Path, scheme: str) -> None
     url = f"sqlite:///{tmp_path}/jobs.db" if scheme == "sqlite" else f"{scheme}://"
     policy = LeasePolicy(lease_s=7, crash_limit=2)
     clock = ManualClock()
-    engine, signer = BackendFactory(RING, policy=policy, clock=clock, max_retries=8, timeout_s=9.0).open(url)
+    engine, signer = EngineFactory(RING, policy=policy, clock=clock, max_retries=8, timeout_s=9.0).open(url)
     with engine:
         assert engine.policy == policy
         assert scheme == "sync" or engine.clock is clock
@@ -168,7 +168,7 @@ def test_every_engine_is_given_the_settings(tmp_path: Path, scheme: str) -> None
 def test_the_prefix_of_a_url_wins_over_the_setting(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     for given, expected in ((url, "shop_"), (f"{url}?prefix=mine_", "mine_")):
-        engine, _ = BackendFactory(RING, table_prefix="shop_").open(given)
+        engine, _ = EngineFactory(RING, table_prefix="shop_").open(given)
         with engine:
             assert isinstance(engine, SqliteEngine)
             assert engine.file.prefix == expected
@@ -191,7 +191,7 @@ def test_a_driver_is_given_the_rest_of_the_url_as_it_is(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(PostgresEngine, "__init__", remember)
     monkeypatch.setattr(RedisEngine, "__init__", remember)
-    BackendFactory(RING).open(url)
+    EngineFactory(RING).open(url)
     assert given == [bare]
 
 
@@ -216,7 +216,7 @@ def test_a_missing_driver_is_named_with_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, driver, None)
     with pytest.raises(ConfigError) as refusal:
-        BackendFactory(RING).open(url)
+        EngineFactory(RING).open(url)
     assert str(refusal.value) == advice
 
 
@@ -226,7 +226,7 @@ def test_the_schema_of_a_url_is_to_be_had_without_opening_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for given, named in ((url, "shop"), (f"{url}?prefix=mine_", "mine")):
-        steps = BackendFactory(table_prefix="shop_").migrations(given)
+        steps = EngineFactory(table_prefix="shop_").migrations(given)
         assert [step.number for step in steps] == list(range(1, len(steps) + 1))
         assert [step.name for step in steps][:1] == ["jobs"]
         for step in steps:
@@ -240,13 +240,13 @@ def test_the_schema_of_a_url_is_to_be_had_without_opening_it(
 @pytest.mark.parametrize("scheme", ["sqlite", "postgresql", "mysql"])
 def test_the_schema_of_an_impossible_prefix_is_not_to_be_had(scheme: str) -> None:
     with pytest.raises(ConfigError, match="prefix"):
-        BackendFactory().migrations(f"{scheme}:///shop?prefix=a;drop")
+        EngineFactory().migrations(f"{scheme}:///shop?prefix=a;drop")
 
 
 @pytest.mark.parametrize("url", ["redis://host", "rediss://host", "unix:///run/redis.sock", "memory://", "sync://"])
 def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> None:
     with pytest.raises(ConfigError, match=r"(redis|memory|sync) has no tables"):
-        BackendFactory().migrations(url)
+        EngineFactory().migrations(url)
 
 
 @pytest.mark.parametrize(
@@ -260,4 +260,4 @@ def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> Non
 )
 def test_an_unknown_option_of_a_url_is_refused_with_those_that_are_known(url: str, known: str) -> None:
     with pytest.raises(ConfigError, match=known):
-        BackendFactory(RING).open(url)
+        EngineFactory(RING).open(url)

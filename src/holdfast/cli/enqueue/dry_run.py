@@ -38,7 +38,7 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
     location = hf.deployment.location(backend)
     engine, keyring = _onlooking(hf, backend)
     definitions, ids, names = [job.definition for job in jobs], [job.id for job in jobs], [job.where for job in jobs]
-    with engine, hf.standing_in(engine, keyring):
+    with engine, hf.engines.replaced_by(engine, keyring):
         with hf.signed(definitions, ids, names=names, asks_middleware=False) as batch:
             documents = [_planned(job, one) for job, one in zip(jobs, batch.envelopes, strict=True)]
         remarks = [

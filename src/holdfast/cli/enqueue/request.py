@@ -104,7 +104,7 @@ def application(choices: EnqueueChoices) -> Holdfast:
 
     hf = load_app(choices.app)
     if choices.url is not None:
-        hf.move_to(hf.deployment.at(choices.url))  # the module may have used it while it was imported
+        hf.engines.move_to(hf.deployment.at(choices.url))  # the module may have used it while it was imported
     return hf
 
 

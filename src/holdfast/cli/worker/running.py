@@ -39,10 +39,10 @@ def run_worker(choices: StartChoices) -> int:
         printer: Printer | None = None if choices.quiet else _documents if choices.as_json else _lines
         if choices.app is None:
             printer = _asking_for_application(printer)
-        service = hf.service(
+        service = hf.workers.service(
+            hf.engines.get(setup.backend),
             _program(setup),
             choices.worker_options(hf.settings),
-            backend=setup.backend,
             on_results=printer,
             notifier=Notifier.from_environment(os.environ),
             probes=None if choices.probe_port is None else (choices.probe_host, choices.probe_port),

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from holdfast.clock import span_us, to_us
+from holdfast.clock import duration_us, to_us
 from holdfast.codec import describe
 from holdfast.queues.contract.jobs import LeasePolicy
 from holdfast.values import (
@@ -50,7 +50,7 @@ class Outdated(Struct, frozen=True, kw_only=True):
 
     def known_until(self, finished_us: int, now_us: int) -> int:
         """When the id of such a record becomes free."""
-        return now_us + span_us(TOMBSTONE_S) if self.known_us is None else finished_us + self.known_us
+        return now_us + duration_us(TOMBSTONE_S) if self.known_us is None else finished_us + self.known_us
 
     def parted(self, found: Iterable[tuple[Any, ...]], now_us: int) -> tuple[list[tuple[int, int]], list[int]]:
         """Of records (number, when it finished), those that leave a tombstone, with its expiry; and the others."""
@@ -103,7 +103,7 @@ class Records(ABC):
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
     ) -> int:
         """Delete jobs in these final states that finished longer ago than `older_than`."""
-        age_us = None if older_than is None else span_us(older_than.total_seconds())
+        age_us = None if older_than is None else duration_us(older_than.total_seconds())
         chosen = [Outdated(state=state, queue=queue, age_us=age_us) for state in sorted(check_purge(states))]
         return sum(until_done(lambda: self.delete(outdated)) for outdated in chosen)  # noqa: B023 - called at once
 
@@ -118,8 +118,8 @@ class Records(ABC):
         deleted = 0
         for state, seconds in retained_s.items():
             # A record that was retained for an hour needs no tombstone.
-            known_us = span_us(max(seconds, TOMBSTONE_S))
-            outdated = Outdated(state=state, age_us=span_us(seconds), known_us=known_us)
+            known_us = duration_us(max(seconds, TOMBSTONE_S))
+            outdated = Outdated(state=state, age_us=duration_us(seconds), known_us=known_us)
             deleted += until_done(lambda: self.delete(outdated))  # noqa: B023 - called at once
         until_done(self.delete_tombstones)
         return deleted

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from holdfast.clock import MICROSECONDS, span_us
+from holdfast.clock import MICROSECONDS, duration_us
 from holdfast.values import Cell, Drop, Put, Spend, Spent, Write
 
 PAGE: Final = 1000
@@ -97,7 +97,7 @@ def apply_writes(writes: Sequence[Write], stored: Mapping[CellName, StoredCell],
 def _stored(write: Write, version: int, now_us: int) -> StoredCell:
     match write:
         case Put(value=value, ttl=ttl):
-            return StoredCell(value, version, None if ttl is None else now_us + span_us(ttl))
+            return StoredCell(value, version, None if ttl is None else now_us + duration_us(ttl))
         case Drop():
             return StoredCell(b"", version, now_us)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.clock import Clock, from_us, span_us
+from holdfast.clock import Clock, duration_us, from_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
@@ -101,7 +101,7 @@ class MemoryJobs(Jobs):
                     record.owner_token = owner_token
                     record.deliveries += 1
                     record.claimed_us = now
-                    record.lease_us = span_us(self.policy.lease_s)
+                    record.lease_us = duration_us(self.policy.lease_s)
                     record.lease_until_us = now + record.lease_us
             return leased([_row(record, now) for record in held], queue, owner_token, asked_at)
 
@@ -182,7 +182,7 @@ class MemoryJobs(Jobs):
             record.expired = effect.expired
             record.finish(effect.state, now)
         else:
-            self._give_back(record, effect.state, now + span_us(effect.delay), now)
+            self._give_back(record, effect.state, now + duration_us(effect.delay), now)
 
     def _give_back(self, record: StoredJob, state: JobState, due_us: int, now: int) -> None:
         """The job waits again, unless an operator wants it cancelled or its crashes have reached the limit."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from holdfast.clock import Clock, span_us
+from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired, history_of
 from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredJob
@@ -95,7 +95,7 @@ class MemoryRecords(Records):
             record = self._store.records.get(job_id)
             if record is None or record.state not in chosen:
                 return False
-            self._delete(record, self._clock.now_us() + span_us(TOMBSTONE_S))
+            self._delete(record, self._clock.now_us() + duration_us(TOMBSTONE_S))
             return True
 
     def delete(self, outdated: Outdated) -> int:

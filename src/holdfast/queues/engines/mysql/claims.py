@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from holdfast.clock import MICROSECONDS, span_us
+from holdfast.clock import MICROSECONDS, duration_us
 from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
@@ -99,7 +99,7 @@ class MysqlClaims:
             if candidates or self._connections.skips_locked:
                 break
         chosen = candidates[: len(alone_if_suspect([(row[0], row[3]) for row in candidates]))]
-        lease_us, now = span_us(self._policy.lease_s), seen.now
+        lease_us, now = duration_us(self._policy.lease_s), seen.now
         for seqs in chunks(row[0] for row in chosen):
             session.run(self._sql(CLAIM), {"token": token, "now": now, "lease": lease_us, "seqs": seqs})
         return [

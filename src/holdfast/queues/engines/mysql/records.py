@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from holdfast.clock import span_us
+from holdfast.clock import duration_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import (
     PRUNE_BATCH,
@@ -192,7 +192,7 @@ class MysqlRecords(Records):
             row = session.row(self._sql(ended), (job_id, codes))
             if row is None:
                 return False
-            self._leave_tombstones(session, [(row[0], session.now() + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(session, [(row[0], session.now() + duration_us(TOMBSTONE_S))])
             return True
 
         return self._connections.transact(change)

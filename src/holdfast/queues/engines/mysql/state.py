@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeVar
 
-from holdfast.clock import span_us
+from holdfast.clock import duration_us
 from holdfast.errors import StateConflict
 from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, pieces
@@ -183,7 +183,7 @@ def put_cells(session: Session, sql: Callable[[str], str], writes: Sequence[Writ
 def _put(session: Session, sql: Callable[[str], str], puts: Sequence[Put]) -> int:
     """Put the cells; returns the version of the last one."""
     session.insert(
-        sql(PUT), [(put.kind, put.key, put.value, None if put.ttl is None else span_us(put.ttl)) for put in puts]
+        sql(PUT), [(put.kind, put.key, put.value, None if put.ttl is None else duration_us(put.ttl)) for put in puts]
     )
     return session.last_number
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 
-from holdfast.clock import MICROSECONDS, Clock, span_us, to_us
+from holdfast.clock import MICROSECONDS, Clock, duration_us, to_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError, IdConflict
 from holdfast.queues.contract import (
@@ -407,7 +407,7 @@ class PostgresJobs(Jobs):
         return _leased(self._connections.run(claim), queue, owner_token, asked_at)
 
     def _claim_query(self, queue: str, limit: int, owner_token: str) -> dict[str, Any]:
-        lease_us, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        lease_us, token = duration_us(self.policy.lease_s), bytes.fromhex(owner_token)
         gate = gate_of(token)
         return {"queue": queue, "limit": limit, "token": token, "lease": lease_us, "gate": gate}
 
@@ -614,7 +614,7 @@ def _inserts(envelopes: Sequence[JobEnvelope]) -> dict[str, Any]:
         "jobs": [one.job for one in envelopes],
         "priorities": numbers(one.priority for one in envelopes),
         "traces": [one.trace_id for one in envelopes],
-        "delays": numbers(span_us(one.delay) for one in envelopes),
+        "delays": numbers(duration_us(one.delay) for one in envelopes),
         "instants": numbers(0 if one.run_at is None else to_us(one.run_at) for one in envelopes),
         "wires": [one.wire for one in envelopes],
         "number": len(envelopes),

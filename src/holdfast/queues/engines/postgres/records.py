@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from holdfast.clock import span_us
+from holdfast.clock import duration_us
 from holdfast.codec import content_digest
 from holdfast.queues.contract import (
     PRUNE_BATCH,
@@ -244,7 +244,7 @@ class PostgresRecords(Records):
             row = connection.execute(self._sql(LOCK_ENDED), query).fetchone()
             if row is None:
                 return False
-            self._leave_tombstones(connection, [(row[0], row[1] + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(connection, [(row[0], row[1] + duration_us(TOMBSTONE_S))])
             return True
 
         return self._connections.transact(change)

@@ -8,7 +8,7 @@ row means that there is nothing under its key, and is swept like any other.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from holdfast.clock import span_us
+from holdfast.clock import duration_us
 from holdfast.errors import StateConflict
 from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
@@ -181,5 +181,5 @@ def _named(names: Iterable[CellName]) -> dict[str, Any]:
 
 def _ttl_us(write: Write) -> int | str:
     if isinstance(write, Put):
-        return "NULL" if write.ttl is None else span_us(write.ttl)
+        return "NULL" if write.ttl is None else duration_us(write.ttl)
     return 0

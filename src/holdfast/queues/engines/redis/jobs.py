@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.clock import Clock, span_us, to_us
+from holdfast.clock import Clock, duration_us, to_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, NotSupported, StateConflict
 from holdfast.queues.contract import (
@@ -130,7 +130,7 @@ class RedisJobs(Jobs):
         """
         words: _Words = [len(jobs)]
         for one in jobs:
-            delay = span_us(one.delay) if one.delay > 0 else 0
+            delay = duration_us(one.delay) if one.delay > 0 else 0
             due = 0 if one.run_at is None else to_us(one.run_at)
             words += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
         known: dict[int, bytes] = {}
@@ -147,7 +147,7 @@ class RedisJobs(Jobs):
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
-        length = span_us(self.policy.lease_s)
+        length = duration_us(self.policy.lease_s)
         groups, dead = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
         _log_dead_letters(dead)
         return leased(_rows(groups), queue, owner_token, asked_at)
@@ -180,7 +180,7 @@ class RedisJobs(Jobs):
     ) -> tuple[list[bool], list[JobLease]]:
         asked_at = self.clock.monotonic()
         words, places = _settlements(settlements)
-        length, token = span_us(self.policy.lease_s), bytes.fromhex(owner_token)
+        length, token = duration_us(self.policy.lease_s), bytes.fromhex(owner_token)
         head: _Words = [queue, limit, token, length, self.policy.crash_limit]
         if with_extras(settlements):
             jobs, extras = _extras(settlements, places)
@@ -375,7 +375,7 @@ def _other(settlement: Settlement) -> _Words:
         record.error.line if record and record.error else "",
         effect.dead_reason or effect.cancel_reason or "",
         int(effect.expired),
-        span_us(effect.delay),
+        duration_us(effect.delay),
     ]
 
 

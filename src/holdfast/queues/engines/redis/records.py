@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.clock import span_us, to_us
+from holdfast.clock import duration_us, to_us
 from holdfast.codec import content_digest, describe
 from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
@@ -145,7 +145,7 @@ class RedisRecords(Records):
         if not named:
             return 0
         words = [word for id, number, wire in named for word in (id, number, content_digest(wire))]
-        buried: int = self._connections.run(BURY, state, _word(known_us), span_us(TOMBSTONE_S), *words)
+        buried: int = self._connections.run(BURY, state, _word(known_us), duration_us(TOMBSTONE_S), *words)
         return buried
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.clock import MICROSECONDS, span_us
+from holdfast.clock import MICROSECONDS, duration_us
 from holdfast.queues.contract.state import PAGE, SharedState, StoredCell, cell_of
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
 from holdfast.queues.engines.tables.rows import Row, text
@@ -68,7 +68,7 @@ def write_rows(writes: Sequence[Write]) -> list[Row]:
     rows: list[Row] = []
     for one in writes:
         value, ttl = (packed(one.value), one.ttl) if isinstance(one, Put) else (None, None)
-        rows.append((one.kind, one.key, value, None if ttl is None else span_us(ttl), one.if_version))
+        rows.append((one.kind, one.key, value, None if ttl is None else duration_us(ttl), one.if_version))
     return rows
 
 

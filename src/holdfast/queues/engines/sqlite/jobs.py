@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain, count, groupby
 from typing import Any, Final, TypeAlias
 
-from holdfast.clock import Clock, span_us
+from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, StateConflict
 from holdfast.queues.contract import (
@@ -353,7 +353,7 @@ class SqliteJobs(Jobs):
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
         sql = self._sql
-        lease = span_us(self.policy.lease_s)
+        lease = duration_us(self.policy.lease_s)
         query = {"queue": queue, "token": token, "now": now, "lease": lease, "limit": limit}
         stamped = connection.execute(sql(LEASED_BEFORE), query).fetchall()
         if stamped or limit <= 0 or connection.execute(sql(IS_PAUSED), (queue,)).fetchone():

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from holdfast.clock import Clock, span_us
+from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError
 from holdfast.queues.contract import (
@@ -278,7 +278,7 @@ class SqliteRecords(Records):
             row = connection.execute(self._sql(ended), (job_id, codes)).fetchone()
             if row is None:
                 return False
-            self._leave_tombstones(connection, [(row[0], now + span_us(TOMBSTONE_S))])
+            self._leave_tombstones(connection, [(row[0], now + duration_us(TOMBSTONE_S))])
             return True
 
         return self._file.write(change)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from holdfast.clock import MICROSECONDS, from_us, span_us, to_us
+from holdfast.clock import MICROSECONDS, duration_us, from_us, to_us
 from holdfast.queues.contract import (
     LEASE_EXPIRED,
     Crashes,
@@ -74,7 +74,7 @@ def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
 
 def _due(envelope: JobEnvelope, now: int, immediate: int) -> int:
     if envelope.delay > 0:
-        return now + span_us(envelope.delay)
+        return now + duration_us(envelope.delay)
     if envelope.run_at is not None:
         due = to_us(envelope.run_at)
         return due if due > now else immediate
@@ -163,7 +163,7 @@ def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
         "crash": effect.crashes is Crashes.ADD,
         "keeps_crashes": effect.crashes is Crashes.KEEP,
         "crash_limit": crash_limit,
-        "delay": span_us(effect.delay),
+        "delay": duration_us(effect.delay),
         "dead_reason": effect.dead_reason,
         "cancel_reason": effect.cancel_reason,
         "expired": effect.expired,

@@ -1,0 +1,153 @@
+"""`WorkerFactory`: builds the workers that run an application's jobs.
+
+Everything that runs jobs is imported when it is needed: most programs only enqueue jobs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.config import Settings
+from holdfast.deployment import Opened
+from holdfast.extensions import Extensions
+from holdfast.handlers import CommandHandler, HandlerRegistry
+from holdfast.job import AnyJob
+from holdfast.queues.contract import Engine
+from holdfast.state.facts import COMMAND_FACTS, Facts
+from holdfast.values import DEFAULT_QUEUE, Progress, WorkerResult
+
+if TYPE_CHECKING:
+    from holdfast.execution.runtime import JobRuntime, OnEnded
+    from holdfast.worker import QueueWorker, WorkerLoop
+    from holdfast.worker.executors.process import Program
+    from holdfast.worker.options import WorkerOptions
+    from holdfast.worker.service import Service
+    from holdfast.worker.systemd import Notifier
+
+
+class WorkerFactory:
+    """Builds workers for any engine from the handlers, extensions and settings of one application."""
+
+    def __init__(
+        self,
+        registry: HandlerRegistry,
+        jobs: Mapping[str, AnyJob],
+        commands: CommandHandler,
+        extensions: Extensions,
+        settings: Settings,
+        *,
+        version: str,
+    ) -> None:
+        self._registry = registry
+        self._jobs = jobs
+        self._commands = commands
+        self._extensions = extensions
+        self._settings = settings
+        self._version = version
+
+    def prepare(self) -> None:
+        """Load everything that the settings name. A name that cannot be found is an error now, before any claim."""
+        self._extensions.load(self._registry, self._jobs)
+
+    def worker(
+        self,
+        opened: Opened,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+    ) -> "QueueWorker":
+        """A worker in this process. `tee` gets a job's output while it runs, `on_progress` its progress reports."""
+        from holdfast.worker import QueueWorker
+
+        engine, signer = opened
+        return QueueWorker(
+            engine,
+            self.runtime(engine, tee=tee, on_progress=on_progress),
+            signer,
+            retry=self._extensions.retry_policy,
+            metrics=self._extensions.metrics,
+            clock=engine.clock,
+        )
+
+    def runtime(
+        self,
+        engine: Engine,
+        *,
+        tee: Callable[[str], None] | None = None,
+        on_progress: Callable[[str, Progress], None] | None = None,
+        on_ended: "OnEnded | None" = None,
+    ) -> "JobRuntime":
+        """A runtime that runs single attempts in this process."""
+        from holdfast.execution.runtime import JobRuntime
+
+        self.prepare()
+        return JobRuntime(
+            self._registry,
+            clock=engine.clock,
+            tee=tee,
+            on_progress=on_progress,
+            transactions=engine.transaction,
+            middleware=self._extensions.middleware,
+            on_ended=on_ended,
+        )
+
+    def loop(
+        self,
+        worker: "QueueWorker",
+        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        *,
+        burst: bool = False,
+        max_jobs: int = 0,
+        on_result: Callable[[WorkerResult], None] | None = None,
+    ) -> "WorkerLoop":
+        """A loop in which a worker processes one job after another; `run()` it."""
+        from holdfast.worker import WorkerLoop
+
+        return WorkerLoop(
+            worker,
+            queues,
+            poll_interval_s=self._settings.poll_interval,
+            reap_interval_s=min(self._settings.reap_interval, self._settings.lease / 2),
+            burst=burst,
+            max_jobs=max_jobs,
+            on_result=on_result,
+        )
+
+    def service(
+        self,
+        opened: Opened,
+        program: "Program",
+        options: "WorkerOptions",
+        *,
+        on_results: Callable[[Sequence[WorkerResult]], None] | None = None,
+        notifier: "Notifier | None" = None,
+        probes: tuple[str, int] | None = None,
+    ) -> "Service":
+        """A worker that handles signals and runs its jobs in child processes, which run this program.
+
+        The program must know the same handlers. With `probes`, the worker serves them at this host and port.
+        """
+        from holdfast.worker.admission import Admission
+        from holdfast.worker.reporting import Reporter
+        from holdfast.worker.service import Service
+        from holdfast.worker.supervisor import Supervisor
+
+        engine, signer = opened
+        if self._commands.allowed:
+            # Producers refuse commands that no worker would run: publish which ones this worker allows.
+            Facts(engine.state).add(COMMAND_FACTS, self._commands.allowed)
+        if probes is not None:
+            self._extensions.count_for_prometheus()
+        self.prepare()
+        metrics = self._extensions.metrics
+        supervisor = Supervisor(
+            engine,
+            program=program,
+            registry=self._registry,
+            admission=Admission(signer, self._registry, engine.clock),
+            retry=self._extensions.retry_policy,
+            reporter=Reporter(metrics, listener=on_results),
+            options=options,
+            version=self._version,
+            notifier=notifier,
+        )
+        return Service(supervisor, engine, metrics, probes=probes)
