@@ -1,6 +1,6 @@
-"""Time, injected: wall time decides what is due and expired, monotonic time only fences this process.
+"""Clocks. Wall time decides what is due or expired; monotonic time measures durations within this process.
 
-Engines count microseconds since the epoch; people see aware UTC datetimes.
+Engines count microseconds since the epoch; users see aware UTC datetimes.
 """
 
 import select
@@ -17,7 +17,7 @@ _EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzin
 
 
 class Clock(Protocol):
-    """What time it is, and how to let it pass."""
+    """Tells the time and waits."""
 
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""
@@ -28,11 +28,11 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Return after that many seconds of this clock."""
+        """Wait for this many seconds of this clock."""
         ...
 
     def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:
-        """Return after that many seconds, or as soon as some of these descriptors are readable: which ones are."""
+        """Wait for this many seconds, or until some of these descriptors are readable, and return those."""
         ...
 
 
@@ -53,7 +53,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: tests, and the `sync` engine whose retries must not sleep."""
+    """A clock that moves only when `advance` is called: for tests, and for the `sync` engine, which must not sleep."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._lock = threading.Lock()
@@ -80,13 +80,13 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""
         if seconds < 0:
-            raise ValueError("time passes forwards; use set_back() to move the wall clock alone")
+            raise ValueError("time only moves forwards; use set_back() to move the wall clock back")
         with self._lock:
             self._now_us += duration_us(seconds)
             self._monotonic += seconds
 
     def set_back(self, seconds: float) -> None:
-        """Move the wall clock back, as an operator or a bad time server would; monotonic time is untouched."""
+        """Move the wall clock back, as an operator or a bad time server would; monotonic time does not change."""
         with self._lock:
             self._now_us -= duration_us(seconds)
 
@@ -95,16 +95,16 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def to_us(instant: datetime) -> int:
-    """Whole microseconds since the epoch; exact, where `timestamp()` would round through a float."""
+    """Microseconds since the epoch. Exact, unlike `timestamp()`, which rounds to a float."""
     if instant.tzinfo is None:
-        raise ValueError(f"{instant.isoformat()} has no time zone; Holdfast takes aware datetimes only")
+        raise ValueError(f"{instant.isoformat()} has no time zone; pass an aware datetime")
     since = instant - _EPOCH
     return (since.days * 86_400 + since.seconds) * MICROSECONDS + since.microseconds
 
 
 def from_us(microseconds: int) -> datetime:
-    """The aware UTC datetime of that many microseconds since the epoch; beyond the calendar, the end of it."""
-    # A float of seconds is good to a quarter of a microsecond until the year 2242, and is rounded to the nearest one.
+    """The aware UTC datetime of microseconds since the epoch, limited to the range of `datetime`."""
+    # Until the year 2242, a float of seconds is exact to a quarter of a microsecond, and is rounded to the nearest one.
     try:
         return datetime.fromtimestamp(microseconds / MICROSECONDS, UTC)
     except (ValueError, OverflowError, OSError):
@@ -112,7 +112,7 @@ def from_us(microseconds: int) -> datetime:
 
 
 def duration_us(seconds: float) -> int:
-    """A span in whole microseconds, rounded up: a job is never delivered early."""
+    """A duration in whole microseconds, rounded up so that no job is delivered early."""
     return -int(-seconds * MICROSECONDS // 1)
 
 

@@ -1,6 +1,6 @@
-"""Values ⇄ bytes: the message on the wire, strict JSON for anything not yet trusted, and what counts as the same job.
+"""Values ⇄ bytes: the message on the wire, strict JSON for untrusted bytes, and when two messages are the same job.
 
-`docs/wire.md` specifies the format for other languages; signatures are made and checked in `queues/signing.py`.
+`docs/wire.md` specifies the format for other languages. `queues/signing.py` creates and verifies signatures.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ MAX_WIRE_BYTES: Final = 1024 * 1024
 MAX_DEPTH: Final = 32
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# The signed bytes end with "}"; the signature is spliced in as the last member, so that the wire is one JSON object
-# and the signed part can be cut out of it without parsing.
+# The signed bytes end with "}". The signature is inserted as the last member, so that the wire is one JSON object and
+# the signed part can be extracted without parsing.
 _SIG_HEAD: Final = b',"_sig":"'
 _SIG_TAIL: Final = b'"}'
 _SIG_HEX: Final = 64
 _SIG_SIZE: Final = len(_SIG_HEAD) + _SIG_HEX + len(_SIG_TAIL)
 
 
-# Where a job came from, for tracing. Like the trace id, that is no part of what the job is.
+# Members of the meta that tracing adds. Like the trace id, they do not count when jobs are compared.
 _TRACE_MEMBERS: Final = frozenset({"traceparent", "tracestate"})
 
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -40,7 +40,7 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 if TYPE_CHECKING:
     _WireTraits: TypeAlias = JobTraits
 else:
-    # Inherited fields keep the names they were declared with, and on the wire names are in camel case.
+    # Inherited fields retain the names they were declared with, but on the wire names are in camel case.
     _WireTraits = msgspec.defstruct(
         "_WireTraits",
         [(field.name, field.type, field.default) for field in msgspec.structs.fields(JobTraits)],
@@ -51,7 +51,7 @@ else:
 
 
 class JobMessage(_WireTraits, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """The signed part of a job: everything that steers its execution. Members with their default are left out."""
+    """The signed part of a job: everything that controls its execution. Members with default values are left out."""
 
     v: int
     job: str
@@ -67,7 +67,7 @@ class JobMessage(_WireTraits, frozen=True, rename="camel", omit_defaults=True, f
 
 
 class _Sealed(JobMessage, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A message with its signature still on it."""
+    """A message with its signature."""
 
     sig: msgspec.Raw = msgspec.field(name="_sig", default=msgspec.Raw(b""))
 
@@ -101,21 +101,21 @@ def decode_message(signed: bytes) -> JobMessage:
     if message.v > WIRE_VERSION:
         raise NewerWire(message.v, WIRE_VERSION)
     if message.v < 1:
-        raise EnvelopeRejected(f"there is no version {message.v} of the wire")
+        raise EnvelopeRejected(f"wire version {message.v} does not exist")
     return message
 
 
 def decode_verified(wire: bytes) -> JobMessage:
-    """The message in a wire that was verified, by whoever sent it here."""
+    """The message in a wire whose signature another process has verified."""
     return _sealed_decoder.decode(wire)
 
 
 def decode_untrusted_message(signed: bytes) -> JobMessage:
-    """The message in bytes nobody vouches for: strict before anything else looks at them."""
+    """The message in unsigned bytes, which are checked as strict JSON first."""
     try:
-        strict_json(signed, depth=MAX_DEPTH + 1)  # the payload may be as deep as that, inside the message
+        strict_json(signed, depth=MAX_DEPTH + 1)  # inside the message, the payload may use the whole depth
     except PayloadRejected as problem:
-        raise EnvelopeRejected(_cut(str(problem))) from problem
+        raise EnvelopeRejected(_quotable(str(problem))) from problem
     return decode_message(signed)
 
 
@@ -129,7 +129,7 @@ def _why_unreadable(signed: bytes, problem: Exception) -> Exception:
     try:
         _, unknown = _parted(signed)
     except (EnvelopeRejected, PayloadRejected, *_UNREADABLE):
-        return EnvelopeRejected(f"not a message of ours: {_cut(str(problem))}")
+        return EnvelopeRejected(f"not a valid message: {_quotable(str(problem))}")
     return UnknownMember(next(iter(unknown)))
 
 
@@ -144,13 +144,13 @@ def _parted(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
     unknown = {name: document[name] for name in members if name not in _KNOWN_MEMBERS}
     message = _message_decoder.decode(known)
     if message.v != WIRE_VERSION or not unknown or "_sig" in unknown:
-        raise EnvelopeRejected("not a message with members of a newer program")
+        raise EnvelopeRejected("not a message with members from a newer version")
     return message, unknown
 
 
-def _cut(said: str) -> str:
-    """What a parser says of bytes nobody vouches for: it quotes them, so they may be long, and move a cursor."""
-    return "".join(sign if sign.isprintable() else "\ufffd" for sign in said[:300])
+def _quotable(problem: str) -> str:
+    """The message of a parser, which quotes untrusted bytes: truncated, without unprintable characters."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in problem[:300])
 
 
 def seal(signed: bytes, signature_hex: bytes) -> bytes:
@@ -159,7 +159,7 @@ def seal(signed: bytes, signature_hex: bytes) -> bytes:
 
 
 def unseal(wire: bytes) -> tuple[bytes, bytes | None]:
-    """The signed bytes and the signature's hex digits; None if the wire carries no signature where it belongs."""
+    """The signed bytes and the hex digits of the signature; None if the wire does not end with a signature."""
     start = len(wire) - _SIG_SIZE
     if start > 0 and wire.endswith(_SIG_TAIL) and wire.startswith(_SIG_HEAD, start):
         return wire[:start] + b"}", wire[start + len(_SIG_HEAD) : -len(_SIG_TAIL)]
@@ -167,16 +167,16 @@ def unseal(wire: bytes) -> tuple[bytes, bytes | None]:
 
 
 def describe(wire: bytes) -> JobMessage | None:
-    """The known members of a stored message, for people; None if it is not readable. Nothing is verified."""
+    """The known members of a stored message, to be shown; None if it cannot be read. The signature is not verified."""
     described = _described(wire)
     return None if described is None else described[0]
 
 
 def _described(wire: bytes) -> tuple[JobMessage, dict[str, Any]] | None:
-    """The known members of a stored message, and those that only a newer program knows."""
+    """The known members of a stored message, and those that only a newer version knows."""
     try:
         message, unknown = _read(unseal(wire)[0])
-        # The decoder leaves these two as they are; whoever looks at the message will want to read them.
+        # The message decoder leaves these two encoded; callers rely on being able to decode them.
         msgspec.json.decode(message.payload)
         msgspec.json.decode(message.meta)
     except (EnvelopeRejected, NewerWire, *_UNREADABLE):
@@ -192,7 +192,7 @@ def _read(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
 
 
 def content_digest(wire: bytes) -> bytes:
-    """What makes two messages the same job: what runs and how, not when, by whom or under which key."""
+    """A digest that is equal for messages of the same job: what runs and how, not when or under which key."""
     described = _described(wire)
     if described is None:
         return hashlib.blake2b(wire, digest_size=16).digest()
@@ -205,15 +205,15 @@ def content_digest(wire: bytes) -> bytes:
         message.timeout,
         message.backoff,
         without_trace(msgspec.json.decode(message.meta)),
-        # By name, and only what differs from its default: a version that does not know an option yet reads it as an
-        # unknown member, and gets the same digest.
+        # By name, and only values other than the default: a version that does not know an option yet reads it as an
+        # unknown member, and computes the same digest.
         {**_set_traits(message), **unknown},
     )
     return hashlib.blake2b(msgspec.json.encode(content, order="sorted"), digest_size=16).digest()
 
 
 def _set_traits(message: JobMessage) -> dict[str, Any]:
-    """The traits that were set, by their names on the wire, except for where the job came from."""
+    """The traits that were set, by their names on the wire, except those for tracing and notes."""
     return {
         field.encode_name: value
         for field in msgspec.structs.fields(_WireTraits)
@@ -222,20 +222,20 @@ def _set_traits(message: JobMessage) -> dict[str, Any]:
 
 
 def without_trace(meta: object) -> object:
-    """What of a job's meta is part of what the job is."""
-    if not isinstance(meta, dict):  # it may come from anybody
+    """The meta of a job without the members that tracing adds."""
+    if not isinstance(meta, dict):  # a message is untrusted
         return meta
-    noted = cast("dict[str, Any]", meta)
-    return {name: value for name, value in noted.items() if name not in _TRACE_MEMBERS}
+    members = cast("dict[str, Any]", meta)
+    return {name: value for name, value in members.items() if name not in _TRACE_MEMBERS}
 
 
 def encode_value(value: object) -> bytes:
-    """The JSON of anything that has one, whether or not it can be read back."""
+    """The JSON of a value, even if it cannot be decoded back to the same value."""
     return _encoder.encode(value)
 
 
 def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
-    """The JSON of a payload, or `PayloadRejected` if another process could not read exactly this value back."""
+    """The JSON of a payload; `PayloadRejected` if another process could not read exactly this value."""
     if isinstance(value, msgspec.Raw):
         strict_json(bytes(value), what=what)
         return value
@@ -245,7 +245,7 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
         raise PayloadRejected(f"{what} cannot be written as JSON: {problem}") from problem
     if len(encoded) > MAX_WIRE_BYTES:
         raise PayloadRejected(_too_large(what, len(encoded)))
-    # The encoder writes NaN as null, integers of any size and any depth: look closer only where one could hide.
+    # The encoder accepts NaN (as null), integers of any size and any depth: check closely only where one may occur.
     suspicious = b"null" in encoded or _long_integer.search(encoded)
     if suspicious or encoded.count(b"{") + encoded.count(b"[") > MAX_DEPTH:
         _check_closely(value, encoded, what)
@@ -257,15 +257,15 @@ def encode_payload(value: object, *, what: str = "the payload") -> msgspec.Raw:
 def _check_closely(value: object, encoded: bytes, what: str) -> None:
     try:
         plain = msgspec.to_builtins(value, enc_hook=json_models.encode_hook)
-    except TypeError:  # raw JSON inside: there is nothing to see but the bytes
+    except TypeError:  # it contains raw JSON: only the bytes can be checked
         strict_json(encoded, what=what)
     else:
         _check_values(plain, what)
 
 
 def _reads_back(encoded: bytes) -> bool:
-    """Whether these bytes are written again when they are read: not so for keys that became equal as text, or for
-    raw bytes inside that are no JSON.
+    """Whether decoding and encoding again gives the same bytes. Not so if two keys became equal as strings, or if raw
+    bytes inside are not JSON.
     """
     try:
         return _encoder.encode(_decoder.decode(encoded)) == encoded
@@ -274,11 +274,11 @@ def _reads_back(encoded: bytes) -> bool:
 
 
 def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BYTES, depth: int = MAX_DEPTH) -> Any:
-    """Decode JSON nobody vouches for; everything two parsers could read differently ends in `PayloadRejected`."""
+    """Decode untrusted JSON; `PayloadRejected` for everything that two parsers could read differently."""
     if len(text) > limit:
         raise PayloadRejected(_too_large(what, len(text)))
     try:
-        msgspec.json.decode(text)  # the grammar: no NaN, no BOM, no lone surrogates, nothing behind the value
+        msgspec.json.decode(text)  # the grammar: no NaN, no BOM, no lone surrogates, nothing after the value
         value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_finite)
     except PayloadRejected as problem:
         raise PayloadRejected(f"{what}: {problem}") from None
@@ -298,7 +298,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _integer(digits: str) -> int:
     if len(digits) > 20:
-        raise PayloadRejected("an integer does not fit 64 bits")
+        raise PayloadRejected("an integer does not fit in 64 bits")
     return int(digits)
 
 
@@ -310,16 +310,16 @@ def _finite(digits: str) -> float:
 
 
 def _check_values(value: Any, what: str, deepest: int = MAX_DEPTH) -> None:
-    """Refuse what JSON would carry differently: non-finite floats, integers past 64 bits, nesting past the limit."""
+    """Refuse values that JSON parsers read differently: non-finite floats, integers over 64 bits, deep nesting."""
     level: list[Any] = [value]
     for depth in range(deepest + 1):
         if depth == deepest and any(isinstance(item, dict | list | tuple) for item in level):
             raise PayloadRejected(f"{what} is nested deeper than {MAX_DEPTH} levels")
         for item in level:
             if isinstance(item, float) and not math.isfinite(item):
-                raise PayloadRejected(f"{what} holds {item}, which JSON cannot carry")
+                raise PayloadRejected(f"{what} contains {item}, which JSON cannot represent")
             if isinstance(item, int) and not INT64_MIN <= item <= INT64_MAX:
-                raise PayloadRejected(f"{what} holds an integer that does not fit 64 bits; send it as a string")
+                raise PayloadRejected(f"{what} contains an integer that does not fit in 64 bits; send it as a string")
         level = [member for item in level for member in _members(item)]
         if not level:
             return

@@ -2,48 +2,48 @@
 
 HoldfastError
 ├── ConfigError                 a setting, URL, key or command-line value that cannot be used
-│   └── SearchRejected          a search that cannot be understood
+│   └── SearchRejected          a search that cannot be parsed
 ├── DefinitionError             a job described in a way that cannot be enqueued
-│   ├── PayloadRejected         the payload is not what may travel: shape, size, depth, numbers
-│   └── CommandForbidden        a command job whose program nobody has allowed
-├── WireError                   bytes that are not a message of ours
-│   ├── EnvelopeRejected        undecodable
-│   ├── BadSignature            no key of the ring made this signature
-│   ├── UnknownKey              signed with a key this process does not have
-│   ├── NewerWire               written by a newer Holdfast
+│   ├── PayloadRejected         the payload is not valid JSON, too large, too deep, or has invalid numbers
+│   └── CommandForbidden        a command job whose program is not allowed
+├── WireError                   bytes that are not a valid message
+│   ├── EnvelopeRejected        the bytes cannot be decoded
+│   ├── BadSignature            no key in the key ring made this signature
+│   ├── UnknownKey              signed with a key that this process does not have
+│   ├── NewerWire               written by a newer version of Holdfast
 │   └── UnknownMember           has a member that this version of Holdfast does not know
-├── HandlerError
-│   ├── UnknownHandler          no handler under that key here
-│   └── HandlerForbidden        the queue's allowlist does not name the handler
-├── BackendError
-│   ├── BackendUnavailable      the engine cannot be reached or stays busy; nothing is known to have changed
-│   ├── IdConflict              the id is taken by a job with other content
+├── HandlerError                a handler that cannot run jobs of this queue
+│   ├── UnknownHandler          no handler is registered under that key
+│   └── HandlerForbidden        the queue's allowlist does not include the handler
+├── BackendError                the engine of a backend refused a request or failed
+│   ├── BackendUnavailable      the engine is unavailable; the request may or may not have been applied
+│   ├── IdConflict              the id belongs to a job with other content
 │   ├── StateConflict           a condition on shared state did not hold
-│   ├── NotSupported            the engine declares that it cannot do this
-│   ├── TransactionRefused      what was given as tx cannot carry the job
-│   ├── LeaseLost               the run is no longer its worker's to complete
-│   ├── ForeignDatabase         the file or schema is not ours to write
-│   └── SchemaTooNew            the schema was written by a newer Holdfast
-└── JobError                    what a caller learns of a job that did not complete
-    ├── UnknownJob              no record under that id
+│   ├── NotSupported            the engine does not support this
+│   ├── TransactionRefused      the job cannot be stored in the transaction passed as tx
+│   ├── LeaseLost               the run no longer holds the lease on its job
+│   ├── ForeignDatabase         the file or schema belongs to another program
+│   └── SchemaTooNew            the schema was created by a newer version of Holdfast
+└── JobError                    a job has no result to return
+    ├── UnknownJob              there is no record with that id
     ├── JobFailed               it is dead
     ├── JobCancelled            it was cancelled
-    └── ResultGone              it completed, but the result is no longer kept
+    └── ResultGone              it completed, but its result cannot be read
 """
 
 from holdfast.plaintext import abridged
 
 
 class HoldfastError(Exception):
-    """The root: catching it catches everything Holdfast raises on purpose."""
+    """The base class of every exception that Holdfast raises on purpose."""
 
 
 class ConfigError(HoldfastError):
-    """A setting, URL, key or value that cannot be used; the message names it and says what to do."""
+    """A setting, URL, key or command-line value that cannot be used; the message names it and says what to do."""
 
 
 class SearchRejected(ConfigError):
-    """A search that cannot be understood; the message points at the column."""
+    """A search that cannot be parsed; the message points at the column."""
 
     def __init__(self, problem: str, text: str, column: int) -> None:
         super().__init__(f"{problem}\n  {text}\n  {' ' * (column - 1)}^ column {column}")
@@ -56,15 +56,15 @@ class DefinitionError(HoldfastError):
 
 
 class PayloadRejected(DefinitionError):
-    """The payload may not travel: not JSON, too large, too deep, or a number no other language could read."""
+    """The payload is not valid JSON, too large, nested too deeply, or has a number that other languages cannot read."""
 
 
 class CommandForbidden(DefinitionError):
-    """A command job whose program has not been allowed."""
+    """A command job whose program is not allowed."""
 
 
 class WireError(HoldfastError):
-    """Bytes that are not a message of ours."""
+    """Bytes that are not a valid message."""
 
 
 class EnvelopeRejected(WireError):
@@ -72,39 +72,41 @@ class EnvelopeRejected(WireError):
 
 
 class BadSignature(WireError):
-    """The signature was made by none of our keys."""
+    """No key in the key ring made this signature."""
 
 
 class UnknownKey(WireError):
-    """The message names a signing key this process does not have."""
+    """The message names a signing key that this process does not have."""
 
     def __init__(self, kid: str) -> None:
-        # The name comes from a message nobody vouches for: it may be long, and may hold what a terminal would obey.
+        # The name comes from an unverified message: it is truncated, and escaped for terminals.
         super().__init__(f"the message was signed with key {kid[:64]!a}, which is not in this worker's key ring")
         self.kid = kid
 
 
 class NewerWire(WireError):
-    """The message was written by a newer Holdfast than this one."""
+    """The message was written by a newer version of Holdfast."""
 
     def __init__(self, version: int, known: int) -> None:
-        super().__init__(f"the message has wire version {version}; this program knows {known}: upgrade this worker")
+        super().__init__(
+            f"the message has wire version {version}; this program supports up to {known}; upgrade this worker"
+        )
         self.version = version
 
 
 class UnknownMember(WireError):
-    """The message has a member that only a newer Holdfast knows."""
+    """The message has a member that only a newer version of Holdfast knows."""
 
     def __init__(self, name: str) -> None:
         # If signatures are switched off, the name may come from anyone: it is truncated, and escaped for terminals.
         super().__init__(
-            f"the message has the member {name[:64]!a}, which this program does not know: upgrade this worker"
+            f"the message has the member {name[:64]!a}, which this program does not know; upgrade this worker"
         )
         self.name = name
 
 
 class HandlerError(HoldfastError):
-    """A handler key that cannot be resolved for a queue."""
+    """A handler that cannot run jobs of this queue."""
 
 
 class UnknownHandler(HandlerError):
@@ -112,78 +114,77 @@ class UnknownHandler(HandlerError):
 
 
 class HandlerForbidden(HandlerError):
-    """The queue's allowlist does not name this handler."""
+    """The queue's allowlist does not include this handler."""
 
 
 class BackendError(HoldfastError):
-    """Something the engine said or could not do."""
+    """The engine of a backend refused a request or failed."""
 
 
 class BackendUnavailable(BackendError):
-    """The engine cannot be reached or stays busy; retrying the same call is safe."""
+    """The engine of a backend is unavailable or stays busy. Retrying the same call is safe."""
 
 
 class IdConflict(BackendError):
-    """The id is taken by a job with other content; nothing was enqueued."""
+    """The id belongs to a job with other content; nothing was enqueued."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"job '{job_id}' already exists with other content; nothing was enqueued: "
-            "choose another id, or leave the id out and one is made"
+            f"job '{job_id}' already exists with other content, so nothing was enqueued; "
+            "choose another id, or leave it out to have one generated"
         )
         self.job_id = job_id
 
 
 class StateConflict(BackendError):
-    """A condition on shared state did not hold, so the call changed nothing; read the state again before retrying."""
+    """A condition on shared state did not hold, so nothing was changed. Read the state again before retrying."""
 
 
 class NotSupported(BackendError):
-    """The engine declares in its capabilities that it cannot do this."""
+    """The engine does not support this, as its capabilities declare."""
 
 
 class TransactionRefused(BackendError):
-    """What was given as the caller's transaction cannot carry the job; the message says what could."""
+    """The job cannot be stored in the transaction that was passed; the message says what can be passed."""
 
 
 class LeaseLost(BackendError):
-    """This run no longer holds its job: somebody else may, or an operator has taken it away."""
+    """This run no longer holds the lease on its job: the lease has expired, or an operator cancelled the job."""
 
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"job '{job_id}' is no longer this run's: nothing of its transaction was kept")
+        super().__init__(f"lost the lease on job '{job_id}'; its transaction was not committed")
         self.job_id = job_id
 
 
 class ForeignDatabase(BackendError):
-    """The file or schema belongs to something else; Holdfast will not write to it unasked."""
+    """The file or schema belongs to another program; Holdfast does not write to it unless asked to."""
 
 
 class SchemaTooNew(BackendError):
-    """The schema was written by a newer Holdfast."""
+    """The schema was created by a newer version of Holdfast."""
 
 
 class JobError(HoldfastError):
-    """What a caller learns of a job that did not complete."""
+    """A job has no result to return."""
 
 
 class UnknownJob(JobError):
-    """There is no record under this id."""
+    """There is no record with this id."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"no job '{abridged(job_id)}' is known here: "
-            "it was never accepted, or its record has been pruned or deleted"
+            f"there is no job '{abridged(job_id)}'; it was never accepted, or its record has been pruned or deleted"
         )
         self.job_id = job_id
 
 
 class JobFailed(JobError):
-    """The job is dead; the message carries its last error."""
+    """The job is dead; the message contains its last error."""
 
 
 class JobCancelled(JobError):
-    """The job was cancelled; the message carries the reason."""
+    """The job was cancelled; the message contains the reason."""
 
 
 class ResultGone(JobError):
-    """The job completed, but its result is no longer kept."""
+    """The job completed, but its result was not stored, was deleted, or cannot be decoded."""

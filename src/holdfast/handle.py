@@ -1,4 +1,4 @@
-"""`JobHandle` and `AsyncJobHandle`: what a producer keeps of a job it has enqueued."""
+"""`JobHandle` and `AsyncJobHandle`: the state and the result of a job, by its id."""
 
 from collections.abc import Generator
 from typing import Any, Final, Generic, TypeVar
@@ -13,12 +13,12 @@ from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome
 
 R_co = TypeVar("R_co", covariant=True)
 
-FIRST_LOOK_S: Final = 0.005
-SLOWEST_LOOK_S: Final = 0.1
+FIRST_POLL_S: Final = 0.005
+SLOWEST_POLL_S: Final = 0.1
 
 
 class JobHandle(Generic[R_co]):
-    """One job, by its id. Every question goes to the engine; nothing is remembered here."""
+    """One job, by its id. Every call asks the engine; nothing is cached."""
 
     def __init__(self, job_id: str, engine: Engine, clock: Clock, *, returns: Any = Any) -> None:
         self.id = job_id
@@ -27,44 +27,44 @@ class JobHandle(Generic[R_co]):
         self._returns = returns
 
     def view(self) -> JobView:
-        """The job as it is now."""
+        """The job in its current state, with all its data."""
         history = self._engine.get(self.id)
         if history is None:
             raise UnknownJob(self.id)
         return history.job
 
     def status(self) -> JobState:
-        """The state it is in now."""
+        """The current state of the job."""
         return self.view().state
 
     def progress(self) -> Progress | None:
-        """How far it says it is, if it has said so."""
+        """The latest progress report of the job, if it has made one."""
         return self.view().progress
 
     def wait(self, timeout: float | None = None) -> JobView:
-        """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
+        """Wait until the job is in a final state and return it; `TimeoutError` after `timeout` seconds."""
         return self._ended(timeout).job
 
     def result(self, timeout: float | None = None) -> R_co:
-        """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
+        """Wait for the job and return its result; `TimeoutError` after `timeout` seconds."""
         return self.value(self._ended(timeout))
 
     def cancel(self, reason: str = "") -> CancelAnswer:
-        """Cancel it if it waits; ask its worker to if it runs."""
+        """Cancel a waiting job; ask the worker of a running job to cancel it."""
         return self._engine.cancel(self.id, reason)
 
     def _ended(self, timeout: float | None) -> JobHistory:
-        looking = self.looking(timeout)
-        for pause in looking:
+        poll = self.poll(timeout)
+        for pause in poll:
             self._clock.sleep(pause)
-        return looking.ended
+        return poll.ended
 
-    def looking(self, timeout: float | None) -> "_Looking":
-        """How to wait for the end of it, whoever sleeps."""
-        return _Looking(self.id, self._engine, self._clock, timeout)
+    def poll(self, timeout: float | None) -> "_Poll":
+        """Polls until the job is final. The caller sleeps between two polls."""
+        return _Poll(self.id, self._engine, self._clock, timeout)
 
     def value(self, history: JobHistory) -> R_co:
-        """What the handler returned, of the job's history."""
+        """The result in the history of a job that is final."""
         value: R_co = _value(history, self._returns)
         return value
 
@@ -73,36 +73,36 @@ class JobHandle(Generic[R_co]):
 
 
 class AsyncJobHandle(Generic[R_co]):
-    """The same for an event loop, which goes on while the engine is asked and the job is waited for."""
+    """A `JobHandle` for async code: it does not block the event loop."""
 
     def __init__(self, handle: JobHandle[R_co]) -> None:
         self.id = handle.id
         self._handle = handle
 
     async def view(self) -> JobView:
-        """The job as it is now."""
-        import asyncio  # here, and so not loaded by programs that have no event loop
+        """The job in its current state, with all its data."""
+        import asyncio  # not at the top: programs without an event loop need not load it
 
         return await asyncio.to_thread(self._handle.view)
 
     async def status(self) -> JobState:
-        """The state it is in now."""
+        """The current state of the job."""
         return (await self.view()).state
 
     async def progress(self) -> Progress | None:
-        """How far it says it is, if it has said so."""
+        """The latest progress report of the job, if it has made one."""
         return (await self.view()).progress
 
-    async def wait(self, timeout: float | None = None) -> JobView:  # noqa: ASYNC109 - as its twin has it
-        """The job once it is final, however it ended; `TimeoutError` if that takes longer than `timeout` seconds."""
+    async def wait(self, timeout: float | None = None) -> JobView:  # noqa: ASYNC109 - the same as in `JobHandle`
+        """Wait until the job is in a final state and return it; `TimeoutError` after `timeout` seconds."""
         return (await self._ended(timeout)).job
 
     async def result(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109
-        """What the handler returned, once it has; `TimeoutError` if that takes longer than `timeout` seconds."""
+        """Wait for the job and return its result; `TimeoutError` after `timeout` seconds."""
         return self._handle.value(await self._ended(timeout))
 
     async def cancel(self, reason: str = "") -> CancelAnswer:
-        """Cancel it if it waits; ask its worker to if it runs."""
+        """Cancel a waiting job; ask the worker of a running job to cancel it."""
         import asyncio
 
         return await asyncio.to_thread(self._handle.cancel, reason)
@@ -110,48 +110,48 @@ class AsyncJobHandle(Generic[R_co]):
     async def _ended(self, timeout: float | None) -> JobHistory:  # noqa: ASYNC109
         import asyncio
 
-        looking = self._handle.looking(timeout)
-        # No event tells of it: the job ends in another process.
-        while (pause := await asyncio.to_thread(next, looking, None)) is not None:  # noqa: ASYNC110
+        poll = self._handle.poll(timeout)
+        # There is no event to wait for: the job runs in another process.
+        while (pause := await asyncio.to_thread(next, poll, None)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(pause)
-        return looking.ended
+        return poll.ended
 
     def __repr__(self) -> str:
         return f"AsyncJobHandle({self.id!r})"
 
 
-class _Looking:
-    """Looks at a job again and again: yields how long to pause before the next look, until `ended` is known."""
+class _Poll:
+    """Reads a job until it is final, and yields how long to sleep before each further read."""
 
     def __init__(self, job_id: str, engine: Engine, clock: Clock, timeout: float | None) -> None:
-        self._looks = self._look(job_id, engine, clock, timeout)
+        self._pauses = self._read(job_id, engine, clock, timeout)
         self._ended: JobHistory | None = None
 
     def __iter__(self) -> Generator[float]:
-        return self._looks
+        return self._pauses
 
     def __next__(self) -> float:
-        return next(self._looks)
+        return next(self._pauses)
 
     @property
     def ended(self) -> JobHistory:
-        assert self._ended is not None  # noqa: S101 - for the type checkers: looking ends with it or raises
+        assert self._ended is not None  # noqa: S101 - for type checkers: the iteration sets it or raises
         return self._ended
 
-    def _look(self, job_id: str, engine: Engine, clock: Clock, timeout: float | None) -> Generator[float]:
+    def _read(self, job_id: str, engine: Engine, clock: Clock, timeout: float | None) -> Generator[float]:
         give_up_at = None if timeout is None else clock.monotonic() + timeout
-        pause = FIRST_LOOK_S
+        pause = FIRST_POLL_S
         while True:
             history = engine.get(job_id)
             if history is None:
-                raise ResultGone(f"no record of job '{job_id}' is kept: it was never accepted here, or it was pruned")
+                raise ResultGone(f"job '{job_id}' has no record; it was never accepted, or it was pruned")
             if history.job.state.is_final:
                 self._ended = history
                 return
             if give_up_at is not None and clock.monotonic() >= give_up_at:
                 raise TimeoutError(f"job '{job_id}' is still {history.job.state} after {timeout:g} s")
             yield pause
-            pause = min(pause * 1.5, SLOWEST_LOOK_S)
+            pause = min(pause * 1.5, SLOWEST_POLL_S)
 
 
 def _value(history: JobHistory, returns: Any) -> Any:
@@ -172,8 +172,8 @@ def _value(history: JobHistory, returns: Any) -> Any:
         return decoder_of(returns).decode(last.result)
     except msgspec.ValidationError as problem:
         raise ResultGone(
-            f"job '{job.id}' completed, but what it returned is not what the function declares here ({problem}); "
-            f"hf.handle('{job.id}').result() gives it as it stands"
+            f"job '{job.id}' completed, but its result is not of the type that the function declares ({problem}); "
+            f"hf.handle('{job.id}').result() returns it as it is stored"
         ) from None
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise ResultGone(f"job '{job.id}' completed, but its stored result is not readable: {problem}") from None
+        raise ResultGone(f"job '{job.id}' completed, but its stored result cannot be decoded: {problem}") from None

@@ -1,6 +1,6 @@
-"""Models that write and read their own JSON, as pydantic's do: what msgspec is to ask them.
+"""Lets msgspec encode and decode models that write and read their own JSON, such as pydantic models.
 
-Nothing is imported for it. A class is a model if it has the two methods by which pydantic's have done so since 2.0.
+Pydantic is not imported: a class is a model if it has pydantic's two methods for this, which exist since 2.0.
 """
 
 from typing import Any
@@ -14,29 +14,29 @@ def is_model(kind: object) -> bool:
 
 
 def encode_hook(value: object) -> Any:
-    """What is to be written in place of a value that msgspec does not know: of a model, the JSON it writes."""
+    """Encode a value that msgspec does not know: a model, as the JSON that it writes."""
     kind = type(value)
     if not is_model(kind):
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is not a JSON type")
     model: Any = value
-    # By its aliases, without what is computed from the rest: so it is what the same model reads.
+    # With aliases and without computed fields: exactly what the same model reads.
     text: str = model.model_dump_json(by_alias=True, round_trip=True)
     return msgspec.json.decode(text)
 
 
 def decode_hook(kind: type[object], value: Any) -> Any:
-    """An object of a class that msgspec does not know: of a model, as that reads it from JSON."""
+    """Decode into a class that msgspec does not know: a model, as it reads itself from JSON."""
     if not is_model(kind):
-        raise NotImplementedError  # msgspec says what it can, and cannot, read
+        raise NotImplementedError  # msgspec then raises an error that names the type
     reader: Any = kind
     try:
         return reader.model_validate_json(msgspec.json.encode(value))
     except ValueError as problem:
-        raise ValueError(_said(problem)) from problem
+        raise ValueError(_first_error(problem)) from problem
 
 
-def _said(problem: ValueError) -> str:
-    """What a model says of the first thing that is wrong with a value, with the place inside of it, in one line."""
+def _first_error(problem: ValueError) -> str:
+    """The first error that a model found, with its place inside the value, on one line."""
     if not hasattr(problem, "errors"):
         return str(problem)
     detailed: Any = problem

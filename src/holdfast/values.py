@@ -1,6 +1,6 @@
-"""The nouns every layer shares: states, reasons, leases, attempts, settlements, what people read. All frozen.
+"""The values that all layers share: states, reasons, leases, attempts, settlements, views. All are frozen.
 
-Those that come in crowds are hidden from the garbage collector (`gc=False`): plain data cannot make a cycle.
+Those that exist in large numbers are not tracked by the garbage collector (`gc=False`): plain data has no cycles.
 """
 
 import re
@@ -21,12 +21,12 @@ RESULT_LIMIT = 64 * 1024
 
 
 def cut_mark(cut: int) -> str:
-    """What stands in an output for so many bytes of it that were not kept."""
+    """The marker in an output where this many bytes were cut."""
     return f"… {cut:,} bytes cut …"
 
 
 class JobState(StrEnum):
-    """Where a job is; at every quiet moment it is in exactly one of these."""
+    """The state of a job; between two operations it is in exactly one of these."""
 
     BLOCKED = "blocked"
     SCHEDULED = "scheduled"
@@ -39,7 +39,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether only an operator can move the job from here."""
+        """Whether only an operator can change this state."""
         return self in FINAL_STATES
 
 
@@ -47,7 +47,7 @@ FINAL_STATES = frozenset({JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED}
 
 
 class DeadReason(StrEnum):
-    """Why a dead letter is one; the list is closed."""
+    """Why a job is dead. The list is closed."""
 
     FAILED = "failed"
     TIMEOUT = "timeout"
@@ -61,12 +61,12 @@ class DeadReason(StrEnum):
 
     @property
     def follows_a_run(self) -> bool:
-        """Whether the handler ran and failed; the other reasons end a job that was never started."""
+        """Whether the handler ran and failed. With the other reasons, the handler did not report a failure."""
         return self in (DeadReason.FAILED, DeadReason.TIMEOUT, DeadReason.NO_RETRY)
 
 
 class Outcome(StrEnum):
-    """How one attempt ended, as its record says."""
+    """How an attempt ended."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -82,7 +82,7 @@ class Outcome(StrEnum):
 
 
 class BackoffStrategy(StrEnum):
-    """How the delay grows from retry to retry."""
+    """How the delay grows with each retry."""
 
     NONE = "none"
     FIXED = "fixed"
@@ -91,7 +91,7 @@ class BackoffStrategy(StrEnum):
 
 
 class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How long to wait before each retry; with `delays`, exactly those, the last one repeated."""
+    """The delay before each retry. With `delays`, exactly those; the last one is repeated."""
 
     strategy: BackoffStrategy = BackoffStrategy.EXPONENTIAL
     base: float = 2.0
@@ -102,7 +102,7 @@ class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
 
 
 class ErrorInfo(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """An exception as text; it is never turned back into an object."""
+    """An exception as text; it is never converted back to an exception."""
 
     type: str
     message: str
@@ -110,15 +110,15 @@ class ErrorInfo(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
 
     @property
     def line(self) -> str:
-        """One line for lists and logs."""
+        """The error on one line, for lists and logs."""
         head, _, rest = self.message.partition("\n")
         return f"{self.type}: {head}{' …' if rest else ''}" if head else self.type
 
 
 class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What one attempt did, stored in the same write as the settlement it belongs to.
+    """The record of one attempt, stored in the same write as its settlement.
 
-    Its time is counted as engines count it, in microseconds since the epoch; `result` is the returned value as JSON.
+    Times are in microseconds since the epoch. `result` is the returned value as JSON.
     """
 
     outcome: Outcome
@@ -143,7 +143,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
     @property
     def is_plain_success(self) -> bool:
-        """Whether there is nothing to tell but that it went well, and when."""
+        """Whether the attempt succeeded without output, result or note."""
         return (
             self.outcome is Outcome.SUCCEEDED
             and self.error is None
@@ -154,7 +154,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
 
 class JobTraits(Struct, frozen=True, kw_only=True):
-    """Options that a job carries unchanged: from its definition through its message to what people read."""
+    """Options that stay the same from the definition of a job through its message to its view."""
 
     name: str | None = None
     priority: int = DEFAULT_PRIORITY
@@ -170,7 +170,7 @@ def traits_of(carrier: JobTraits) -> dict[str, Any]:
 
 
 class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
-    """One job on its way into a queue: its id, what engines index, and the signed bytes, made once."""
+    """A job that is about to be stored: its id, the fields that engines index, and the signed bytes."""
 
     id: str
     queue: str
@@ -184,18 +184,18 @@ class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Accepted(Struct, frozen=True, kw_only=True, gc=False):
-    """The engine's answer to one envelope: `created` is False if this very job was accepted before."""
+    """The engine's answer to one envelope; `created` is False if the same job was accepted before."""
 
     id: str
     created: bool
 
 
 class JobLease(Struct, frozen=True, kw_only=True, gc=False):
-    """A reservation. Its bytes are as fetched, unverified: only the worker's verification makes a message of them.
+    """The right to run and settle a job. `wire` is unverified; the worker verifies it before it decodes the message.
 
-    `token` is the engine's handle, `owner_token` the 128 random bits of this claim, the first half of which is the
-    session of its worker; `claimed_at` is the engine's clock, `fence_at` this process's monotonic clock, taken before
-    the request.
+    `token` is the engine's handle. `owner_token` is 128 random bits that identify this claim; the first half identifies
+    the worker's session. `claimed_at` is the engine's time, `fence_at` this process's monotonic time just before the
+    request.
     """
 
     id: str
@@ -213,7 +213,7 @@ class JobLease(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LeaseState(StrEnum):
-    """What a renewal found: the lease is longer now, it is gone, or it is longer and the job shall be cancelled."""
+    """The result of a renewal: extended, lost, or extended with a cancellation request for the job."""
 
     HELD = "held"
     LOST = "lost"
@@ -228,8 +228,8 @@ _kind_pattern = re.compile(r"[a-z][a-z0-9-]{0,62}")
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """One small value in shared state. `version` grows with every write of its key, even across a drop or expiry, so
-    it can serve as a fencing token.
+    """One small value in shared state. `version` increases with every write to its key, even after a drop or expiry,
+    so it can serve as a fencing token.
     """
 
     kind: str
@@ -242,7 +242,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 class Put(Struct, frozen=True, kw_only=True, gc=False, tag=True):
     """Store a value under (kind, key), for `ttl` seconds or until it is dropped.
 
-    With `if_version`, only if the cell has that version; 0 means that there is no such cell.
+    With `if_version`, only if the cell has that version; 0 means that the cell must not exist.
     """
 
     kind: str
@@ -316,8 +316,8 @@ class Spent(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Settled(Struct, frozen=True, kw_only=True):
-    """What every settlement carries. A settlement that is applied also applies its `writes`, which have no condition,
-    and accepts its `enqueues`, in the same commit; a refused one does neither, and a repeated one does neither again.
+    """The fields of every settlement. When a settlement is applied, its `writes`, which have no condition, are applied
+    and its `enqueues` are accepted in the same commit. A refused settlement does neither, a repeated one nothing more.
     """
 
     lease: JobLease
@@ -327,20 +327,19 @@ class _Settled(Struct, frozen=True, kw_only=True):
 
 
 class Ack(_Settled, frozen=True, kw_only=True, gc=False, tag=True):
-    """The handler returned."""
+    """The handler returned: complete the job."""
 
 
 class Nack(_Settled, frozen=True, kw_only=True, tag=True):
-    """The run failed and shall be retried after `delay`: one attempt more."""
+    """The run failed: count the attempt and retry after `delay` seconds."""
 
     delay: float = 0.0
 
 
 class Release(_Settled, frozen=True, kw_only=True, tag=True):
-    """Give the job back; costs no attempt.
+    """Return the job to its queue without counting an attempt.
 
-    `crashed` counts as a delivery that ended without a verdict; `unstarted` says nothing about the job, and leaves
-    that count as it is.
+    `crashed` counts as a delivery without a verdict. `unstarted` leaves the count of crashes unchanged.
     """
 
     delay: float = 0.0
@@ -349,13 +348,13 @@ class Release(_Settled, frozen=True, kw_only=True, tag=True):
 
 
 class Abandon(_Settled, frozen=True, kw_only=True, tag=True):
-    """Make the job a dead letter: kept, with its reason."""
+    """Dead-letter the job with this reason."""
 
     reason: DeadReason
 
 
 class CancelJob(_Settled, frozen=True, kw_only=True, tag=True):
-    """End the job as cancelled. `expired`: it was too late to start it, so replaying it asks for `ignore_expiry`."""
+    """Cancel the job. `expired`: it was too late to start it, so a replay needs `ignore_expiry`."""
 
     reason: str = ""
     expired: bool = False
@@ -365,7 +364,7 @@ Settlement: TypeAlias = Ack | Nack | Release | Abandon | CancelJob
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far a running job says it is; `total` may be unknown. `at` is the engine's clock, once it is kept."""
+    """A progress report of a running job; `total` may be unknown. `at` is the engine's time, set when it is stored."""
 
     done: float
     total: float | None = None
@@ -374,7 +373,7 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobView(JobTraits, frozen=True, omit_defaults=True):
-    """One job as people see it: the engine's record beside what its message says of itself."""
+    """One job as users see it: the engine's record and the contents of its message."""
 
     id: str
     queue: str
@@ -397,7 +396,7 @@ class JobView(JobTraits, frozen=True, omit_defaults=True):
     timeout: float | None = None
     expires_at: datetime | None = None
     damaged: bool = False
-    """Whether the store holds something that Holdfast does not write: what can be read of it is shown."""
+    """Whether the record contains data that Holdfast does not write; whatever can be read is shown."""
 
 
 class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -408,24 +407,24 @@ class AttemptView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LiveOutput(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a running attempt has printed lately; `start` is how many bytes it had printed before that."""
+    """The latest output of a running attempt; `start` is the number of bytes printed before it."""
 
     text: str
     start: int = 0
 
     @property
     def end(self) -> int:
-        """How many bytes the attempt has printed up to the end of this."""
+        """The number of bytes printed up to the end of this text."""
         return self.start + len(self.text.encode())
 
     @property
     def marked(self) -> str:
-        """The text, behind a line that says how much is missing before it."""
+        """The text, after a line with the number of bytes that are missing before it."""
         return f"{cut_mark(self.start)}\n{self.text}" if self.start else self.text
 
 
 class JobHistory(Struct, frozen=True, kw_only=True):
-    """A job with every attempt it made, oldest first, and what the one that is running says meanwhile."""
+    """A job with all its attempts, oldest first, and the output of the one that is running."""
 
     job: JobView
     attempts: tuple[AttemptView, ...]
@@ -433,7 +432,7 @@ class JobHistory(Struct, frozen=True, kw_only=True):
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
-    """Which jobs: every condition given must hold."""
+    """Selects jobs that meet all of these conditions."""
 
     states: tuple[JobState, ...] = ()
     queue: str | None = None
@@ -449,7 +448,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 class Page(Struct, frozen=True, kw_only=True):
     """Some jobs, newest first, and the cursor of the next page, if there is one.
 
-    `cursors` are one for each job: a page `after` it begins right behind that job.
+    `cursors` has one cursor for each job: a page `after` it starts with the next job.
     """
 
     jobs: tuple[JobView, ...]
@@ -458,7 +457,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class QueuePause(Struct, frozen=True, kw_only=True):
-    """A queue from which nothing is claimed until it is resumed."""
+    """A queue from which no jobs are claimed until it is resumed."""
 
     queue: str
     reason: str
@@ -466,7 +465,7 @@ class QueuePause(Struct, frozen=True, kw_only=True):
 
 
 class WorkerState(StrEnum):
-    """How a worker is doing: `lost` has not been heard of for three of its heartbeats."""
+    """The state of a worker; a `lost` one has missed three heartbeats."""
 
     LIVE = "live"
     DRAINING = "draining"
@@ -474,14 +473,14 @@ class WorkerState(StrEnum):
 
 
 class StopOrder(StrEnum):
-    """What an operator asks of a worker: finish what is running, or hand it back at once."""
+    """An operator's request to a worker: to finish its running jobs first, or to release them at once."""
 
     DRAIN = "drain"
     NOW = "now"
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
-    """One job a worker is running."""
+    """A job that a worker is running."""
 
     id: str
     job: str
@@ -490,9 +489,9 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
 
 class WorkerReport(Struct, frozen=True, kw_only=True):
-    """What a worker says of itself with each heartbeat. `id` is random: host and pid are for people, never identity.
+    """A worker's report about itself, sent with each heartbeat. `id` is random; host and pid are only shown.
 
-    `queues` are as the worker was given them, with their weights; `jobs` are the running ones, a hundred at the most.
+    `queues` are as configured, with their weights. `jobs` are the running ones, at most a hundred.
     """
 
     id: str
@@ -514,7 +513,7 @@ class WorkerReport(Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """A worker as people see it: its last report, and when the engine heard it."""
+    """A worker as users see it: its last report, and when the engine received it."""
 
     report: WorkerReport
     state: WorkerState
@@ -523,7 +522,7 @@ class WorkerView(Struct, frozen=True, kw_only=True):
 
 
 class CancelAnswer(StrEnum):
-    """What a request to cancel did."""
+    """The result of a request to cancel a job."""
 
     CANCELLED = "cancelled"
     REQUESTED = "requested"
@@ -532,7 +531,7 @@ class CancelAnswer(StrEnum):
 
 
 class ReplayAnswer(StrEnum):
-    """What a request to replay did."""
+    """The result of a request to replay a job."""
 
     REPLAYED = "replayed"
     EXPIRED = "expired"
@@ -541,7 +540,7 @@ class ReplayAnswer(StrEnum):
 
 
 class WorkerStatus(StrEnum):
-    """What one turn of the worker did."""
+    """The result of one turn of a worker."""
 
     EMPTY = "empty"
     ACKED = "acked"
@@ -556,7 +555,7 @@ class WorkerStatus(StrEnum):
 
 
 class WorkerResult(Struct, frozen=True, kw_only=True):
-    """The end of one turn: what happened to which job."""
+    """The result of one turn, and the job it processed."""
 
     status: WorkerStatus
     job_id: str | None = None
@@ -570,7 +569,7 @@ class WorkerResult(Struct, frozen=True, kw_only=True):
 
 
 class ExecutionResult(AttemptRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """What one attempt came to, before anybody settles it: what is kept of it, and what steers the settlement."""
+    """The result of one attempt before it is settled: its record, and what decides the settlement."""
 
     handler: str
     no_retry: bool = False
@@ -582,7 +581,7 @@ class ExecutionResult(AttemptRecord, frozen=True, kw_only=True, omit_defaults=Tr
         return self.outcome is Outcome.SUCCEEDED
 
     def record(self) -> AttemptRecord:
-        """The part of it that is kept with the settlement."""
+        """The part that is stored with the settlement."""
         return AttemptRecord(
             outcome=self.outcome,
             started_us=self.started_us,

@@ -183,7 +183,7 @@ def test_the_same_id_with_other_content_is_refused_and_with_it_the_whole_call(te
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     answer = terminal("enqueue", "-", stdin='{"id": "job0", "job": "x"}\n{"id": "job1", "job": "y"}\n')
     assert answer.code == 4
-    assert "job 'job1' already exists with other content; nothing was enqueued" in answer.err
+    assert "job 'job1' already exists with other content, so nothing was enqueued" in answer.err
     assert [(job["id"], job["job"]) for job in terminal.jobs()] == [("job1", "x")]
 
 
@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "half an object": ('{"job": "x"', 2, "the job is not valid JSON"),
     "a key twice": ('{"job": "x", "job": "y"}', 2, "the key 'job' appears twice"),
     "NaN": ('{"job": "x", "payload": NaN}', 2, "not valid JSON"),
-    "a number past 64 bits": ('{"job": "x", "payload": 9223372036854775808}', 2, "does not fit 64 bits"),
+    "a number past 64 bits": ('{"job": "x", "payload": 9223372036854775808}', 2, "does not fit in 64 bits"),
     "too deep": ('{"job": "x", "payload": ' + "[" * 40 + "]" * 40 + "}", 2, "nested deeper than 32 levels"),
     "far too deep": ("[" * 100_000, 2, "the job is not valid JSON"),
     "an empty array": ("[]", 2, "the list of jobs is empty"),

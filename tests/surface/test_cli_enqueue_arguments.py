@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "half of JSON": (["to:={"], "argument 'to' is not valid JSON"),
     "a number past 64 bits": (
         ["n:=9223372036854775808"],
-        "argument 'n' holds an integer that does not fit 64 bits; send it as a string$",
+        "argument 'n' contains an integer that does not fit in 64 bits; send it as a string$",
     ),
     "a file that is not there": (
         ["to=@ada"],

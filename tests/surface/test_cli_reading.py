@@ -232,7 +232,7 @@ def test_as_json_one_job_is_what_the_list_says_and_its_history(shop: Terminal) -
 def test_a_job_nobody_knows_is_not_found(shop: Terminal, command: list[str]) -> None:
     answer = shop(*command, "nobody")
     assert (answer.code, answer.out) == (3, "")
-    assert answer.err.startswith("holdfast: no job 'nobody' is known here")
+    assert answer.err.startswith("holdfast: there is no job 'nobody'")
     assert shop(*command, "nobody", "--json").error["code"] == "UnknownJob"
 
 

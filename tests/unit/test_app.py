@@ -370,7 +370,7 @@ def test_the_same_id_with_the_same_content_is_one_job(hf: Holdfast) -> None:
     once = send.options(id="mail-1")
     assert once.enqueue("ada").id == once.enqueue("ada").id == "mail-1"
     assert hf.backend().counts() == {"default": {JobState.PENDING: 1}}
-    with pytest.raises(IdConflict, match="job 'mail-1' already exists with other content; nothing was enqueued"):
+    with pytest.raises(IdConflict, match="job 'mail-1' already exists with other content, so nothing was enqueued"):
         once.enqueue("eve")
 
 

@@ -15,11 +15,11 @@ from holdfast.config import (
     KEYS,
     Project,
     Settings,
+    as_seconds,
     check_value,
     find_project,
     key_named,
     load_settings,
-    parse_span,
     unset_setting,
     write_setting,
 )
@@ -116,7 +116,7 @@ def test_every_setting_is_a_key(folder: Path) -> None:
     ],
 )
 def test_a_span_is_seconds_or_a_number_with_its_unit(text: object, seconds: float) -> None:
-    assert parse_span(text) == seconds
+    assert as_seconds(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_a_span_is_seconds_or_a_number_with_its_unit(text: object, seconds: floa
 )
 def test_what_is_no_span_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="write a"):
-        parse_span(text)
+        as_seconds(text)
 
 
 @given(st.text())
 def test_no_text_at_all_upsets_the_reading_of_a_span(text: str) -> None:
     try:
-        seconds = parse_span(text)
+        seconds = as_seconds(text)
     except ValueError:
         return
     assert seconds >= 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from holdfast.config import KEYS, check_value, parse_span
+from holdfast.config import KEYS, as_seconds, check_value
 from holdfast.config.schema import settings_schema
 from holdfast.errors import ConfigError
 
@@ -51,7 +51,7 @@ def test_a_number_has_the_range_that_the_program_enforces(key: Any) -> None:
 @given(st.one_of(st.text(), st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3})? ?(ms|s|m|h|d|w)?", fullmatch=True)))
 def test_a_span_that_the_schema_accepts_is_one(text: str) -> None:
     if re.search(PROPERTIES["lease"]["anyOf"][1]["pattern"], text, re.ASCII):
-        assert parse_span(text) >= 0
+        assert as_seconds(text) >= 0
 
 
 @pytest.mark.parametrize("text", ["90s", "15m", "2h", "3d", "1w", "500ms", "1.5h", "30", "5 m"])

@@ -218,7 +218,7 @@ def test_a_result_that_is_not_what_the_function_declares_now_is_not_given_as_if_
         handle = count.enqueue()
         worker.process_once("default")
         assert hf.handle(handle.id, returns=int).result() == 3
-        with pytest.raises(ResultGone, match="not what the function declares"):
+        with pytest.raises(ResultGone, match="not of the type that the function declares"):
             hf.handle(handle.id, returns=Order).result()
 
 

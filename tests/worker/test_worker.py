@@ -278,7 +278,7 @@ def test_a_job_with_an_unknown_member_is_shown_by_its_other_members(bench: Bench
     bench.turn()
     job = bench.view(id)
     assert (job.name, job.tags, job.priority, job.max_retries) == ("welcome", ("eu",), 8, 3)
-    assert "has the member 'colour', which this program does not know: upgrade this worker" in str(job.last_error)
+    assert "has the member 'colour', which this program does not know; upgrade this worker" in str(job.last_error)
 
 
 def test_it_is_put_off_longer_each_time_but_never_longer_than_a_minute(bench: Bench) -> None:

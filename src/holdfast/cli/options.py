@@ -92,10 +92,10 @@ class Span(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from holdfast.config import parse_span
+        from holdfast.config import as_seconds
 
         try:
-            return parse_span(value)
+            return as_seconds(value)
         except ValueError as problem:
             self.fail(f"{value!r}: {problem}", param, ctx)
 
@@ -124,18 +124,18 @@ class WithWait(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ours = args[: args.index("--")] if "--" in args else args
         for at, (word, following) in enumerate(pairwise(ours)):
-            if word == "--wait" and not is_span(following):
+            if word == "--wait" and not is_duration(following):
                 [alone] = [param.flag_value for param in self.params if isinstance(param, _WaitOption)]
                 args = [*args[:at], f"--wait={alone}", *args[at + 1 :]]
         return super().parse_args(ctx, args)
 
 
-def is_span(word: str) -> bool:
+def is_duration(word: str) -> bool:
     """Whether a word is a duration."""
-    from holdfast.config import parse_span
+    from holdfast.config import as_seconds
 
     try:
-        parse_span(word)
+        as_seconds(word)
     except ValueError:
         return False
     return True

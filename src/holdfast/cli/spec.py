@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from holdfast.config import parse_span
+from holdfast.config import as_seconds
 from holdfast.definition import JobBuilder, JobDefinition, JobOptions
 from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
@@ -93,7 +93,7 @@ def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSp
 def _options(values: dict[str, Any]) -> JobOptions:
     for name in _DURATIONS:
         if name in values:
-            values[name] = _read(name, values[name], parse_span)
+            values[name] = _read(name, values[name], as_seconds)
     if "expires_at" in values:
         if "expires" in values:
             raise DefinitionError("a job has either expires or expires_at, not both")

@@ -5,7 +5,7 @@ outside any project it is the user's own. Keys are written with dashes or unders
 """
 
 from holdfast.config.keys import KEYS, Applies, Key, Settings, key_named
-from holdfast.config.kinds import check_value, parse_span
+from holdfast.config.kinds import as_seconds, check_value
 from holdfast.config.project import Project, find_project, user_project
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading, load_settings, read_settings
 from holdfast.config.trust import PROJECT_VARIABLE
@@ -23,11 +23,11 @@ __all__ = [
     "Project",
     "Reading",
     "Settings",
+    "as_seconds",
     "check_value",
     "find_project",
     "key_named",
     "load_settings",
-    "parse_span",
     "read_settings",
     "unset_setting",
     "user_project",

@@ -53,7 +53,7 @@ def _parse(key: Key, raw: Any) -> Any:
         case "number":
             return _number(raw)
         case "span":
-            return parse_span(raw)
+            return as_seconds(raw)
         case "flag":
             return _flag(raw)
         case "words":
@@ -74,8 +74,8 @@ def _parse(key: Key, raw: Any) -> Any:
             return {name: _named_url(name, url) for name, url in _table(raw, dict[str, str], _STRINGS).items()}
 
 
-def parse_span(raw: object) -> float:
-    """A duration in seconds, from a number or from text such as `90s`, `15m`, `2h`, `3d`."""
+def as_seconds(raw: object) -> float:
+    """Seconds from a number, or from text such as `90s`, `15m`, `2h`, `3d`."""
     return parse_duration(raw) if isinstance(raw, str) else _number(raw)
 
 

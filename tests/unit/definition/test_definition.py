@@ -226,9 +226,9 @@ def test_a_tag_counts_once_and_keeps_its_first_place(tags: list[str]) -> None:
 
 
 def test_a_payload_and_a_meta_that_cannot_travel_say_which_it_was() -> None:
-    with pytest.raises(PayloadRejected, match=r"^the payload holds nan"):
+    with pytest.raises(PayloadRejected, match=r"^the payload contains nan"):
         MAIL.with_payload([math.nan])
-    with pytest.raises(PayloadRejected, match=r"^the meta holds inf"):
+    with pytest.raises(PayloadRejected, match=r"^the meta contains inf"):
         MAIL.with_options(meta={"a": math.inf})
 
 

@@ -211,7 +211,7 @@ def test_a_cancel_is_returned_or_raised(bench: "Bench", is_raised: bool) -> None
     ("value", "note"),
     [
         (object(), "result not stored: not JSON (builtins.object is not a JSON type)"),
-        (float("nan"), "result not stored: not JSON (it holds nan, which JSON cannot carry)"),
+        (float("nan"), "result not stored: not JSON (it contains nan, which JSON cannot represent)"),
         ("x" * 79_998, "result not stored: 80,000 bytes, limit 65,536"),
         (b"x" * 3_000_000, "result not stored: 4,000,002 bytes, limit 65,536"),
     ],

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from holdfast.cli.options import is_span
+from holdfast.cli.options import is_duration
 from holdfast.cli.words import instant
 from holdfast.units import format_duration
 
@@ -38,10 +38,10 @@ class SpanOrWhen(click.ParamType[float | datetime]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | datetime:
         if isinstance(value, float | datetime):
             return value
-        from holdfast.config import parse_span
+        from holdfast.config import as_seconds
 
         try:
-            return parse_span(str(value))
+            return as_seconds(str(value))
         except ValueError:
             pass
         try:
@@ -52,15 +52,15 @@ class SpanOrWhen(click.ParamType[float | datetime]):
 
 def parse_instant(text: str, *, now: datetime, zone: tzinfo | None = None) -> datetime:
     """The instant a text means; without an offset, in `zone`, else in local time. ValueError says how to write one."""
-    from holdfast.config import parse_span
+    from holdfast.config import as_seconds
     from holdfast.search.parsing import moment
     from holdfast.search.terms import moment_of
 
     said = text.strip()
-    if is_span(said):
+    if is_duration(said):
         raise ValueError(f"{text!r} could lie ahead or behind: write +{said}, or --delay {said}")
-    if (ahead := _offset.fullmatch(said)) and is_span(ahead[1]):
-        said = f"+{parse_span(ahead[1]):.6f}s"
+    if (ahead := _offset.fullmatch(said)) and is_duration(ahead[1]):
+        said = f"+{as_seconds(ahead[1]):.6f}s"
     said = _short_hour.sub(r"0\1", said)
     try:
         if parts := _words.fullmatch(said):
