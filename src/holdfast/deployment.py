@@ -1,4 +1,4 @@
-"""Where an application's jobs live: its backends by name, which queue is in which, and how each is opened."""
+"""`Deployment`: the backends of an application by name, the backend of each queue, and how engines are opened."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ DEFAULT: Final = DEFAULT_BACKEND
 
 
 class Opened(NamedTuple):
-    """An open engine, and the keys its messages are signed with."""
+    """An open engine, and the keys that sign its messages."""
 
     engine: Engine
     signer: Signer
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
 class Deployment(Struct, frozen=True, kw_only=True):
     """The backends of an application by name, and the settings they are opened with.
 
-    `default` has every queue that no route sends elsewhere.
+    Queues without a route are in the backend named `default`.
     """
 
     project: Project
@@ -48,7 +48,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, url in self.urls.items():
-            if name != DEFAULT:  # errors in that one are reported when it is opened, with what was asked for
+            if name != DEFAULT:  # the default one is checked when it is opened
                 _check_backend(name, url)
         for queue, name in self.routes.items():
             self.url(name, f"the route of queue '{queue}': ")
@@ -125,7 +125,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return next(iter(names), DEFAULT)
 
     def name_for_job(self, job_id: str) -> str:
-        """The backend that has this job; or the default one if no backend has it."""
+        """The backend that has this job, or the default one if no backend has it."""
         for name in self.urls if len(self.urls) > 1 else ():
             with suppress(BackendError), self.open(name, Mode.READ).engine as engine:
                 info = engine.describe()
@@ -193,7 +193,7 @@ def _check_backend(name: str, url: str) -> None:
 
 
 def _ignore_in_version_control(directory: Path) -> None:
-    """Jobs, and above all their key, do not belong in the project's history."""
+    """Create a .gitignore: jobs, and above all the signing key, do not belong in version control."""
     ignore = directory / ".gitignore"
     if directory.is_dir() and not ignore.exists():
         with suppress(OSError):
@@ -201,16 +201,15 @@ def _ignore_in_version_control(directory: Path) -> None:
 
 
 def _compare_keys(engine: Engine, keyring: Keyring, installation: str) -> None:
-    """Refuse keys that can verify none of the jobs that are stored, if there are any; record the one that signs now."""
+    """Refuse keys that can verify none of the stored jobs; otherwise record the key that signs now."""
     facts = Facts(engine.state)
     known = facts.of(KEY_FACTS)
     ours = {key.fingerprint for key in keyring.keys}
     if known and not known & ours and engine.counts():
         raise ConfigError(
-            "the jobs in this queue were signed with another key or for an installation other than "
-            f"'{installation}', so every one of them would be rejected: also pass the old key, after the new one "
-            "(HOLDFAST_SIGNING_KEY=new,old), or set the installation to the name that the jobs were signed for "
-            "(HOLDFAST_INSTALLATION)"
+            f"the stored jobs were signed with another key, or for an installation other than '{installation}', so all "
+            "of them would be rejected; also pass the old key, after the new one (HOLDFAST_SIGNING_KEY=new,old), or "
+            "set the installation that the jobs were signed for (HOLDFAST_INSTALLATION)"
         )
     signing = keyring.keys[0].fingerprint
     if signing not in known:

@@ -94,11 +94,11 @@ def test_a_list_can_be_searched(shop: Terminal, options: list[str], found: list[
 def test_a_search_that_cannot_be_understood_is_pointed_at(shop: Terminal) -> None:
     answer = shop("list", "--where", "state:ded")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.splitlines()[0].startswith("holdfast: 'ded' is no state; did you mean 'dead'?")
+    assert answer.err.splitlines()[0].startswith("holdfast: 'ded' is not a state; did you mean 'dead'?")
     assert answer.err.splitlines()[1:] == ["  state:ded", "        ^ column 7"]
     assert shop("list", "--where", "x:1", "--json").error["code"] == "SearchRejected"
     assert shop("list", "--where", "x:1", "--jsonl").error["code"] == "SearchRejected"
-    assert "is no moment: write a time as" in shop("list", "--since", "soon").err
+    assert "is not a valid time; write a time as" in shop("list", "--since", "soon").err
 
 
 def test_a_search_says_when_it_gave_up_and_goes_on(shop: Terminal) -> None:

@@ -1,1 +1,1 @@
-"""Holdfast inside of other frameworks, each with an extra of its own."""
+"""Integrations with other frameworks, each with its own extra."""

@@ -1,6 +1,6 @@
-"""One language for finding jobs, the same wherever people search: `state:dead error:Timeout args.user:42 age:>1h`.
+"""The search language: `state:dead error:Timeout args.user:42 age:>1h`.
 
-`parse` makes a `Search` of a text, `plan` splits it into what engines do by themselves and a rest, `scan` applies both.
+`parse` turns a text into a `Search`. `plan` splits it into conditions for the engine and a rest. `scan` applies both.
 """
 
 from holdfast.search.matching import matches as matches

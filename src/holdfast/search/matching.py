@@ -1,4 +1,4 @@
-"""Whether a job is one that a search means, judged by what people see of it."""
+"""Decides whether a job matches a search, from its view."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -57,7 +57,7 @@ def _is_error(job: JobView, pattern: Pattern) -> bool:
 
 
 def _is_reason(job: JobView, pattern: Pattern) -> bool:
-    """A closed list says why a letter is dead; why a job was cancelled is anybody's text."""
+    """Reasons of dead letters are a closed list; the reason of a cancellation is free text."""
     if pattern.is_exact and not pattern.is_quoted and pattern.text in _DEAD_REASONS:
         return job.dead_reason == pattern.text
     return _fits(job.dead_reason, pattern) or (job.cancel_reason is not None and pattern.is_in(job.cancel_reason))
@@ -101,13 +101,13 @@ def _holds_value(term: ValueTerm, job: JobView) -> bool:
     try:
         whole: Any = msgspec.json.decode(job.payload if term.root is Root.ARGS else job.meta)
     except (ValueError, msgspec.MsgspecError, RecursionError):
-        return False  # nobody has verified it: it may be no JSON at all
+        return False  # it is unverified, and may not be JSON
     found = _at(whole, term.path) if term.path else _leaves(whole)
     return any(_is_value(value, operand) for value in found for operand in term.operands)
 
 
 def _at(value: Any, path: Sequence[str]) -> Iterator[Any]:
-    """The values a path leads to: a step is a name, or the number of an element; without one, any element will do."""
+    """The values at a path. A step is a name or the number of an element; without a number, every element counts."""
     elements = _elements(value)
     if elements is not None:
         if not path:

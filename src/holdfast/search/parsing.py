@@ -1,4 +1,4 @@
-"""A text becomes a `Search`. What cannot be understood is an error that points at its column and says what is known."""
+"""Parses a text into a `Search`. An error points at the column of the mistake and says what is possible there."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -25,10 +25,11 @@ from holdfast.search.terms import (
     WordTerm,
     moment_of,
 )
+from holdfast.units import UNITS
 from holdfast.values import DeadReason, JobState
 
 STATE: Final = "state"
-# Other names for the same: of the reference's documents, of peers, and of the members of our JSON.
+# Other names for the fields: those of other job queues, and of the members of our JSON.
 ALIASES: Final = {
     "status": STATE,
     "task": TextField.JOB,
@@ -51,34 +52,27 @@ FIELDS: Final = (STATE, *TextField, *Measure, *Root)
 _NAME: Final = re.compile(r"[A-Za-z_][\w-]*")
 _COMPARED: Final = re.compile(r"<=|>=|<|>|=+")
 _COMPARISON: Final = re.compile(r"([A-Za-z_][\w-]*)((?:\.[\w-]+)*)(!=|<=|>=|<|>)(\S+)")
-_SPAN: Final = re.compile(r"([+-]?)(\d{1,24}(?:\.\d{1,9})?)(us|ms|s|m|h|d|w)")
-_SPAN_UNITS: Final = {
-    "us": 1,
-    "ms": 1000,
-    "s": MICROSECONDS,
-    "m": 60 * MICROSECONDS,
-    "h": 3600 * MICROSECONDS,
-    "d": 86_400 * MICROSECONDS,
-    "w": 7 * 86_400 * MICROSECONDS,
-}
+# Ages are exact to the microsecond, which is why they are not parsed as seconds.
+_UNITS_US: Final = {"us": 1} | {unit: round(seconds * MICROSECONDS) for unit, seconds in UNITS.items() if unit}
+_DURATION: Final = re.compile(rf"([+-]?)(\d{{1,24}}(?:\.\d{{1,9}})?)({'|'.join(_UNITS_US)})")
 _WHOLE: Final = re.compile(r"-?\d{1,40}")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _MINUTE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d[Tt])?\d\d:\d\d(?:[Zz]|[+-]\d\d:?\d\d)?")
 _SECOND: Final = re.compile(r"(?:\d{4}-\d\d-\d\d[Tt])?\d\d:\d\d:\d\d(?:[Zz]|[+-]\d\d:?\d\d)?")
 _BARE_TIME: Final = re.compile(r"\d\d:")
 _HOW_TIMES_ARE_WRITTEN: Final = (
-    "write a time as 2026-11-15, 2026-11-15T14:00, 14:00, today, yesterday, or as a span: 2h is two hours ago, "
-    "+2h in two hours"
+    "write a time as 2026-11-15, 2026-11-15T14:00, 14:00, today or yesterday, or as a duration: 2h is two hours ago, "
+    "+2h is in two hours"
 )
 
 
 def parse(text: str, *, now: datetime, zone: tzinfo | None = None) -> Search:
-    """The search a text stands for. Days and times without an offset are those of `zone`, else of this machine."""
+    """Parse a search. Days and times without an offset are in `zone` (default: the time zone of this machine)."""
     return Search(tuple(_SearchReader(text, _Calendar(now, zone)).terms()))
 
 
 class _Calendar(NamedTuple):
-    """What words for moments mean here and now."""
+    """Converts the words for points in time: today, 14:00, 2h."""
 
     now: datetime
     zone: tzinfo | None
@@ -87,13 +81,13 @@ class _Calendar(NamedTuple):
         return moment.replace(tzinfo=self.zone) if self.zone else moment.astimezone()
 
     def moment(self, text: str) -> tuple[int, int]:
-        """The first and the last microsecond of a moment, as precise as it was said; ValueError if it is none."""
+        """The first and the last microsecond of a time, which may be a whole day; ValueError if it is invalid."""
         today = self.now.astimezone(self.zone).date()
         days = {"yesterday": -1, "today": 0, "tomorrow": 1}
         if text == "now":
             return to_us(self.now), to_us(self.now)
-        if span := _SPAN.fullmatch(text):
-            at = to_us(self.now) + (1 if span[1] == "+" else -1) * _microseconds(span)
+        if duration := _DURATION.fullmatch(text):
+            at = to_us(self.now) + (1 if duration[1] == "+" else -1) * _microseconds(duration)
             return at, at
         if text in days or _DAY.fullmatch(text):
             day = today + timedelta(days=days[text]) if text in days else datetime.fromisoformat(text).date()
@@ -109,7 +103,7 @@ class _Calendar(NamedTuple):
 
 
 class _SearchReader:
-    """Reads a text from left to right; `at` is where it stands."""
+    """Reads a text from left to right; `at` is the position of the next character."""
 
     def __init__(self, text: str, calendar: _Calendar) -> None:
         self.text = text
@@ -129,7 +123,7 @@ class _SearchReader:
         is_negated = self._takes("-", "!")
         if self._is_at_end():
             self._refuse(
-                began, f"there is nothing behind '{self.text[began]}': write -state:dead, or \"-\" for the sign"
+                began, f"nothing follows '{self.text[began]}'; write a condition, as in -state:dead, or quote it: \"-\""
             )
         self._refuse_a_mistaken_comparison(is_negated)
         name = _NAME.match(self.text, self.at)
@@ -146,7 +140,7 @@ class _SearchReader:
         while self._takes("!"):
             is_negated = not is_negated
         if self._is_at_end():
-            self._refuse(self.at, f"'{self.text[name.start() : self.at]}' needs a value behind it")
+            self._refuse(self.at, f"'{self.text[name.start() : self.at]}' needs a value")
         if field == STATE:
             return StateTerm(states=self._states(), is_negated=is_negated)
         if field in list(Root):
@@ -159,7 +153,7 @@ class _SearchReader:
         if self.text[self.at] in "\"'":
             return WordTerm(pattern=self._quoted(), is_negated=is_negated)
         word = re.compile(r"\S+").match(self.text, self.at)
-        assert word is not None  # noqa: S101 - the reader stands before something that is no space
+        assert word is not None  # noqa: S101 - the next character is not a space
         self.at = word.end()
         return WordTerm(pattern=Pattern(word[0]), is_negated=is_negated)
 
@@ -171,11 +165,11 @@ class _SearchReader:
                 continue
             step = re.compile(r"[^\s.:<>=\"']+").match(self.text, self.at)
             if step is None:
-                self._refuse(self.at, "a path has a name or a number behind each dot, as in args.user.id:42")
+                self._refuse(self.at, "a path has a name or a number after each dot, as in args.user.id:42")
             steps.append(step[0])
             self.at = step.end()
         if self.text[self.at : self.at + 1] not in tuple(":<>="):
-            self._refuse(self.at, "a path is followed by a colon and a value, as in args.user.id:42; any value is :*")
+            self._refuse(self.at, "a path needs a colon and a value, as in args.user.id:42; :* stands for any value")
         return tuple(steps)
 
     def _states(self) -> tuple[JobState, ...]:
@@ -190,8 +184,8 @@ class _SearchReader:
         given = list(self._patterns())
         for column, pattern in given:
             if field is TextField.REASON and pattern.is_exact and not pattern.is_quoted:
-                hint = "the reason of a cancellation is written in quotes"
-                self._known(pattern.text, column, DeadReason, "reason of a dead letter", hint)
+                hint = "quote the reason of a cancellation"
+                self._known(pattern.text, column, DeadReason, "dead-letter reason", hint)
         return TextTerm(field=field, patterns=tuple(pattern for _, pattern in given), is_negated=is_negated)
 
     def _measured(self, field: Measure, is_negated: bool) -> RangeTerm:
@@ -205,10 +199,10 @@ class _SearchReader:
                 ranges.append(_range(sign, pattern.text, read))
                 for bound in (ranges[-1].least, ranges[-1].most):
                     if field.is_moment and bound is not None:
-                        moment_of(bound)  # as far as the calendar goes
+                        moment_of(bound)  # raises beyond the calendar
             except (ValueError, OverflowError, OSError):
-                self._refuse(column, f"{pattern.text!r} is no value of '{field}': {_how(field)}")
-            if not sign and (field is Measure.AGE or _SPAN.fullmatch(pattern.text)) and ".." not in pattern.text:
+                self._refuse(column, f"{pattern.text!r} is not a valid value for '{field}'; {_how(field)}")
+            if not sign and (field is Measure.AGE or _DURATION.fullmatch(pattern.text)) and ".." not in pattern.text:
                 self._refuse(
                     column, f"'{field}' needs a comparison here: {field}:>{pattern.text} or {field}:<{pattern.text}"
                 )
@@ -222,7 +216,9 @@ class _SearchReader:
             pattern = self._pattern()
             number = None if pattern.is_quoted else number_of(pattern.text)
             if sign and number is None:
-                self._refuse(column, f"'{sign}' compares numbers, as in args.amount:>100; {pattern.text!r} is none")
+                self._refuse(
+                    column, f"'{sign}' compares numbers, as in args.amount:>100; {pattern.text!r} is not a number"
+                )
             operands.append(pattern if number is None or not sign else Compared(Comparison(sign), number))
             if not self._takes(","):
                 return tuple(operands)
@@ -234,18 +230,18 @@ class _SearchReader:
                 return
 
     def _pattern(self) -> Pattern:
-        """One of the values behind a field: quoted, or up to a comma or a space."""
+        """One of the values of a field: quoted, or up to a comma or a space."""
         if self.text[self.at : self.at + 1] in ('"', "'"):
             column, quoted = self.at, self._quoted()
             if not self._is_at_end() and self.text[self.at] != ",":
-                self._refuse(self.at, f"a space or a comma has to follow the quote that began at column {column + 1}")
+                self._refuse(self.at, f"write a space or a comma after the quote that starts at column {column + 1}")
             return quoted
         value = re.compile(r"[^\s,]+").match(self.text, self.at)
         if value is None:
             self._refuse(self.at, "a value is missing here")
         if value[0][0] in "<>=":
             self._refuse(
-                self.at, f"a text that begins with {value[0][0]} is written in quotes; texts are not compared so"
+                self.at, f"quote a value that starts with '{value[0][0]}'; text fields do not support comparisons"
             )
         self.at = value.end()
         return Pattern(value[0])
@@ -254,12 +250,12 @@ class _SearchReader:
         began, quote = self.at, self.text[self.at]
         match = re.compile(rf"{quote}((?:[^{quote}\\]|\\.)*){quote}", re.DOTALL).match(self.text, self.at)
         if match is None:
-            self._refuse(began, f"the quote {quote} that begins here is not closed")
+            self._refuse(began, f"the quote {quote} that starts here is not closed")
         self.at = match.end()
         return Pattern(re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL), is_quoted=True)
 
     def _comparison(self, only: str = "") -> str:
-        """The sign of a comparison, empty for equality."""
+        """The operator of a comparison, empty for equality."""
         sign = _COMPARED.match(self.text, self.at)
         if sign is None or (only and only not in sign[0][:1]):
             return ""
@@ -279,15 +275,15 @@ class _SearchReader:
         words = [str(each) for each in known]
         if word not in words:
             hint = f"; {hint}" if hint else ""
-            self._refuse(column, f"{word!r} is no {what}{_nearest(word, words)} known are {', '.join(words)}{hint}")
+            self._refuse(column, f"{word!r} is not a {what}{_nearest(word, words)} use {', '.join(words)}{hint}")
         return word
 
     def _refuse_a_mistaken_comparison(self, is_negated: bool) -> None:
-        """What compares a field that is almost one, or with a sign that is none, was not meant as a word."""
-        said = _COMPARISON.match(self.text, self.at)
-        if said is None:
+        """Refuse a word that looks like a comparison with a misspelled field or an unknown operator."""
+        found = _COMPARISON.match(self.text, self.at)
+        if found is None:
             return
-        name, path, sign, value = said.groups()
+        name, path, sign, value = found.groups()
         meant = next(iter(get_close_matches(_field(name), [*FIELDS, *ALIASES], n=1)), None)
         is_understood = _field(name) in FIELDS and sign != "!="
         if meant is None or is_understood or (path and _field(meant) not in list(Root)):
@@ -295,15 +291,15 @@ class _SearchReader:
         is_negated ^= sign == "!="
         written = f"{'-' if is_negated else ''}{meant}{path}:{'' if sign == '!=' else sign}{value}"
         self._refuse(
-            said.start(3 if _field(name) in FIELDS else 1),
-            f"'{name}{path}{sign}' compares nothing; did you mean {written}? a text with that sign stands in quotes",
+            found.start(3 if _field(name) in FIELDS else 1),
+            f"'{name}{path}{sign}' is not a comparison; did you mean {written}? quote a text that contains '{sign}'",
         )
 
     def _refuse_field(self, name: re.Match[str]) -> NoReturn:
         near = _nearest(name[0].lower(), [*FIELDS, *ALIASES])
         self._refuse(
             name.start(),
-            f"{name[0]!r} is no field{near} known are {', '.join(FIELDS)}; a text with a colon is written in quotes",
+            f"{name[0]!r} is not a field{near} use {', '.join(FIELDS)}; quote a text that contains a colon",
         )
 
     def _refuse(self, at: int, problem: str) -> NoReturn:
@@ -311,7 +307,7 @@ class _SearchReader:
 
 
 def number_of(text: str) -> int | float | None:
-    """The number a text is, if it is one JSON could hold."""
+    """The number that a text stands for, if it is valid in JSON."""
     if _WHOLE.fullmatch(text):
         return int(text)
     if re.fullmatch(r"-?\d{1,300}(\.\d{1,300})?([eE][+-]?\d{1,3})?", text) is None:
@@ -351,10 +347,10 @@ def _range(sign: str, text: str, read: Callable[[str], tuple[int, int]]) -> Rang
 
 
 def _age(text: str) -> tuple[int, int]:
-    span = _SPAN.fullmatch(text)
-    if span is None or span[1] == "+":
+    duration = _DURATION.fullmatch(text)
+    if duration is None or duration[1] == "+":
         raise ValueError(text)
-    length = _microseconds(span) * (-1 if span[1] else 1)
+    length = _microseconds(duration) * (-1 if duration[1] else 1)
     return length, length
 
 
@@ -364,27 +360,27 @@ def _whole(text: str) -> tuple[int, int]:
     return int(text), int(text)
 
 
-def _microseconds(span: re.Match[str]) -> int:
-    unit = _SPAN_UNITS[span[3]]
-    return round(float(span[2]) * unit) if "." in span[2] else int(span[2]) * unit
+def _microseconds(duration: re.Match[str]) -> int:
+    unit = _UNITS_US[duration[3]]
+    return round(float(duration[2]) * unit) if "." in duration[2] else int(duration[2]) * unit
 
 
 def _how(field: Measure) -> str:
     if field.is_moment:
         return _HOW_TIMES_ARE_WRITTEN
     return (
-        "write a span like 90s, 15m, 2h, 3d"
+        "write a duration like 90s, 15m, 2h, 3d"
         if field is Measure.AGE
         else f"write a whole number, as in {field}:3, {field}:>2 or {field}:2..4"
     )
 
 
 def moment(text: str, *, now: datetime, zone: tzinfo | None = None) -> tuple[int, int]:
-    """The first and the last microsecond of a moment, as a search would understand it; ValueError if it is none."""
+    """Parse a point in time as a search does: its first and its last microsecond. ValueError explains the format."""
     try:
         first, last = _Calendar(now, zone).moment(text.strip())
         for bound in (first, last):
             moment_of(bound)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{text!r} is no moment: {_HOW_TIMES_ARE_WRITTEN}") from None
+        raise ValueError(f"{text!r} is not a valid time; {_HOW_TIMES_ARE_WRITTEN}") from None
     return first, last

@@ -1,4 +1,4 @@
-"""What of a search an engine does by itself, and what is left to be judged job by job."""
+"""Splits a search into a filter for the engine and conditions that are checked job by job."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -11,24 +11,24 @@ from holdfast.search.matching import matches
 from holdfast.search.terms import Measure, Pattern, RangeTerm, Search, StateTerm, Term, TextField, TextTerm
 from holdfast.values import DeadReason, JobFilter, JobState, JobView
 
-# Moments that every engine keeps exactly; what was asked beyond them is judged here.
+# Every engine stores times in this range exactly. Conditions beyond it are checked job by job.
 _FIRST_US, _LAST_US = 0, to_us(datetime(2200, 1, 1, tzinfo=UTC))
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A search, taken apart: every job that `where` finds and `rest` admits. None of `where`: there can be none."""
+    """A search in two parts: a filter for the engine, and the rest. Without a filter, no job can match."""
 
     where: JobFilter | None
     rest: tuple[Term, ...]
     now: datetime
 
     def admits(self, job: JobView) -> bool:
-        """Whether a job that the engine found is meant."""
+        """Whether a job that the engine found also matches the rest."""
         return matches(self.rest, job, self.now)
 
 
 def plan(search: Search, *, now: datetime) -> Plan:
-    """Take a search apart. What is old is judged by `now`."""
+    """Split a search. Ages are relative to `now`."""
     where: JobFilter | None = JobFilter()
     rest: list[Term] = []
     for term in search.terms:
@@ -41,7 +41,7 @@ def plan(search: Search, *, now: datetime) -> Plan:
 
 
 class _Nothing(Struct, frozen=True):
-    """No job can be meant."""
+    """No job can match."""
 
 
 def _unless_impossible(narrowed: JobFilter | _Nothing) -> JobFilter | None:
@@ -49,7 +49,7 @@ def _unless_impossible(narrowed: JobFilter | _Nothing) -> JobFilter | None:
 
 
 def _narrowed(where: JobFilter, term: Term, now: datetime) -> JobFilter | _Nothing | None:
-    """The filter that also says what the term says; None if a filter cannot say it."""
+    """The filter narrowed by the term; None if a filter cannot express it."""
     match term:
         case StateTerm():
             return _with_states(where, [state for state in JobState if (state in term.states) is not term.is_negated])
@@ -63,7 +63,7 @@ def _narrowed(where: JobFilter, term: Term, now: datetime) -> JobFilter | _Nothi
 
 
 def _is_plain(pattern: Pattern) -> bool:
-    """Whether exactly one text fits, and every engine can be asked for it."""
+    """Whether it matches exactly one text, which every engine can look up."""
     return pattern.is_exact and pattern.text != "" and pattern.text.isprintable()
 
 

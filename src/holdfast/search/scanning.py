@@ -1,4 +1,4 @@
-"""Reads pages of an engine and keeps what a search means; says how far it has looked."""
+"""Reads pages from an engine and returns the jobs that match a search."""
 
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -13,15 +13,15 @@ LOOK_AT: Final = 100_000
 
 
 class Finder(Protocol):
-    """What an engine is asked for here."""
+    """The part of an engine that a scan needs."""
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page: ...
 
 
 class ScanResult(Struct, frozen=True, kw_only=True):
-    """Some jobs a search means, and where to go on, if there may be more.
+    """Some jobs that match, and the cursor to continue from, if there may be more.
 
-    `is_cut`: the limit of jobs to look at was reached first, so what is there is not all there could be.
+    `is_cut`: the scan stopped at the limit of jobs to check, so more may match.
     """
 
     jobs: tuple[JobView, ...]
@@ -31,22 +31,22 @@ class ScanResult(Struct, frozen=True, kw_only=True):
 
 
 def scan(engine: Finder, plan: Plan, *, limit: int, after: str | None = None, look_at: int = LOOK_AT) -> ScanResult:
-    """Up to `limit` jobs, having looked at no more than `look_at` of those the engine finds; 0 = at all of them."""
+    """Find up to `limit` jobs among the first `look_at` that the engine returns; 0 = no limit."""
     found: list[JobView] = []
     looked_at, cursor = 0, after
-    for job, behind in _candidates(engine, plan, limit, after):
+    for job, after_it in _candidates(engine, plan, limit, after):
         if len(found) == limit:
             return ScanResult(jobs=tuple(found), next=cursor, looked_at=looked_at)
         if plan.rest and looked_at == look_at != 0:
             return ScanResult(jobs=tuple(found), next=cursor, looked_at=looked_at, is_cut=True)
         if plan.admits(job):
             found.append(job)
-        looked_at, cursor = looked_at + 1, behind
+        looked_at, cursor = looked_at + 1, after_it
     return ScanResult(jobs=tuple(found), looked_at=looked_at)
 
 
 def count(engine: Finder, plan: Plan, *, look_at: int = LOOK_AT) -> tuple[int, int | None]:
-    """How many jobs the search means, and how many were looked at if `look_at` ended that; none is held in memory."""
+    """Count the matching jobs one by one. The second number is how many were checked, if `look_at` was reached."""
     number = 0
     for looked_at, (job, _) in enumerate(_candidates(engine, plan, AT_ONCE, None)):
         if plan.rest and looked_at == look_at != 0:
@@ -56,12 +56,12 @@ def count(engine: Finder, plan: Plan, *, look_at: int = LOOK_AT) -> tuple[int, i
 
 
 def walk(engine: Finder, plan: Plan) -> Iterator[JobView]:
-    """Every job the search means."""
+    """Every job that matches."""
     return (job for job, _ in _candidates(engine, plan, AT_ONCE, None) if plan.admits(job))
 
 
 def _candidates(engine: Finder, plan: Plan, limit: int, after: str | None) -> Iterator[tuple[JobView, str]]:
-    """The jobs the engine finds by itself, each with the cursor behind it."""
+    """The jobs that the engine finds, each with the cursor after it."""
     if plan.where is None:
         return
     size = AT_ONCE if plan.rest else min(limit + 1, AT_ONCE)

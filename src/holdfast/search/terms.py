@@ -1,4 +1,4 @@
-"""What a search says, as values; each can be written down again as the text it could have been parsed from."""
+"""The parts of a search as values. `str()` returns a text that parses to the same value."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TextField(StrEnum):
-    """What is compared as text."""
+    """Fields that are compared as text."""
 
     ID = "id"
     QUEUE = "queue"
@@ -27,7 +27,7 @@ class TextField(StrEnum):
 
 
 class Measure(StrEnum):
-    """What is compared as a number: counts, an age in microseconds, moments in microseconds since the epoch."""
+    """Fields that are compared as numbers: counts, ages in microseconds, times in microseconds since the epoch."""
 
     ATTEMPTS = "attempts"
     CRASHES = "crashes"
@@ -45,14 +45,14 @@ class Measure(StrEnum):
 
 
 class Root(StrEnum):
-    """Where a path into a job's values begins."""
+    """The start of a path into the values of a job."""
 
     ARGS = "args"
     META = "meta"
 
 
 class Comparison(StrEnum):
-    """How a number found at a path is compared."""
+    """The operator that compares a number at a path."""
 
     BELOW = "<"
     UP_TO = "<="
@@ -72,18 +72,18 @@ class Comparison(StrEnum):
 
 
 class Pattern(Struct, frozen=True):
-    """A text to compare with. Unless it was quoted, `*` stands for any characters, and 42 is a number as well."""
+    """A text to compare with. Unless it is quoted, `*` matches any characters, and 42 also matches the number."""
 
     text: str
     is_quoted: bool = False
 
     @property
     def is_exact(self) -> bool:
-        """Whether exactly one text fits."""
+        """Whether it matches exactly one text."""
         return self.is_quoted or "*" not in self.text
 
     def fits(self, text: str) -> bool:
-        """Whether the whole text is this one."""
+        """Whether the whole text matches."""
         if self.is_exact:
             return text == self.text
         first, *middle, last = self.text.split("*")
@@ -93,7 +93,7 @@ class Pattern(Struct, frozen=True):
         return _follow_each_other(middle, text, len(first), end)
 
     def is_in(self, text: str) -> bool:
-        """Whether the text contains this one, in whatever case."""
+        """Whether the text contains this one, ignoring case."""
         parts = [self.text] if self.is_quoted else self.text.split("*")
         folded = text.casefold()
         return _follow_each_other([part.casefold() for part in parts], folded, 0, len(folded))
@@ -104,9 +104,9 @@ class Pattern(Struct, frozen=True):
 
 
 def _follow_each_other(parts: Sequence[str], text: str, start: int, end: int) -> bool:
-    """Whether the parts are found one behind the other between these places."""
-    # The first place of each part leaves most room for the rest. A regular expression would try all the others as well,
-    # for longer than anybody waits.
+    """Whether the text contains the parts in this order between these positions."""
+    # The first position of each part leaves most room for the rest. A regular expression would also try all the others,
+    # which can take exponential time.
     for part in parts:
         found = text.find(part, start, end)
         if found < 0:
@@ -126,7 +126,7 @@ class Compared(Struct, frozen=True):
 
 
 class Range(Struct, frozen=True):
-    """Whole numbers between two, both included; None is no bound."""
+    """An inclusive range of whole numbers; None = unbounded."""
 
     least: int | None = None
     most: int | None = None
@@ -146,7 +146,7 @@ class StateTerm(Struct, frozen=True, kw_only=True):
 
 
 class TextTerm(Struct, frozen=True, kw_only=True):
-    """A text of the job is one of these, or contains it (errors, reasons of cancellations)."""
+    """A text of the job matches one of these; errors and reasons of cancellations need only contain it."""
 
     field: TextField
     patterns: tuple[Pattern, ...]
@@ -157,7 +157,7 @@ class TextTerm(Struct, frozen=True, kw_only=True):
 
 
 class RangeTerm(Struct, frozen=True, kw_only=True):
-    """A number, an age or a moment of the job lies in one of these ranges."""
+    """A number, an age or a time of the job is in one of these ranges."""
 
     field: Measure
     ranges: tuple[Range, ...]
@@ -168,7 +168,7 @@ class RangeTerm(Struct, frozen=True, kw_only=True):
 
 
 class ValueTerm(Struct, frozen=True, kw_only=True):
-    """A value at a path of the arguments or of the meta data is one of these; without a path, any value in there."""
+    """A value at a path in the arguments or the meta matches one of these; without a path, any value does."""
 
     root: Root
     path: tuple[str, ...]
@@ -194,7 +194,7 @@ Term: TypeAlias = StateTerm | TextTerm | RangeTerm | ValueTerm | WordTerm
 
 
 class Search(Struct, frozen=True):
-    """Which jobs: every term must hold. Without terms, all of them."""
+    """Selects the jobs for which every term holds; without terms, all jobs."""
 
     terms: tuple[Term, ...] = ()
 
@@ -202,12 +202,12 @@ class Search(Struct, frozen=True):
         return " ".join(map(str, self.terms))
 
     def and_also(self, *terms: Term) -> "Search":
-        """The same, narrowed further."""
+        """This search with more terms."""
         return Search((*self.terms, *terms))
 
 
 def moment_of(microseconds: int) -> datetime:
-    """The moment that many microseconds after the epoch, exact over the whole calendar; OverflowError beyond it."""
+    """The time this many microseconds after the epoch, exact over the whole calendar; OverflowError beyond it."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 

@@ -1,1 +1,1 @@
-"""What the processes of an installation share, as plain Python on top of an engine's `SharedState`."""
+"""Data that the processes of an installation share, on top of an engine's `SharedState`."""

@@ -1,8 +1,8 @@
-"""`WorkerRegistry`: which workers there are, and what operators ask of them. For people only: leases alone decide who
-holds a job.
+"""`WorkerRegistry`: the workers of an installation and their stop orders. For people only: leases alone decide which
+worker holds a job.
 
-A worker is a cell that expires a day after it counts as lost; the version of the cell is the engine's time of its last
-heartbeat. What an operator asks of a worker is a cell of its own, so that a heartbeat cannot overwrite it.
+A worker is a cell that expires a day after the worker counts as lost. The version of the cell is the engine's time of
+the last heartbeat. A stop order is a separate cell, so that a heartbeat cannot overwrite it.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -36,12 +36,12 @@ class WorkerRegistry:
         return self.order_of(report.id)
 
     def order_of(self, worker_id: str) -> StopOrder | None:
-        """What an operator asks of this worker; a cheap read."""
+        """The stop order for this worker, if there is one; a cheap read."""
         cells = self._state.read(ORDERS, [worker_id])
         return _order(cells[0]) if cells else None
 
     def order_stop(self, worker_id: str, order: StopOrder) -> bool:
-        """Ask a worker to stop; False if it is not known. Of two orders the more urgent one stands."""
+        """Ask a worker to stop; False if there is no such worker. The more urgent of two orders applies."""
         while True:
             given = self._state.read(ORDERS, [worker_id])
             if not self._state.read(WORKERS, [worker_id]):
@@ -60,7 +60,7 @@ class WorkerRegistry:
     def all(self) -> list[WorkerView]:
         """All known workers, the oldest first.
 
-        A report that a newer version of Holdfast wrote in a way this one cannot read is left out.
+        Reports that a newer version of Holdfast wrote and this one cannot read are left out.
         """
         orders = {cell.key: _order(cell) for cell in self._state.read_all(ORDERS)}
         views = [
@@ -74,7 +74,7 @@ class WorkerRegistry:
 
 
 def silence_allowed_s(report: WorkerReport) -> float:
-    """How long a worker may be silent before it counts as lost."""
+    """The time without a heartbeat after which a worker counts as lost."""
     return LOST_AFTER_BEATS * report.beat_every_s
 
 
@@ -89,7 +89,7 @@ def _report(cell: Cell) -> WorkerReport | None:
         report = _decoder.decode(cell.value)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    # Without a zone, it could not be compared with the others.
+    # A time without a zone cannot be compared with the others.
     return report if report.started_at.tzinfo is not None else None
 
 

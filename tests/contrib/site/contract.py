@@ -256,7 +256,7 @@ def test_results_are_of_their_own_task_only() -> None:
     with pytest.raises(TaskResultMismatch):
         tasks.add.get_result(tasks.mail.enqueue("ada").id)
     foreign = application("default").define("orders.charge", {"order": 7}).delay(3600).dispatch()
-    with pytest.raises(TaskResultDoesNotExist, match="which is no task here"):
+    with pytest.raises(TaskResultDoesNotExist, match="which is not a known task"):
         default_task_backend.get_result(foreign)
 
 
@@ -396,8 +396,8 @@ def found_by_checks(params: dict[str, Any], **other: Any) -> list[str]:
         ({"OPTIONS": {"max_retrys": 1}}, "E001 there is no setting 'max_retrys' (in TASKS['default']['OPTIONS'])"),
         ({"OPTIONS": {"max_retries": "often"}}, "E001 max-retries = 'often' in TASKS['default']['OPTIONS']"),
         ({"OPTIONS": {"url": "mongo://x"}}, "E001"),
-        ({"OPTIONS": {"url": "memory://", "database": "default"}}, "E001 TASKS['default']['OPTIONS'] has a url and"),
-        ({"OPTIONS": {"routes": {"mail": "slow"}}}, "E001 TASKS['default']['OPTIONS'] has routes: with Django each"),
+        ({"OPTIONS": {"url": "memory://", "database": "default"}}, "E001 TASKS['default']['OPTIONS'] has both a url and"),
+        ({"OPTIONS": {"routes": {"mail": "slow"}}}, "E001 TASKS['default']['OPTIONS'] has routes; with Django, give"),
         ({"OPTIONS": {"database": "unheard-of"}}, "E001 there is no database 'unheard-of'"),
         ({"QUEUES": ["Mail"]}, "E002 QUEUES: 'Mail' is not a valid queue name"),
         ({"OPTIONS": {"modules": ["shop.nowhere"]}}, "E003 OPTIONS, modules: No module named"),
@@ -417,18 +417,20 @@ def test_checks_tell_what_is_wrong(params: dict[str, Any], expected: str | None)
 
 def test_checks_miss_the_application() -> None:
     (message,) = found_by_checks({}, INSTALLED_APPS=["django_tasks"])
-    assert message.startswith("holdfast.W001 Holdfast is not among INSTALLED_APPS")
+    assert message.startswith("holdfast.W001 Holdfast is not in INSTALLED_APPS")
 
 
 def test_what_is_wrong_is_told_to_whoever_enqueues() -> None:
     wrong = {"BACKEND": "holdfast.contrib.django.HoldfastBackend", "OPTIONS": {"database": "unheard-of"}}
     with (
         override_settings(TASKS={"default": wrong}),
-        pytest.raises(ImproperlyConfigured, match="there is no database 'unheard-of' in DATABASES; known: default"),
+        pytest.raises(ImproperlyConfigured, match="there is no database 'unheard-of' in DATABASES; use default"),
     ):
         tasks.add.enqueue(1)
     for alias in ("immediate", "unheard-of"):
-        with pytest.raises(ImproperlyConfigured, match="is no backend of Holdfast; those that are: 'default', 'other'"):
+        with pytest.raises(
+            ImproperlyConfigured, match="is not a Holdfast backend; Holdfast backends: 'default', 'other'"
+        ):
             backend_of(alias)
 
 
@@ -457,7 +459,7 @@ def test_the_command_is_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys
         call_command("holdfast", "show", result.id)
     assert ended.value.code == 0
     assert "tests.contrib.site.tasks.add" in capsys.readouterr().out
-    with pytest.raises(CommandError, match="no backend of Holdfast"):
+    with pytest.raises(CommandError, match="is not a Holdfast backend"):
         call_command("holdfast", "--backend", "immediate", "list")
 
 

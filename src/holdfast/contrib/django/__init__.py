@@ -1,4 +1,4 @@
-"""Holdfast as a backend of Django's tasks: of `django.tasks` since Django 6, of its backport `django-tasks` before.
+"""Holdfast as a backend for Django's tasks: `django.tasks` since Django 6, its backport `django-tasks` before.
 
 INSTALLED_APPS = [..., "holdfast.contrib.django"]
 TASKS = {"default": {"BACKEND": "holdfast.contrib.django.HoldfastBackend"}}
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["HoldfastBackend", "HoldfastTask"]
 
 
-# Loaded when asked for: Django imports this package as an application before its settings can be used.
+# Loaded lazily: Django imports this package as an application before its settings can be used.
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The application: `manage.py migrate` makes the tables of the jobs that are kept in Django's own databases."""
+"""The Django application. `manage.py migrate` creates the tables of jobs that are stored in Django's databases."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`HoldfastBackend`: Django's tasks as jobs. What it keeps, Holdfast's workers run (`running.py`)."""
+"""`HoldfastBackend`: stores Django's tasks as jobs, which Holdfast's workers run (`running.py`)."""
 
 import sys
 import threading
@@ -44,19 +44,19 @@ _new_id = JobIds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldfastTask(Task):  # type: ignore[type-arg] # it is not generic in Django 6
-    """A task with options of its own: `@task(max_retries=5, timeout=60)`. None is what the backend says."""
+    """A task with options: `@task(max_retries=5, timeout=60)`. None = as the backend is configured."""
 
     max_retries: int | None = None
     timeout: float | None = None
 
     def using(self, **options: Any) -> "HoldfastTask":
-        """The same task with other options: Django's, and those of this class."""
+        """The same task with other options: Django's or those of this class."""
         changes = {name: value for name, value in options.items() if value is not None}
         return replace(self, **changes)
 
 
 class HoldfastBackend(BaseTaskBackend):
-    """Keeps tasks as jobs of Holdfast, in Django's own database or wherever a URL leads."""
+    """Stores tasks as jobs, in one of Django's databases or at a URL."""
 
     task_class = HoldfastTask
     supports_defer = True
@@ -71,14 +71,14 @@ class HoldfastBackend(BaseTaskBackend):
 
     @property
     def place(self) -> BackendPlace:
-        """Where its jobs are kept, looked up again only if Django's database is another one now, as in tests."""
+        """Where its jobs are stored. Determined again only if Django's database has changed, as in tests."""
         if self._place is None or not self._place.is_still_there():
             self._place = place_of(self.alias, self.options)
         return self._place
 
     @property
     def app(self) -> Holdfast:
-        """The Holdfast application behind it: one for all threads, each of which has a backend of its own."""
+        """Its Holdfast application. All threads share one, although each has its own backend object."""
         return _applications.of(self)
 
     def validate_task(self, task: "Task[..., Any]") -> None:
@@ -90,7 +90,7 @@ class HoldfastBackend(BaseTaskBackend):
         _tasks.setdefault(task.module_path, task)
 
     def enqueue(self, task: "Task[..., Any]", args: Iterable[Any], kwargs: Mapping[str, Any]) -> "TaskResult[Any]":
-        """Keep the task for a worker: in the caller's transaction, if there is one, so that both are kept or none."""
+        """Store the task for a worker: in the caller's transaction, if there is one, so that both commit or neither."""
         self.validate_task(task)
         result: TaskResult[Any] = HoldfastResult(
             task=task,
@@ -114,11 +114,11 @@ class HoldfastBackend(BaseTaskBackend):
         connection = connections[place.database or DEFAULT_DB_ALIAS]
         can_join = place.database is not None and engine.capabilities.transactional_enqueue
         if self.enqueue_on_commit and can_join and _is_in_transaction(connection):
-            self._keep(app, result, tx=connection)
+            self._store(app, result, tx=connection)
         elif self.enqueue_on_commit and connection.in_atomic_block:
-            connection.on_commit(partial(self._keep, app, result))
+            connection.on_commit(partial(self._store, app, result))
         else:
-            self._keep(app, result)
+            self._store(app, result)
         return result
 
     def get_result(self, result_id: str) -> "TaskResult[Any]":
@@ -129,36 +129,36 @@ class HoldfastBackend(BaseTaskBackend):
         task = self.task_of(history.job.job)
         if task is None:
             raise TaskResultDoesNotExist(
-                f"{result_id} is a job of {history.job.job!r}, which is no task here: import the module that declares "
-                f"it, or name it in TASKS[{self.alias!r}]['OPTIONS']['modules']"
+                f"{result_id} is a job of {history.job.job!r}, which is not a known task; import the module that "
+                f"declares it, or add the module to TASKS[{self.alias!r}]['OPTIONS']['modules']"
             )
         return result_of_job(task, self.alias, history, engine)
 
     def task_of(self, key: str) -> "Task[..., Any] | None":
-        """The task of that path, if any module that declares tasks has one."""
+        """The task with this path, if a module declares one."""
         if key not in _tasks:
             self.discover()
         return _tasks.get(key)
 
     def discover(self) -> None:
-        """Import what declares tasks: the module `tasks` of each application, and those that OPTIONS name."""
+        """Import the modules that declare tasks: `tasks` of each application, and those named in OPTIONS."""
         autodiscover_modules("tasks")
         names = [f"{config.name}.tasks" for config in apps.get_app_configs()]
         for name in self.options.get("modules", ()):
             import_module(name)
             names.append(name)
-        # A task that was declared for a backend of another kind may be enqueued to this one.
+        # A task that was declared for another kind of backend may be enqueued to this one.
         for module in [sys.modules[name] for name in names if name in sys.modules]:
             found = [value for value in vars(module).values() if isinstance(value, Task)]
             _tasks.update({task.module_path: task for task in found if task.module_path not in _tasks})
 
     def worker_app(self) -> Holdfast:
-        """The application with every task that is declared anywhere: what a worker runs."""
+        """The application that a worker runs, with all declared tasks."""
         self.discover()
         return self.app
 
     def check(self, **_: Any) -> Iterator[checks.CheckMessage]:
-        """What Django's system checks are told."""
+        """The messages for Django's system checks."""
         yield from super().check()
         where = f"TASKS[{self.alias!r}]"
         place = self.place
@@ -175,12 +175,12 @@ class HoldfastBackend(BaseTaskBackend):
             except ImportError as missing:
                 yield checks.Error(f"OPTIONS, modules: {missing}", obj=where, id="holdfast.E003")
         if not apps.is_installed(APP):
-            hint = f"add {APP!r}: it brings `manage.py holdfast`, and lets `migrate` make the tables"
-            yield checks.Warning("Holdfast is not among INSTALLED_APPS", hint=hint, obj=where, id="holdfast.W001")
+            hint = f"add {APP!r}: it provides `manage.py holdfast`, and lets `migrate` create the tables"
+            yield checks.Warning("Holdfast is not in INSTALLED_APPS", hint=hint, obj=where, id="holdfast.W001")
         if place.url.startswith("memory:") and not place.is_of_tests:
-            hint = "keep them in a database; in tests use the fixture `holdfast`"
+            hint = "store them in a database; in tests, use the fixture `holdfast`"
             yield checks.Warning(
-                "jobs in memory:// are lost with the process, and no worker sees them",
+                "jobs in memory:// are lost when the process exits, and no worker can run them",
                 hint=hint,
                 obj=where,
                 id="holdfast.W002",
@@ -195,17 +195,17 @@ class HoldfastBackend(BaseTaskBackend):
             )
 
     def _run_here(self, app: Holdfast, result: "TaskResult[Any]") -> "TaskResult[Any]":
-        """The engine `sync` runs the job now, and says how it ended by an exception; Django asks the result."""
+        """Run the job in this process. The engine `sync` raises if it fails; Django reads the error from the result."""
         object.__setattr__(result, "id", f"sync-{_new_id()}")
         with suppress(JobFailed, JobCancelled):
-            self._keep(app, result)
+            self._store(app, result)
         return self.get_result(result.id)
 
-    def _keep(self, app: Holdfast, result: "TaskResult[Any]", tx: Any = None) -> None:
+    def _store(self, app: Holdfast, result: "TaskResult[Any]", tx: Any = None) -> None:
         now = timezone.now()
         object.__setattr__(result, "enqueued_at", now)
         app.enqueue(self._definition(app, result, utc(now)), id=result.id, tx=tx)
-        # Robust: the job is kept, whatever a receiver makes of it.
+        # Robust: the job is stored, even if a receiver fails.
         announce = partial(task_enqueued.send_robust, type(self), task_result=result)
         if tx is not None and tx.in_atomic_block:
             tx.on_commit(announce)
@@ -234,7 +234,7 @@ class HoldfastBackend(BaseTaskBackend):
 
 
 class _Applications:
-    """The application of each backend, by its alias; another place, as in tests, makes another one."""
+    """The application of each backend by its alias. If the place changes, as in tests, a new one is created."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -250,7 +250,7 @@ class _Applications:
                     app.close()
                 app = place.application()
                 self._made[alias], self._registered[alias] = (place, app), set()
-            # Tasks are declared while modules are imported, before and after this.
+            # Modules may declare more tasks later, when they are imported.
             for path in _tasks.keys() - self._registered[alias]:
                 app.registry.register(path, handler_of(_tasks[path], alias, type(backend)))
                 self._registered[alias].add(path)
@@ -258,13 +258,13 @@ class _Applications:
 
 
 _tasks: "dict[str, Task[..., Any]]" = {}
-"""Every task that a backend of ours was shown, by its path: what is declared once can be run for any alias."""
+"""All known tasks by path. A task that is declared once can run for any alias."""
 
 _applications = _Applications()
 
 
 def backends() -> Iterator[HoldfastBackend]:
-    """Every backend of ours that TASKS names."""
+    """Every Holdfast backend in TASKS."""
     for alias in task_backends:
         backend = task_backends[alias]
         if isinstance(backend, HoldfastBackend):
@@ -272,11 +272,11 @@ def backends() -> Iterator[HoldfastBackend]:
 
 
 def backend_of(alias: str) -> HoldfastBackend:
-    """The backend of that alias."""
-    backend = task_backends[alias] if alias in task_backends else None  # noqa: SIM401 - no dictionary
+    """The Holdfast backend with this alias."""
+    backend = task_backends[alias] if alias in task_backends else None  # noqa: SIM401 - not a dictionary
     if not isinstance(backend, HoldfastBackend):
         ours = ", ".join(repr(one.alias) for one in backends()) or "none"
-        raise ImproperlyConfigured(f"TASKS[{alias!r}] is no backend of Holdfast; those that are: {ours}")
+        raise ImproperlyConfigured(f"TASKS[{alias!r}] is not a Holdfast backend; Holdfast backends: {ours}")
     return backend
 
 
@@ -291,18 +291,18 @@ def _own_options(task: "Task[..., Any]") -> JobOptions:
 
 
 def priority_of(priority: int) -> int:
-    """A priority of Django, -100 to 100, as one of ours, 0 to 9: 0 is the middle, and what is more comes before it."""
+    """Convert a Django priority, -100 to 100, to 0 to 9. Higher ones run first in both; 0 becomes 5."""
     if priority > 0:
         return NEUTRAL + -(-priority // 25)
     return NEUTRAL - -(priority // 20)
 
 
 def _is_in_transaction(connection: Any) -> bool:
-    """Whether what is executed now is committed later; also where somebody manages transactions by hand."""
+    """Whether a transaction is open, also if the program manages transactions by hand."""
     return connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
 
 
 def _begins_late(database: str) -> bool:
-    """Whether transactions on this database take the lock only when they write, when it may be too late."""
+    """Whether SQLite transactions lock only at the first write, when the file may already be locked."""
     options: Mapping[str, Any] = connections[database].settings_dict["OPTIONS"]
     return str(options.get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE")

@@ -1,4 +1,4 @@
-"""The names of Django's tasks, wherever they are: in Django itself since 6.0, in the package `django-tasks` before."""
+"""The names of Django's task framework: from Django itself since 6.0, from the package `django-tasks` before."""
 
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING or django.VERSION < (6, 0):
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as problem:
         raise ConfigError(
-            f"Django {django.get_version()} has no tasks of its own: pip install 'django-tasks>=0.12,<1', and name "
-            "'django_tasks' in INSTALLED_APPS"
+            f"Django {django.get_version()} has no task framework; run  pip install 'django-tasks>=0.12,<1'  and add "
+            "'django_tasks' to INSTALLED_APPS"
         ) from problem
 else:
     from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, task_backends

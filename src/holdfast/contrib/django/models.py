@@ -1,1 +1,1 @@
-"""No models: the jobs have tables of their own. Django tells only applications with this module that it migrated."""
+"""No models: jobs have their own tables. Django sends `post_migrate` only to applications with this module."""

@@ -1,4 +1,4 @@
-"""Where the jobs of a backend are kept, by its OPTIONS: behind a URL, or in one of Django's own databases."""
+"""Where the jobs of a task backend are stored, from its OPTIONS: at a URL, or in one of Django's databases."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from holdfast.queues.addresses import redacted
 from holdfast.queues.keyfiles import find_keyring
 
 OWN_OPTIONS: Final = ("database", "modules", "signing_key")
-# What Django itself makes of a database's OPTIONS; the rest is libpq's.
+# OPTIONS of a database that Django itself handles; the others are passed to libpq.
 _NOT_OF_LIBPQ: Final = frozenset(
     (
         "assume_role",
@@ -36,9 +36,9 @@ _NOT_OF_LIBPQ: Final = frozenset(
 
 
 class BackendPlace(Struct, frozen=True, kw_only=True):
-    """Where a backend's jobs are: `url`, and `database` if that is one of Django's, by its alias.
+    """The URL where a task backend stores its jobs. `database` is its alias if it is one of Django's databases.
 
-    `problem` says, in a sentence, why it cannot be used.
+    `problem` explains why it cannot be used.
     """
 
     alias: str
@@ -50,22 +50,22 @@ class BackendPlace(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
     def __repr__(self) -> str:
-        # Pages of errors show it: no password, and no key.
+        # Error pages show it, so it contains no password and no key.
         return f"BackendPlace(alias={self.alias!r}, url={redacted(self.url)!r}, database={self.database!r})"
 
     def is_still_there(self) -> bool:
-        """Whether looking again would find the same."""
+        """Whether `place_of` would return the same again."""
         if self.problem is not None:
             return False
         return self.database is None or url_of_database(self.database) == self.url
 
     @property
     def is_of_tests(self) -> bool:
-        """Whether it is the database in memory that Django's test runner makes."""
+        """Whether it is the in-memory database that Django's test runner creates."""
         return self.database is not None and str(connections[self.database].settings_dict["NAME"]).startswith("file:")
 
     def application(self) -> Holdfast:
-        """The application that keeps its jobs here."""
+        """The application that stores its jobs here."""
         if self.problem is not None:
             raise ImproperlyConfigured(self.problem)
         return Holdfast(
@@ -79,11 +79,11 @@ class BackendPlace(Struct, frozen=True, kw_only=True):
 
 
 def place_of(alias: str, options: Mapping[str, Any]) -> BackendPlace:
-    """What the OPTIONS of a backend mean. A problem is part of it: Django's checks tell it, and whoever enqueues."""
+    """The place that the OPTIONS describe. A problem is part of the value, and is reported by Django's checks."""
     try:
         return _place_of(alias, options, find_project(_base_directory()))
     except HoldfastError as problem:
-        told = str(problem).replace("on the command line", f"in TASKS[{alias!r}]['OPTIONS']")
+        text = str(problem).replace("on the command line", f"in TASKS[{alias!r}]['OPTIONS']")
         return BackendPlace(
             alias=alias,
             url="",
@@ -91,7 +91,7 @@ def place_of(alias: str, options: Mapping[str, Any]) -> BackendPlace:
             signing_key=None,
             settings=Settings(),
             project=user_project(),
-            problem=told,
+            problem=text,
         )
 
 
@@ -99,17 +99,14 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Backe
     several = sorted({"backends", "routes"} & options.keys())
     if several:
         raise ConfigError(
-            f"TASKS[{alias!r}]['OPTIONS'] has {' and '.join(several)}: with Django each place has an alias of its own "
-            "in TASKS, and a task says which one with  @task(backend=...)"
+            f"TASKS[{alias!r}]['OPTIONS'] has {' and '.join(several)}; with Django, give each backend its own alias in "
+            "TASKS, and choose it with  @task(backend=...)"
         )
     given = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
     settings = load_settings(project, given)
     database = options.get("database")
     if database is not None and options.get("url"):
-        raise ConfigError(
-            f"TASKS[{alias!r}]['OPTIONS'] has a url and a database: keep the url, or the alias of the database that "
-            "the jobs are kept in"
-        )
+        raise ConfigError(f"TASKS[{alias!r}]['OPTIONS'] has both a url and a database; remove one of them")
     url = "" if database is not None else settings.url
     if not url:
         database = DEFAULT_DB_ALIAS if database is None else database
@@ -127,16 +124,16 @@ def _place_of(alias: str, options: Mapping[str, Any], project: Project) -> Backe
 
 
 def _leads_to_default(url: str) -> bool:
-    """Whether a URL is that of Django's own database, as the processes of a worker are told it."""
+    """Whether a URL is that of Django's default database, as worker processes receive it."""
     with suppress(ConfigError):
         return url == url_of_database(DEFAULT_DB_ALIAS)
     return False
 
 
 def url_of_database(alias: str) -> str:
-    """The URL of one of Django's databases, as it is now: a test runner gives it another name."""
+    """The current URL of one of Django's databases; a test runner changes its name."""
     if alias not in connections:
-        raise ConfigError(f"there is no database {alias!r} in DATABASES; known: {', '.join(sorted(connections))}")
+        raise ConfigError(f"there is no database {alias!r} in DATABASES; use {', '.join(sorted(connections))}")
     connection = connections[alias]
     place: dict[str, Any] = connection.settings_dict
     match connection.vendor:
@@ -148,14 +145,14 @@ def url_of_database(alias: str) -> str:
             return _mysql(place)
         case vendor:
             raise ConfigError(
-                f"jobs cannot be kept in the database {alias!r} ({vendor}): give TASKS a url in its OPTIONS, such as "
+                f"jobs cannot be stored in the database {alias!r} ({vendor}); set a url in its OPTIONS, such as "
                 "redis://localhost/0 or sqlite:////var/lib/shop/jobs.db"
             )
 
 
 def _sqlite(place: Mapping[str, Any]) -> str:
     name = os.fspath(place["NAME"])
-    # Tests run on a database in memory, which nobody else can open: their jobs are kept as it is.
+    # Tests use an in-memory database, which no other process can open: their jobs are stored in memory as well.
     if name == ":memory:" or name.startswith("file:"):
         return "memory://"
     return f"sqlite:///{quote(str(Path(name).absolute()))}"
@@ -193,7 +190,7 @@ def _url(scheme: str, place: Mapping[str, Any], host: str, options: Mapping[str,
 
 
 def _signing_key(options: Mapping[str, Any], settings: Settings) -> str | None:
-    """The keys given, else keys made of SECRET_KEY, which every process of a Django project has and keeps."""
+    """The configured keys, or else keys derived from SECRET_KEY, which every process of a Django project has."""
     if options.get("signing_key"):
         return str(options["signing_key"])
     if find_keyring(installation=settings.installation, configured_file=settings.signing_key_file) is not None:

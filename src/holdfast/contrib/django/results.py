@@ -1,4 +1,4 @@
-"""A job as Django sees it: a `TaskResult`, of what the engine keeps or of a run."""
+"""A job as Django sees it: a `TaskResult`, from the engine's record or from a run."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 from msgspec import Struct
 
-from holdfast import errors
+import holdfast.errors
 from holdfast.contrib.django.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from holdfast.handlers import JobContext
 from holdfast.queues.contract import Engine
@@ -29,22 +29,22 @@ _STATUS: Final = {
 }
 
 
-class NotKept(Struct, frozen=True):
-    """What stands for a value that a task has returned, and that was not kept: why."""
+class NotStored(Struct, frozen=True):
+    """Replaces the return value of a task if it was not stored, with the reason."""
 
     why: str
 
 
 class HoldfastResult(TaskResult):  # type: ignore[type-arg] # it is not generic in Django 6
-    """A result that says so if the value of its task was not kept."""
+    """A result that raises if the return value of its task was not stored."""
 
     __slots__ = ()
 
     @property
     def return_value(self) -> Any:
         value: Any = self._return_value
-        if isinstance(value, NotKept):
-            raise ValueError(f"Task succeeded, {value.why}: keep it elsewhere, and return where it is")
+        if isinstance(value, NotStored):
+            raise ValueError(f"Task succeeded, {value.why}; store the value elsewhere and return a reference to it")
         return super().return_value
 
 
@@ -56,18 +56,18 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class EnqueuedTask(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels with a task beside its arguments, in `meta`: what Django wants to know and a job does not say."""
+    """Data that Django needs and a job does not have; stored with the task in `meta`."""
 
     at: datetime
     max_retries: int
     priority: int = 0
     run_after: datetime | None = None
     options: dict[str, Any] = {}
-    """Those of the task itself, where it has some."""
+    """Options that were set on the task itself."""
 
 
 def enqueued_of(meta: Mapping[str, Any]) -> EnqueuedTask | None:
-    """What was sent along; None, if somebody else has enqueued the job."""
+    """The data that was stored with the task; None if the job was not enqueued through Django."""
     try:
         return msgspec.convert(meta.get(META), EnqueuedTask)
     except msgspec.ValidationError:
@@ -75,25 +75,25 @@ def enqueued_of(meta: Mapping[str, Any]) -> EnqueuedTask | None:
 
 
 def local(instant: datetime | None) -> datetime | None:
-    """An instant as Django's settings want it: aware, or without a zone and in the time of the project."""
+    """A time as USE_TZ requires: aware, or naive in the time zone of the project."""
     if instant is None or settings.USE_TZ:
         return instant
     return timezone.make_naive(instant)
 
 
 def as_enqueued(task: "Task[..., Any]", alias: str, queue: str, enqueued: EnqueuedTask | None) -> "Task[..., Any]":
-    """The task as it was when it was enqueued; as it is declared, where the backend no longer allows that."""
+    """The task with the options it was enqueued with; as declared, if the backend no longer allows them."""
     changes: dict[str, Any] = {"backend": alias, "queue_name": queue}
     if enqueued is not None:
         changes |= {"priority": enqueued.priority, "run_after": local(enqueued.run_after), **enqueued.options}
     try:
         return replace(task, **changes)
-    except (InvalidTask, TypeError):  # a task of another backend's class has not the options of ours
+    except (InvalidTask, TypeError):  # a task of another backend's class does not have our options
         return task
 
 
 def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "TaskResult[Any]":
-    """The result of a run that begins now. Earlier runs are counted in it, but not told: `refresh()` asks for them."""
+    """The result of a run that starts now. It only counts earlier runs; `refresh()` reads their details."""
     call: Call = context.payload
     enqueued = enqueued_of(context.meta)
     now = timezone.now()
@@ -114,7 +114,7 @@ def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "T
 
 
 def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engine: Engine) -> "TaskResult[Any]":
-    """The result of a job, as the engine tells it."""
+    """The result of a job, from the engine's record."""
     job = history.job
     call = _call_of(job)
     enqueued = enqueued_of(msgspec.json.decode(job.meta, type=dict[str, Any]))
@@ -146,12 +146,12 @@ def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engin
 
 def _value(run: AttemptRecord) -> Any:
     if run.result is None:
-        return NotKept(run.note) if run.note else None
+        return NotStored(run.note) if run.note else None
     return msgspec.json.decode(run.result)
 
 
 def _call_of(job: JobView) -> Call:
-    """The arguments; none, if somebody else has enqueued the job with a payload that is no call."""
+    """The arguments; none if the job was not enqueued through Django and its payload is not a call."""
     try:
         return msgspec.json.decode(job.payload, type=Call)
     except msgspec.ValidationError:
@@ -159,12 +159,12 @@ def _call_of(job: JobView) -> Call:
 
 
 def _run(number: int) -> str:
-    # Which worker made an attempt is not kept; Django counts the attempts by these.
+    # The worker of an attempt is not stored; Django counts attempts by the length of this list.
     return f"attempt-{number}"
 
 
 def _running(job_id: str, engine: Engine) -> tuple[str | None, RunningJob | None]:
-    """The worker that says it runs the job, and since when; it may not have said so yet."""
+    """The worker that runs the job, and since when, if it has already reported it."""
     for worker in WorkerRegistry(engine.state).all():
         for job in worker.report.jobs:
             if job.id == job_id:
@@ -173,22 +173,22 @@ def _running(job_id: str, engine: Engine) -> tuple[str | None, RunningJob | None
 
 
 def _errors(job: JobView, runs: list[AttemptRecord]) -> list[TaskError]:
-    told = [
+    errors = [
         TaskError(exception_class_path=_class_path(run), traceback=run.error.traceback or run.error.line)
         for run in runs
         if run.error is not None
     ]
     if job.state is JobState.CANCELLED:
         reason = f"cancelled: {job.cancel_reason}" if job.cancel_reason else "cancelled"
-        told.append(TaskError(exception_class_path="holdfast.errors.JobCancelled", traceback=reason))
+        errors.append(TaskError(exception_class_path="holdfast.errors.JobCancelled", traceback=reason))
     elif job.state is JobState.DEAD and not (job.dead_reason is not None and job.dead_reason.follows_a_run):
         reason = f"dead ({job.dead_reason}): {job.last_error or 'no error was recorded'}"
-        told.append(TaskError(exception_class_path="holdfast.errors.JobFailed", traceback=reason))
-    return told
+        errors.append(TaskError(exception_class_path="holdfast.errors.JobFailed", traceback=reason))
+    return errors
 
 
 def _class_path(run: AttemptRecord) -> str:
-    """Where Django can import the class of the error from; for what is ours alone, what it comes to."""
+    """The import path of the error class; for Holdfast's internal classes, that of the nearest public one."""
     kind = "" if run.error is None else run.error.type
     home, _, name = kind.rpartition(".")
     if run.outcome is Outcome.TIMEOUT:
@@ -196,11 +196,11 @@ def _class_path(run: AttemptRecord) -> str:
     if home == "holdfast":
         if name == "ResultNotJson":
             return "builtins.TypeError"
-        return f"holdfast.errors.{name if hasattr(errors, name) else 'JobFailed'}"
+        return f"holdfast.errors.{name if hasattr(holdfast.errors, name) else 'JobFailed'}"
     return kind if home else f"builtins.{kind}"
 
 
 def utc(instant: datetime) -> datetime:
-    """An instant for a job: one without a zone is meant in the time of the project."""
+    """A time in UTC; a naive one is in the time zone of the project."""
     aware = instant if timezone.is_aware(instant) else timezone.make_aware(instant)
     return aware.astimezone(UTC)

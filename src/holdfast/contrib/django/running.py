@@ -1,4 +1,4 @@
-"""Running a task: its arguments, its signals, its context, and Django's connections, which end as after a request."""
+"""Runs a task: passes its arguments and context, sends Django's signals, and closes connections as after a request."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -26,11 +26,11 @@ from holdfast.handlers import Cancel, Handler, JobContext, Snooze
 
 
 class ResultNotJson(TypeError):
-    """What the task returned is no JSON. It has run, so it is not run again."""
+    """The task returned a value that is not JSON. It has run, so it is not run again."""
 
 
 class _Run:
-    """One attempt: what is said of it before and after, for plain functions and coroutines."""
+    """One attempt and its `TaskResult`, for plain functions and coroutines."""
 
     def __init__(self, task: "Task[..., Any]", alias: str, context: JobContext) -> None:
         self._context = context
@@ -40,7 +40,7 @@ class _Run:
         self.kwargs = call.kwargs
 
     def returned(self, value: object) -> object:
-        """What is kept of the value; the result is final now, unless the task runs again."""
+        """The value to store. The result is final now, unless the task runs again."""
         stopped = self._context.host.stop_reason()
         if stopped is not None or isinstance(value, Snooze | Cancel):
             self.ended(stopped if stopped is not None else cast("Snooze | Cancel", value))
@@ -49,15 +49,15 @@ class _Run:
             value = normalize_json(value)
         except (TypeError, ValueError) as problem:
             raise ResultNotJson(
-                f"the task has run, but what it returned cannot be kept as JSON: {problem}"
+                f"the task has run, but its return value cannot be stored as JSON: {problem}"
             ) from problem
         self._finish(TaskResultStatus.SUCCESSFUL)
         object.__setattr__(self.result, "_return_value", value)
         return value
 
     def ended(self, error: BaseException) -> None:
-        """Note how the run has ended, if it was the last one."""
-        # A coroutine is stopped by a cancellation that does not say why.
+        """Record the error in the result, if this was the last run."""
+        # A coroutine is stopped by a cancellation, which does not contain the reason.
         error = self._context.host.stop_reason() or error
         if self._ends(error):
             path = f"{type(error).__module__}.{type(error).__qualname__}"
@@ -102,21 +102,13 @@ class TaskHandler(Handler):
                 run.ended(error)
                 raise
             finally:
-                # Whatever a receiver makes of it, the task has run.
+                # Robust: the task has run, even if a receiver fails.
                 if run.result.is_finished:
                     task_finished.send_robust(self._sender, task_result=run.result)
 
 
-class AsyncTaskHandler(Handler):
-    """Runs a task that is a coroutine function. Signals and connections are on the thread of Django's own calls."""
-
-    payload_type = Call
-    no_retry = (ResultNotJson,)
-
-    def __init__(self, task: "Task[..., Any]", alias: str, sender: type) -> None:
-        self.task = task
-        self._alias = alias
-        self._sender = sender
+class AsyncTaskHandler(TaskHandler):
+    """Runs a task that is a coroutine function. Signals and connections use the thread of Django's sync code."""
 
     async def handle(self, context: JobContext) -> object:
         renew = sync_to_async(_renew_connections)
@@ -138,14 +130,14 @@ class AsyncTaskHandler(Handler):
 
 
 def handler_of(task: "Task[..., Any]", alias: str, sender: type) -> Handler:
-    """What runs the task."""
+    """The handler that runs a task."""
     kind = AsyncTaskHandler if iscoroutinefunction(task.func) else TaskHandler
     return kind(task, alias, sender)
 
 
 @contextmanager
 def connections_as_in_a_request() -> Generator[None]:
-    """Close connections that are broken or older than CONN_MAX_AGE, before and after, as around a request."""
+    """Close connections that are broken or older than CONN_MAX_AGE, before and after the block, as around a request."""
     _renew_connections()
     try:
         yield

@@ -1,6 +1,6 @@
-"""What a worker is started with: `holdfast.contrib.django.worker:default` is the application of TASKS["default"].
+"""The applications that workers run: `holdfast.contrib.django.worker:default` is that of TASKS["default"].
 
-Its processes set Django up by themselves; they need DJANGO_SETTINGS_MODULE, and the project on their path.
+Worker processes set Django up themselves. They need DJANGO_SETTINGS_MODULE and the project on their Python path.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def application(alias: str) -> "Holdfast":
-    """The application of a backend, with every task of the project."""
+    """The application of a task backend, with all tasks of the project."""
     try:
         if not apps.ready:
             django.setup()

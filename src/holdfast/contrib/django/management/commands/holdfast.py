@@ -1,4 +1,4 @@
-"""`manage.py holdfast …`: the whole command line, for the jobs of a backend in TASKS."""
+"""`manage.py holdfast …`: the command line of Holdfast for a backend in TASKS."""
 
 import os
 import sys
@@ -18,22 +18,22 @@ from holdfast.contrib.django.place import BackendPlace
 from holdfast.queues.keyfiles import KEY_VARIABLE
 
 TAKE_APP: Final = (["worker", "start"], ["queue", "work"], ["doctor"])
-"""The commands that want to be told an application."""
+"""The commands that take an application."""
 
 
 class Command(BaseCommand):
-    help = "Work the tasks of Holdfast, and look after them: `worker start`, `list`, `dlq retry`, and all the others."
+    help = "Run Holdfast commands for a backend in TASKS, such as `worker start`, `list` and `dlq retry`."
     requires_system_checks: Any = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--backend", default=DEFAULT_TASK_BACKEND_ALIAS, metavar="ALIAS", help="Which backend of TASKS is meant."
+            "--backend", default=DEFAULT_TASK_BACKEND_ALIAS, metavar="ALIAS", help="Alias of the backend in TASKS."
         )
         parser.add_argument(
             "arguments",
             nargs=REMAINDER,
             metavar="COMMAND ...",
-            help=f"One of {', '.join(COMMANDS)}, with its options; --help behind it explains it.",
+            help=f"One of {', '.join(COMMANDS)}, with its options; add --help for details.",
         )
 
     def handle(self, *_: Any, backend: str, arguments: list[str], **__: Any) -> None:
@@ -47,23 +47,23 @@ class Command(BaseCommand):
             self.check()
         os.environ["PYTHONPATH"] = _path()
         if not takes_app(arguments):
-            # An application knows all of this, and in a worker the other backends would take it for theirs.
+            # An application has these settings already, and in a worker they would also apply to other backends.
             os.environ |= _environment(backend, place)
         if arguments[:1] == ["generate"] and len(arguments) > 1:
             arguments = [*arguments, "--django", str(Path(sys.argv[0]).resolve().parent), backend]
         arguments = with_app(arguments, f"{worker.__name__}:{backend}")
-        # A worker that reloads starts itself again, as it was called.
+        # A worker with --reload restarts itself with these arguments.
         sys.argv = ["holdfast", *arguments]
         main(arguments)
 
 
 def takes_app(arguments: list[str]) -> bool:
-    """Whether these are of a command that wants an application."""
+    """Whether this is a command that takes an application."""
     return any(arguments[: len(command)] == command for command in TAKE_APP)
 
 
 def with_app(arguments: list[str], app: str) -> list[str]:
-    """The arguments with the application where the command looks for it."""
+    """The arguments with the application added."""
     if not takes_app(arguments):
         return arguments
     if arguments[0] == "worker":
@@ -72,24 +72,24 @@ def with_app(arguments: list[str], app: str) -> list[str]:
 
 
 def _environment(backend: str, place: BackendPlace) -> dict[str, str]:
-    """The variables that lead a command that knows nothing of Django to the jobs of this backend."""
+    """The environment variables with which other commands find the jobs of this backend."""
     key = {} if place.signing_key is None else {KEY_VARIABLE: place.signing_key}
-    said = {variable: value for name, value in _said(backend) if (variable := KEYS[name].variable) is not None}
-    return {**said, **key, "HOLDFAST_URL": place.url}
+    settings = {variable: value for name, value in _settings(backend) if (variable := KEYS[name].variable) is not None}
+    return {**settings, **key, "HOLDFAST_URL": place.url}
 
 
-def _said(backend: str) -> list[tuple[str, str]]:
-    """The settings among the OPTIONS, as variables have them."""
+def _settings(backend: str) -> list[tuple[str, str]]:
+    """The settings among the OPTIONS, as environment variables have them."""
     options: dict[str, Any] = backend_of(backend).options
-    said = [(name.replace("_", "-"), value) for name, value in options.items()]
+    named = [(name.replace("_", "-"), value) for name, value in options.items()]
     return [
         (name, ",".join(value) if isinstance(value, list | tuple) else str(value))  # pyright: ignore[reportUnknownArgumentType]
-        for name, value in said
+        for name, value in named
         if name in KEYS and not isinstance(value, dict)
     ]
 
 
 def _path() -> str:
-    """Where the processes of the jobs find the project: beside `manage.py`, wherever it was called."""
+    """The Python path on which worker processes find the project: the directory of `manage.py` first."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([str(Path(sys.path[0]).resolve()), *(place for place in given if place)])
