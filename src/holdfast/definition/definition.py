@@ -27,18 +27,6 @@ _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
 _label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
-# Options of Celery, RQ, Dramatiq, Huey and Procrastinate.
-_ELSEWHERE: Final = {
-    **dict.fromkeys(("countdown", "schedule_in", "delay_s"), "delay"),
-    **dict.fromkeys(("eta", "run_after", "schedule_at", "schedule"), "run_at"),
-    **dict.fromkeys(("retries", "retry", "retry_kwargs"), "max_retries"),
-    **dict.fromkeys(("retry_backoff", "retry_delay", "min_backoff", "default_retry_delay"), "backoff"),
-    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout"),
-    **dict.fromkeys(("task_id", "job_id"), "id"),
-    **dict.fromkeys(("queue_name", "lane"), "queue"),
-    **dict.fromkeys(("max_age", "ttl"), "expires"),
-}
-
 
 class Option(NamedTuple):
     """An option on the command line: its help, its flags if they do not follow from its name, and its value."""
@@ -162,8 +150,21 @@ def definition_of(handler: str, payload: object, options: JobOptions) -> JobDefi
     return JobDefinition(handler=handler, payload=encode_payload(payload)).with_options(**described)
 
 
+# What Celery, RQ, Dramatiq, Huey, Procrastinate and Django's tasks call these options.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("countdown", "schedule_in"), "delay"),
+    **dict.fromkeys(("eta", "run_after", "schedule_at"), "run_at"),
+    **dict.fromkeys(("retry", "retries"), "max_retries"),
+    **dict.fromkeys(("retry_backoff", "retry_delay", "min_backoff"), "backoff"),
+    **dict.fromkeys(("time_limit", "soft_time_limit", "job_timeout"), "timeout"),
+    **dict.fromkeys(("task_id", "job_id"), "id"),
+    **dict.fromkeys(("max_age", "ttl"), "expires"),
+    "queue_name": "queue",
+}
+
+
 def check_options(options: Collection[str], *others: str) -> None:
-    """Refuse a name that is neither an option of a job nor among the `others` that are allowed here."""
+    """Refuse a name that is neither a job option nor one of the `others` that are allowed here."""
     known = sorted({*JobOptions.__optional_keys__, *others})
     for name in sorted(options):
         if name not in known:

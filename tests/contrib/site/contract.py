@@ -396,7 +396,10 @@ def found_by_checks(params: dict[str, Any], **other: Any) -> list[str]:
         ({"OPTIONS": {"max_retrys": 1}}, "E001 there is no setting 'max_retrys' (in TASKS['default']['OPTIONS'])"),
         ({"OPTIONS": {"max_retries": "often"}}, "E001 max-retries = 'often' in TASKS['default']['OPTIONS']"),
         ({"OPTIONS": {"url": "mongo://x"}}, "E001"),
-        ({"OPTIONS": {"url": "memory://", "database": "default"}}, "E001 TASKS['default']['OPTIONS'] has both a url and"),
+        (
+            {"OPTIONS": {"url": "memory://", "database": "default"}},
+            "E001 TASKS['default']['OPTIONS'] has both a url and",
+        ),
         ({"OPTIONS": {"routes": {"mail": "slow"}}}, "E001 TASKS['default']['OPTIONS'] has routes; with Django, give"),
         ({"OPTIONS": {"database": "unheard-of"}}, "E001 there is no database 'unheard-of'"),
         ({"QUEUES": ["Mail"]}, "E002 QUEUES: 'Mail' is not a valid queue name"),
