@@ -1,9 +1,9 @@
 #!/bin/sh
-# Enqueue the jobs of jobs.jsonl, work them, look at what became of them, and mend the one that failed.
+# Enqueue the jobs in jobs.jsonl, run them, check their results, and fix and retry the one that failed.
 set -eu
 
 holdfast enqueue @jobs.jsonl
-# Four jobs, of which one fails and is tried once more: five attempts.
+# Four jobs, one of which fails and is retried once: five attempts.
 holdfast worker start --max-jobs 5
 holdfast list
 holdfast dlq show totals

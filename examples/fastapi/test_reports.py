@@ -14,7 +14,7 @@ from reports.web import web
 
 @pytest.fixture
 def client(holdfast: JobKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    """The application on memory, and its data in a file of this test."""
+    """A client of the application, with its jobs in memory and its data in a temporary file."""
     monkeypatch.setenv("REPORTS_DB", str(tmp_path / "reports.db"))
     with TestClient(web) as client:
         yield client
@@ -39,20 +39,20 @@ def test_a_report_is_built(client: TestClient, holdfast: JobKit, tmp_path: Path)
     assert lines(tmp_path) == 2
 
 
-def test_what_fails_half_way_leaves_nothing(client: TestClient, holdfast: JobKit, tmp_path: Path) -> None:
+def test_a_run_that_fails_half_way_leaves_no_lines(client: TestClient, holdfast: JobKit, tmp_path: Path) -> None:
     job_id = client.post("/reports", json={"title": "June", "amounts": [1, -2]}).json()["id"]
     assert holdfast.drain() == {"retried": 1, "dead": 1}
-    assert "less than nothing" in client.get(f"/reports/{job_id}").json()["error"]
+    assert "negative" in client.get(f"/reports/{job_id}").json()["error"]
     assert lines(tmp_path) == 0
 
 
-def test_what_is_wrong_is_told_at_once(client: TestClient, holdfast: JobKit) -> None:
+def test_an_invalid_request_is_refused_at_once(client: TestClient, holdfast: JobKit) -> None:
     assert client.post("/reports", json={"title": "July"}).status_code == 422
-    assert client.get("/reports/unheard-of").status_code == 404
+    assert client.get("/reports/unknown").status_code == 404
     holdfast.refute_enqueued(build)
 
 
-def test_a_report_that_waits_can_be_cancelled(client: TestClient, holdfast: JobKit) -> None:
+def test_a_waiting_report_can_be_cancelled(client: TestClient, holdfast: JobKit) -> None:
     job_id = client.post("/reports", json={"title": "August", "amounts": []}).json()["id"]
     assert client.delete(f"/reports/{job_id}").json() == "cancelled"
     assert holdfast.drain() == {}

@@ -2,8 +2,8 @@
 
     python parcels.py
 
-The `sync` engine runs a job where it is enqueued, and its time is virtual: snoozing for half an hour takes no time.
-With any other URL the same handler is run by `holdfast worker start parcels:hf --queue parcels`.
+The `sync` engine runs a job where it is enqueued. Its time is virtual: snoozing for half an hour takes no time. With
+any other URL, `holdfast worker start parcels:hf --queue parcels` runs the same handler.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ hf = Holdfast("sync://")
 
 @dataclass(frozen=True)
 class Parcel:
-    """What travels; a payload that does not fit makes a dead letter instead of a run."""
+    """The payload. A job whose payload does not match becomes a dead letter and is not run."""
 
     order: int
     address: str
@@ -25,7 +25,7 @@ class Parcel:
 
 
 class AddressUnknown(Exception):
-    """Trying again would not help."""
+    """A retry would not help."""
 
 
 @hf.handler("parcels.send")
@@ -37,7 +37,7 @@ class SendParcel(Handler):
         self._has_asked = False
 
     def before_run(self, context: JobContext) -> None:
-        """Runs before each attempt; what it raises fails the attempt."""
+        """Runs before each attempt; an exception fails the attempt."""
         context.write(f"attempt {context.attempt} of {context.id}\n")
 
     def handle(self, context: JobContext) -> object:
@@ -48,15 +48,15 @@ class SendParcel(Handler):
             raise AddressUnknown(f"order {parcel.order} has no address")
         if not self._depot_is_open():
             return Snooze(timedelta(minutes=30))
-        # The job's id stays the same however often it runs: a good key for making the effect happen once.
+        # The id of a job is the same in every run, so it can serve as an idempotency key.
         return {"tracking": f"HF-{parcel.order}", "request": context.id}
 
     def after_run(self, context: JobContext, result: ExecutionResult) -> None:
-        """Runs after each attempt, however it ended; it cannot change the verdict."""
+        """Runs after each attempt, whatever its outcome; it cannot change the verdict."""
         context.write(f"{result.outcome} after {result.duration_s:.3f} s\n")
 
     def _depot_is_open(self) -> bool:
-        """Closed when first asked, so that there is something to snooze for."""
+        """Return False on the first call, so that the job snoozes once."""
         was_asked, self._has_asked = self._has_asked, True
         return was_asked
 

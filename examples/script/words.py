@@ -1,9 +1,9 @@
-"""One file and one process: define a job, enqueue it, work it, read the result.
+"""One file and one process: define a job, enqueue it, run it, read the result.
 
     python words.py
 
-Jobs are usually enqueued by one process and worked by another (`holdfast worker start words:hf`); nothing in the
-definition of the job changes with that.
+Usually one process enqueues jobs and another one runs them (`holdfast worker start words:hf`). The definition of the
+job stays the same.
 """
 
 from contextlib import closing
@@ -20,11 +20,11 @@ def count_words(text: str) -> int:
 
 def main() -> None:
     with hf, closing(hf.worker()) as worker:
-        # From here on the job is on disk: killing this program would not lose it.
+        # Once enqueued, the job is on disk. It would survive if this program were killed now.
         handle = count_words.enqueue("a job is held until it is done")
-        print(f"kept as {handle.id}: {handle.status()}")
+        print(f"stored as {handle.id}: {handle.status()}")
 
-        # A burst ends when nothing is due any more; without it the loop waits for jobs until it is stopped.
+        # With burst=True the loop returns when no job is due; otherwise it waits for jobs until it is stopped.
         hf.loop(worker, burst=True).run()
         print(f"{handle.status()}: {handle.result()} words")
 

@@ -48,7 +48,7 @@ def test_orders_and_their_tasks_are_one(copy_of: Callable[[str], Copy]) -> None:
     shown = until(lambda: ended(refused), "the dead letter")
     assert shown["errors"] == ["builtins.ValueError"] * 2
     assert shown["attempts"] == 2
-    assert site.ask("GET", "/tasks/unheard-of")[0] == 404
+    assert site.ask("GET", "/tasks/unknown")[0] == 404
 
     (listed,) = json.loads(example.run(*dead_letters.split(), "--json"))
     assert listed["id"] == refused

@@ -30,7 +30,7 @@ def test_reports_are_built_by_a_worker_while_the_web_goes_on(copy_of: Callable[[
 
     # What is wrong is told at once, and no job of it exists.
     assert site.ask("POST", "/reports", {"title": "May"})[0] == 422
-    assert site.ask("GET", "/reports/unheard-of")[0] == 404
+    assert site.ask("GET", "/reports/unknown")[0] == 404
 
     status, accepted = site.ask("POST", "/reports", {"title": "May", "amounts": [1, 2.5]})
     assert status == 202
@@ -39,7 +39,7 @@ def test_reports_are_built_by_a_worker_while_the_web_goes_on(copy_of: Callable[[
 
     # A run that fails half way is rolled back, each time.
     failed = site.ask("POST", "/reports", {"title": "June", "amounts": [3, -1]})[1]["id"]
-    assert "less than nothing" in until(lambda: ended(failed), "the dead letter")["error"]
+    assert "negative" in until(lambda: ended(failed), "the dead letter")["error"]
     with closing(sqlite3.connect(example.directory / "reports.db")) as database:
         assert database.execute("SELECT amount FROM lines").fetchall() == [(1.0,), (2.5,)]
 

@@ -19,7 +19,7 @@ def test_the_scripts_run_as_their_page_says(copy_of: Callable[[str], Copy]) -> N
 
     kept, done = example.run("sh", "-c", words).splitlines()
     (job_id,) = example.jobs()
-    assert kept == f"kept as {job_id}: pending"
+    assert kept == f"stored as {job_id}: pending"
     assert done == "completed: 8 words"
 
     printed = re.sub(r"\d\.\d{3} s", "<span>", example.run("sh", "-c", parcels))

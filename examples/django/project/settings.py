@@ -1,17 +1,17 @@
-"""A small Django project whose tasks are kept by Holdfast, in the database of the project."""
+"""A small Django project whose tasks Holdfast stores in the database of the project."""
 
 import os
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Holdfast signs its jobs with a key made of this one, so that nobody else can slip a job into the database.
+# Holdfast signs jobs with a key derived from this one, so that workers run only jobs that the project has enqueued.
 SECRET_KEY = os.environ.get("SECRET_KEY", "an example needs no secret; your site does")
 DEBUG = os.environ.get("DEBUG", "") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
 
 INSTALLED_APPS = [
-    "django_tasks",  # from Django 6 on tasks are part of Django: leave this line out
+    "django_tasks",  # since Django 6 tasks are part of Django: leave this line out
     "holdfast.contrib.django",
     "shop",
 ]
@@ -23,7 +23,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": BASE_DIR / "db.sqlite3",
-        # A transaction takes the write lock when it begins: it waits then, instead of failing half way.
+        # A transaction takes the write lock at its start, and waits for it there instead of failing half way.
         "OPTIONS": {"transaction_mode": "IMMEDIATE"},
     }
 }
@@ -37,6 +37,6 @@ TASKS = {
     }
 }
 
-# Mails become files in this directory.
+# Mails are written to files in this directory.
 EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
 EMAIL_FILE_PATH = BASE_DIR / "outbox"

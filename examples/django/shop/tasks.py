@@ -1,4 +1,4 @@
-"""What the shop does in the background. Workers find tasks in the module `tasks` of each application."""
+"""The background tasks of the shop. Workers find tasks in the module `tasks` of each application."""
 
 from django.core.mail import send_mail
 from django_tasks import TaskContext, task
@@ -8,7 +8,7 @@ from shop.models import Order
 
 @task(queue_name="mail", priority=50)
 def confirm(order: int) -> str:
-    """Write to the customer. A run may happen twice, so it looks first whether it has to."""
+    """Send a mail to the customer. A task can run twice, so it first checks whether the mail was sent."""
     found = Order.objects.get(pk=order)
     if not found.confirmed:
         send_mail(f"Order {order}", f"You pay {found.amount}.", "shop@example.org", [found.email])
@@ -18,7 +18,7 @@ def confirm(order: int) -> str:
 
 @task(takes_context=True, max_retries=1)
 def charge(context: TaskContext, order: int) -> int:
-    """Fails for orders of nothing: once more it is tried, then it is a dead letter."""
+    """Charge the customer. For an amount of 0 it fails, is retried once, and becomes a dead letter."""
     found = Order.objects.get(pk=order)
     if found.amount <= 0:
         raise ValueError(f"order {order}: {found.amount} cannot be charged (attempt {context.attempt})")
@@ -27,5 +27,5 @@ def charge(context: TaskContext, order: int) -> int:
 
 @task()
 async def count_orders() -> dict[str, int]:
-    """A coroutine, with Django's asynchronous queries."""
+    """Count the orders with Django's async queries."""
     return {"orders": await Order.objects.acount(), "confirmed": await Order.objects.filter(confirmed=True).acount()}

@@ -1,4 +1,4 @@
-"""Tests of the shop: jobs are kept in memory, and run when a test says so."""
+"""Tests of the shop. Jobs are stored in memory, and run when a test calls `drain`."""
 
 from django.core import mail
 from django.test import TestCase
@@ -24,13 +24,13 @@ class ShopTest(TestCase):
         assert [message.subject for message in mail.outbox] == [f"Order {placed['order']}"]
         assert self.client.get(f"/tasks/{placed['payment']}").json()["value"] == 20
 
-    def test_an_order_of_nothing_is_charged_in_vain(self) -> None:
+    def test_an_order_of_0_cannot_be_charged(self) -> None:
         placed = self.order(0)
         assert self.jobs.drain() == {"succeeded": 1, "retried": 1, "dead": 1}
         shown = self.client.get(f"/tasks/{placed['payment']}").json()
         assert shown["status"] == "FAILED"
         assert shown["errors"] == ["builtins.ValueError"] * 2
 
-    def test_an_order_that_is_too_large_leaves_nothing(self) -> None:
+    def test_an_order_that_is_too_large_is_not_stored(self) -> None:
         assert "error" in self.order(5000)
         assert Order.objects.count() == 0

@@ -1,4 +1,4 @@
-"""The web side: it enqueues, and shows what became of it."""
+"""The views: they enqueue tasks and show their results."""
 
 import json
 
@@ -16,7 +16,7 @@ from shop.tasks import charge, confirm
 @csrf_exempt
 @require_POST
 def place_order(request: HttpRequest) -> JsonResponse:
-    """The order and its tasks are one transaction: if the order is too large, none of them has ever been there."""
+    """Store the order and its tasks in one transaction: if the order is too large, none of them is stored."""
     wanted = json.loads(request.body)
     try:
         with transaction.atomic():
@@ -31,7 +31,7 @@ def place_order(request: HttpRequest) -> JsonResponse:
 
 def reserve(order: Order) -> None:
     if order.amount > 1000:
-        raise OverflowError(f"{order.amount} is more than we have")
+        raise OverflowError(f"{order.amount} is more than we have in stock")
 
 
 @require_GET

@@ -1,4 +1,4 @@
-"""The web side: it enqueues jobs and shows what became of them. Whoever asks waits for neither."""
+"""The web application: it enqueues jobs and shows their results, and no request waits for a job."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ class Shown(BaseModel):
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-    """Open the engine before the first request: what is wrong with it is an error here. Let it go at the end."""
+    """Open the engine before the first request, so that a wrong URL is an error at startup. Close it at the end."""
     await asyncio.to_thread(hf.backend)
     yield
     await asyncio.to_thread(hf.close)
@@ -36,7 +36,7 @@ web = FastAPI(title="Reports", lifespan=lifespan)
 
 @web.post("/reports", status_code=202)
 async def order_report(order: Order) -> Accepted:
-    """Answered as soon as the job is on disk."""
+    """Respond as soon as the job is stored."""
     handle = await build.enqueue_async(order)
     return Accepted(id=handle.id)
 
@@ -58,4 +58,4 @@ async def show_report(job_id: str) -> Shown:
 
 @web.delete("/reports/{job_id}")
 async def cancel_report(job_id: str) -> CancelAnswer:
-    return await hf.handle_async(job_id).cancel("nobody wants it any more")
+    return await hf.handle_async(job_id).cancel("cancelled by the user")
