@@ -138,7 +138,7 @@ WRONG_OPTIONS: dict[str, Callable[[Holdfast], object]] = {
     "priority": lambda hf: hf.job(priority=10),
     "max_retries": lambda hf: hf.job(max_retries=-1),
     "timeout": lambda hf: hf.job(timeout=-1),
-    "timeout as a span": lambda hf: hf.job(timeout=timedelta(seconds=-1)),
+    "timeout as a duration": lambda hf: hf.job(timeout=timedelta(seconds=-1)),
     "delay and run_at": lambda hf: hf.job(delay=1, run_at=datetime(2026, 1, 1, tzinfo=UTC)),
     "run_at without a zone": lambda hf: hf.job(run_at=datetime(2026, 1, 1)),
     "name": lambda hf: hf.job(name="\n"),

@@ -1,4 +1,4 @@
-"""Instants are whole microseconds, spans never end early, and a manual clock moves only when told."""
+"""Instants are whole microseconds, durations are never shortened, and a manual clock moves only when advanced."""
 
 import fcntl
 import os
@@ -46,14 +46,14 @@ def test_a_datetime_without_a_zone_is_refused_not_guessed() -> None:
 
 
 @given(st.floats(0, 1e9))
-def test_a_span_is_rounded_up_and_by_no_more_than_a_microsecond(seconds: float) -> None:
+def test_a_duration_is_rounded_up_and_by_no_more_than_a_microsecond(seconds: float) -> None:
     assert 0 <= duration_us(seconds) - seconds * 1_000_000 <= 1
 
 
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(0, 0), (1e-9, 1), (1e-6, 1), (1.0000001, 1_000_001), (60, 60_000_000)]
 )
-def test_the_smallest_span_is_not_nothing(seconds: float, expected: int) -> None:
+def test_the_smallest_duration_is_not_zero(seconds: float, expected: int) -> None:
     assert duration_us(seconds) == expected
 
 

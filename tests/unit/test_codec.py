@@ -236,7 +236,7 @@ CARRIED: Mapping[str, tuple[object, bytes]] = {
     "a datetime with microseconds": (NEW_YEAR.replace(microsecond=7), b'"2026-01-01T12:30:00.000007Z"'),
     "a datetime elsewhere": (NEW_YEAR.astimezone(timezone(timedelta(hours=2))), b'"2026-01-01T14:30:00+02:00"'),
     "a date": (date(2026, 1, 1), b'"2026-01-01"'),
-    "a span": (timedelta(days=1, seconds=3), b'"P1DT3S"'),
+    "a duration": (timedelta(days=1, seconds=3), b'"P1DT3S"'),
     "a decimal": (Decimal("1.50"), b'"1.50"'),
     "a UUID": (UUID(int=5), b'"00000000-0000-0000-0000-000000000005"'),
     "bytes": (b"\x00\xff", b'"AP8="'),
