@@ -128,9 +128,9 @@ class _SearchReader:
         self._refuse_a_mistaken_comparison(is_negated)
         name = _NAME.match(self.text, self.at)
         field = None if name is None else _field(name[0])
-        behind = "" if name is None else self.text[name.end() : name.end() + 1]
-        is_path = field in list(Root) and behind == "."
-        if name is None or not (behind == ":" or is_path or (field in FIELDS and behind and behind in "<>=")):
+        following = "" if name is None else self.text[name.end() : name.end() + 1]
+        is_path = field in list(Root) and following == "."
+        if name is None or not (following == ":" or is_path or (field in FIELDS and following and following in "<>=")):
             return self._word(is_negated)
         if field is None or field not in FIELDS:
             self._refuse_field(name)

@@ -24,12 +24,11 @@ from holdfast.contrib.django.framework import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
-    TaskResultStatus,
     task_backends,
     task_enqueued,
 )
 from holdfast.contrib.django.place import BackendPlace, place_of
-from holdfast.contrib.django.results import META, Call, EnqueuedTask, HoldfastResult, result_of_job, utc
+from holdfast.contrib.django.results import META, Call, EnqueuedTask, new_result, result_of_job, utc
 from holdfast.contrib.django.running import handler_of
 from holdfast.definition import JobDefinition, JobOptions, definition_of
 from holdfast.definition.definition import check_queue
@@ -92,20 +91,7 @@ class HoldfastBackend(BaseTaskBackend):
     def enqueue(self, task: "Task[..., Any]", args: Iterable[Any], kwargs: Mapping[str, Any]) -> "TaskResult[Any]":
         """Store the task for a worker: in the caller's transaction, if there is one, so that both commit or neither."""
         self.validate_task(task)
-        result: TaskResult[Any] = HoldfastResult(
-            task=task,
-            id="",
-            status=TaskResultStatus.READY,
-            enqueued_at=None,
-            started_at=None,
-            last_attempted_at=None,
-            finished_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        result = new_result(task, self.alias, Call(args=list(args), kwargs=dict(kwargs)))
         app, place = self.app, self.place
         engine = app.backend()
         if isinstance(engine, SyncEngine):

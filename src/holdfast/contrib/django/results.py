@@ -92,23 +92,34 @@ def as_enqueued(task: "Task[..., Any]", alias: str, queue: str, enqueued: Enqueu
         return task
 
 
+def new_result(task: "Task[..., Any]", alias: str, call: Call, **known: Any) -> "TaskResult[Any]":
+    """A result with the fields that are known; the others are those of a task that has not been enqueued."""
+    fields: dict[str, Any] = {
+        "id": "",
+        "status": TaskResultStatus.READY,
+        "enqueued_at": None,
+        "started_at": None,
+        "last_attempted_at": None,
+        "finished_at": None,
+        "errors": [],
+        "worker_ids": [],
+    }
+    return HoldfastResult(task=task, backend=alias, args=call.args, kwargs=call.kwargs, **fields | known)
+
+
 def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "TaskResult[Any]":
     """The result of a run that starts now. It only counts earlier runs; `refresh()` reads their details."""
-    call: Call = context.payload
     enqueued = enqueued_of(context.meta)
     now = timezone.now()
-    return HoldfastResult(
-        task=as_enqueued(task, alias, context.queue, enqueued),
+    return new_result(
+        as_enqueued(task, alias, context.queue, enqueued),
+        alias,
+        context.payload,
         id=context.id,
         status=TaskResultStatus.RUNNING,
         enqueued_at=None if enqueued is None else local(enqueued.at),
         started_at=now,
         last_attempted_at=now,
-        finished_at=None,
-        args=call.args,
-        kwargs=call.kwargs,
-        backend=alias,
-        errors=[],
         worker_ids=[*(_run(number) for number in range(1, context.attempt)), f"{socket.gethostname()}:{os.getpid()}"],
     )
 
@@ -116,7 +127,6 @@ def result_of_run(task: "Task[..., Any]", alias: str, context: JobContext) -> "T
 def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engine: Engine) -> "TaskResult[Any]":
     """The result of a job, from the engine's record."""
     job = history.job
-    call = _call_of(job)
     enqueued = enqueued_of(msgspec.json.decode(job.meta, type=dict[str, Any]))
     runs = [past.record for past in history.attempts if past.record.outcome in _RAN]
     worker_ids = [_run(number) for number in range(1, len(runs) + 1)]
@@ -125,17 +135,16 @@ def result_of_job(task: "Task[..., Any]", alias: str, history: JobHistory, engin
         worker_id, running = _running(job.id, engine)
         worker_ids.append(worker_id or _run(len(runs) + 1))
         started += [running.started_at] if running is not None else []
-    result = HoldfastResult(
-        task=as_enqueued(task, alias, job.queue, enqueued),
+    result = new_result(
+        as_enqueued(task, alias, job.queue, enqueued),
+        alias,
+        _call_of(job),
         id=job.id,
         status=_STATUS.get(job.state, TaskResultStatus.READY),
         enqueued_at=local(job.accepted_at if enqueued is None else enqueued.at),
         started_at=local(started[0]) if started else None,
         last_attempted_at=local(started[-1]) if started else None,
         finished_at=local(job.finished_at),
-        args=call.args,
-        kwargs=call.kwargs,
-        backend=alias,
         errors=_errors(job, runs),
         worker_ids=worker_ids,
     )
