@@ -728,7 +728,7 @@ def shop(path: Path, signing_key: str | None = None, settings: Settings | None =
 def test_another_key_than_the_queues_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with shop(tmp_path, ONE) as hf:
         hf.define("mail").dispatch()
-    with pytest.raises(ConfigError, match=r"signed with another key .*\(HOLDFAST_SIGNING_KEY=new,old\)"):
+    with pytest.raises(ConfigError, match=r"signed with another key, .*\(HOLDFAST_SIGNING_KEY=new,old\)"):
         shop(tmp_path, TWO).backend()
 
 
@@ -765,7 +765,7 @@ def test_another_installation_name_is_refused_like_another_key(
     with shop(tmp_path, key, production) as hf:
         hf.define("mail").dispatch()
     message = (
-        r"for an installation other than 'staging'.*the name that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
+        r"for an installation other than 'staging'.*set the installation that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
     )
     with pytest.raises(ConfigError, match=message):
         shop(tmp_path, key, staging).backend()
