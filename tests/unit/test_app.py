@@ -764,9 +764,7 @@ def test_another_installation_name_is_refused_like_another_key(
     production, staging = Settings(installation="production"), Settings(installation="staging")
     with shop(tmp_path, key, production) as hf:
         hf.define("mail").dispatch()
-    message = (
-        r"for an installation other than 'staging'.*set the installation that the jobs were signed for \(HOLDFAST_INSTALLATION\)"
-    )
+    message = r"for an installation other than 'staging'.*the jobs were signed for \(HOLDFAST_INSTALLATION\)"
     with pytest.raises(ConfigError, match=message):
         shop(tmp_path, key, staging).backend()
     with shop(tmp_path, key, production) as hf:
