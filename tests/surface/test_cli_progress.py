@@ -30,9 +30,8 @@ def test_progress_in_words(progress: Progress, said: str) -> None:
 
 
 def test_the_bar_is_as_long_as_the_share_that_is_done() -> None:
-    assert bar(Progress(done=1, total=4)) == f"{'#' * 6}{'.' * 18} 1/4 (25 %)"
-    assert bar(Progress(done=1, total=4), "█", "░") == f"{'█' * 6}{'░' * 18} 1/4 (25 %)"
-    assert bar(Progress(done=9, total=4)).count("#") == 24
+    assert bar(Progress(done=1, total=4)) == f"{'█' * 6}{'░' * 18} 1/4 (25 %)"
+    assert bar(Progress(done=9, total=4)).count("█") == 24
     assert bar(Progress(done=9)) == "9"
 
 

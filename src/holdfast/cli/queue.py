@@ -32,7 +32,7 @@ from holdfast.cli.options import (
     one_form,
     url_option,
 )
-from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl, write_names
 from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import (
     change_options,
@@ -113,8 +113,7 @@ def list_queues(quiet: bool, as_jsonl: bool, watch_s: float | None, url: str | N
     elif as_jsonl:
         write_jsonl(documents)
     elif quiet:
-        for document in documents:
-            write(document.queue)
+        write_names(document.queue for document in documents if document.queue != SHOWN)
     elif documents:
         _table(documents).print()
     else:

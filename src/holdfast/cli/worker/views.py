@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
-from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl, write_names
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
 from holdfast.cli.words import NOTHING, age, instant, utc_option
@@ -64,8 +64,7 @@ def list_workers(
     elif as_jsonl:
         write_jsonl(_document(view) for view in workers)
     elif quiet:
-        for view in workers:
-            write(view.report.id)
+        write_names(view.report.id for view in workers)
     elif workers:
         _table(workers, with_jobs=with_jobs).print()
         _say_lost(workers)
