@@ -11,11 +11,28 @@ _BEGINNING: Final = 60
 CONTROLS: Final = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
 FORMATTING: Final = "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\U000e0000-\\U000e007f"
 _UNPRINTABLE: Final = re.compile(f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
+# JSON itself escapes control characters below U+0020.
+_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}]")
 
 
 def plain(text: object) -> str:
     """The text with each control or format character, and each lone surrogate, replaced by U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", str(text))
+
+
+def one_line(text: object) -> str:
+    """The text as `plain` returns it, with a sign for each line feed."""
+    return plain(text).replace("\n", "↵")
+
+
+def safe_json(text: str) -> str:
+    """The JSON text with the characters escaped that a terminal would obey. Its value stays the same."""
+    return _unsafe_in_json.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def abridged(text: str) -> str:

@@ -19,16 +19,13 @@ import msgspec
 
 from holdfast.cli.documents import ErrorDocument, ErrorText
 from holdfast.cli.words import in_ascii, is_well_formed, shows_unicode
-from holdfast.plaintext import CONTROLS, FORMATTING, plain
+from holdfast.plaintext import one_line, plain, safe_json
 
 COLOUR_CODES: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 # Precedes every colour until it is written. It is random, so no stored text can contain a colour of its own.
 _MARK: Final = f"\x1b{os.urandom(8).hex()}"
 RESET: Final = f"{_MARK}[0m"
 _painted: Final = re.compile(f"{_MARK}(\\[[0-9]+m)")
-# JSON allows these characters, but a terminal would obey them or show the text in another order. JSON itself escapes
-# the control characters below U+0020.
-_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}]")
 
 
 def write(line: object = "") -> None:
@@ -106,7 +103,7 @@ def write_jsonl(documents: Iterable[object]) -> None:
 
 def json_text(value: object) -> str:
     """The value as one line of JSON that is safe to print."""
-    return _escaped(msgspec.json.encode(value).decode())
+    return safe_json(msgspec.json.encode(value).decode())
 
 
 def write_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
@@ -165,10 +162,7 @@ def paint(text: str, colour: str | None) -> str:
 
 def safe_line(line: str) -> str:
     """The line with the colours of `paint` and nothing else that a terminal obeys; a line feed is shown as a sign."""
-    text = "".join(
-        f"\x1b{part}" if number % 2 else plain(part).replace("\n", "↵")
-        for number, part in enumerate(_painted.split(line))
-    )
+    text = "".join(f"\x1b{part}" if number % 2 else one_line(part) for number, part in enumerate(_painted.split(line)))
     return text if shows_unicode() else in_ascii(text)
 
 
@@ -176,13 +170,4 @@ def _json(document: object, indent: int | None = None) -> str:
     import json
 
     text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=indent)
-    return _escaped(text)
-
-
-def _escaped(json_text: str) -> str:
-    return _unsafe_in_json.sub(_escape, json_text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return safe_json(text)

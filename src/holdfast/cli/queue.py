@@ -43,7 +43,7 @@ from holdfast.cli.selecting import (
 )
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.watching import watch, watch_option
-from holdfast.cli.words import NOTHING, instant, utc_option
+from holdfast.cli.words import NOTHING, command, instant, utc_option
 from holdfast.cli.worker.options import work_options
 from holdfast.clock import to_us
 from holdfast.state.workers import WorkerRegistry
@@ -230,10 +230,10 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     for name in chosen:
         write(f"would pause {name}" if dry_run else f"✓ {name} is paused")
     for name, hint in unknown.items():
-        undo = "" if dry_run else f"  undo it:  holdfast queue resume {name}"
+        undo = "" if dry_run else f"  undo it:  {command('holdfast', 'queue', 'resume', name)}"
         note(f"  nothing is known of a queue '{name}': no job, no worker; {hint or 'see  holdfast queue list'}{undo}")
     if not dry_run and len(unknown) < len(chosen):
-        note(f"  go on:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
+        note(f"  go on:  {command('holdfast', 'queue', 'resume', *(name for name in chosen if name not in unknown))}")
 
 
 @queue.command()

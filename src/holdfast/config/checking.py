@@ -73,7 +73,7 @@ def _keys(reading: Reading) -> Iterator[Problem]:
 
 def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str, origin: Origin) -> Problem:
     """Keys that cannot be had; the command that would help is the advice, not a part of the sentence."""
-    said, close = str(problem), f"chmod 600 {file}"
+    said, close = str(problem), f"chmod 600 {shlex.quote(str(file))}"
     if said.endswith(close):
         advice = close
     elif file is not None and not file.exists():
@@ -305,7 +305,9 @@ def others_can_read(found: Found) -> bool:
 def remedy(key: Key, found: Found) -> str:
     """What to do about a secret in a file that others can read."""
     variable = key.variable or f"{BACKEND_PREFIX}NAME"
-    return f"chmod 600 {found.origin.name}, or give it in {variable} or in a file that {variable}_FILE names"
+    return (
+        f"chmod 600 {shlex.quote(found.origin.name)}, or give it in {variable} or in a file that {variable}_FILE names"
+    )
 
 
 def _warning(name: str, found: Found, what: str, advice: str) -> Problem:

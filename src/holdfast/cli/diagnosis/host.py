@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
+from holdfast.cli.words import command
 from holdfast.config import KEYS, Project, find_project, read_settings
 from holdfast.config.checking import standing_above
 from holdfast.deployment import Deployment
@@ -90,7 +91,7 @@ def _settings_file(deployment: Deployment) -> Findings:
         yield error(
             "permissions",
             f"{path} can be written by everybody: whoever does may allow any command, or move the jobs",
-            f"chmod o-w {path}",
+            command("chmod", "o-w", path),
         )
 
 
@@ -100,7 +101,7 @@ def _directory(directory: Path) -> Findings:
         yield error(
             "permissions",
             f"{directory} can be written by everybody: whoever does may replace the jobs and their key",
-            f"chmod o-w {directory}",
+            command("chmod", "o-w", directory),
         )
 
 
@@ -126,7 +127,7 @@ def _database(database: Path) -> Findings:
             yield warning(
                 "permissions",
                 f"{path} is open to everybody on this machine, with the payload of every job",
-                f"chmod 600 {path}",
+                command("chmod", "600", path),
             )
 
 
@@ -189,7 +190,8 @@ def _forgotten_files(deployment: Deployment) -> Findings:
                 "one place",
                 f"{path} has {waiting:,} unfinished jobs and {live:,} live workers, but here the jobs are in "
                 f"{deployment.location()}",
-                f"see what it is:  holdfast status --url sqlite:///{path}  - and let all of the project use one url",
+                f"see what it is:  {command('holdfast', 'status', '--url', f'sqlite:///{path}')}  "
+                "- and let all of the project use one url",
             )
 
 
