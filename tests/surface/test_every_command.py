@@ -150,8 +150,11 @@ SEVERE = {
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create_project(tmp_path_factory.mktemp("template"))
+
+
+def create_project(place: Path) -> Path:
     """A project with a dead job, two waiting ones of which one is a command, two workers, a paused queue."""
-    place = tmp_path_factory.mktemp("template")
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\n')
     with Holdfast(directory=place) as hf:
         engine = hf.backend()
@@ -180,6 +183,11 @@ class Desk:
 
     def seen(self, *words: str, columns: int = 80) -> tuple[int, str]:
         """What the command shows on a terminal of that width, and its exit code; nobody is at the keyboard."""
+        code, shown = self.drawn(*words, columns=columns)
+        return code, shown.decode(errors="replace").replace("\r\n", "\n")
+
+    def drawn(self, *words: str, columns: int = 80) -> tuple[int, bytes]:
+        """The same, with the bytes that the terminal received."""
         self._restore()
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -201,7 +209,7 @@ class Desk:
             sys.stdin, sys.stdout, sys.stderr = kept
             reader.join(30)
             os.close(ours)
-        return code, shown.getvalue().decode(errors="replace").replace("\r\n", "\n")
+        return code, shown.getvalue()
 
     def _restore(self) -> None:
         for place in (self.terminal.project, self.terminal.home):
