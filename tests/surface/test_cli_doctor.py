@@ -387,9 +387,9 @@ def test_signatures_that_are_switched_off_are_found(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("settings", "grace", "kill_after", "level", "why"),
     [
-        (Settings(), 0.5, 10, Level.WARNING, "the grace is 500 ms"),
-        (Settings(), 30, 90, Level.WARNING, "longer than a lease (60 s)"),
-        (Settings(timeout=5), 30, 10, Level.NOTE, "longer than any job may take"),
+        (Settings(), 0.5, 10, Level.WARNING, "the grace period is 500 ms"),
+        (Settings(), 30, 90, Level.WARNING, "--kill-after is 90 s, and a lease only 60 s"),
+        (Settings(timeout=5), 30, 10, Level.NOTE, "longer than the timeout of jobs, 5 s"),
     ],
 )
 def test_options_of_workers_that_contradict_the_settings_are_found(
@@ -402,7 +402,7 @@ def test_options_of_workers_that_contradict_the_settings_are_found(
 
 def test_the_grace_of_the_workers_is_told_by_an_option(terminal: Terminal) -> None:
     assert found_in(terminal, "settings") == []
-    assert "90 s to be killed" in planted(terminal, "settings", "--kill-after", "90s")[1]
+    assert "--kill-after is 90 s" in planted(terminal, "settings", "--kill-after", "90s")[1]
 
 
 def test_a_strict_doctor_fails_for_warnings(terminal: Terminal) -> None:
