@@ -39,7 +39,7 @@ _MOVING = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "<time>"),
     (re.compile(r"^\d\d:\d\d:\d\d (?=[A-Z]+ )", re.MULTILINE), "<time> "),
-    (re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)? (ms|s|m|h|d)\b"), "<span>"),
+    (re.compile(r"(?<![\w.])\d+(\.\d+)?(e[+-]?\d+)? (µs|ms|s|m|h|d)\b"), "<span>"),
     (re.compile(r"\b(holdfast|python|sqlite) \d+(\.\w+)+"), r"\1 <version>"),
     (re.compile(r"\brun-[0-9a-f]{12}\b"), "run-…"),
     (re.compile(r"[ \t]+"), " "),

@@ -41,7 +41,7 @@ def shop(terminal: Terminal) -> Terminal:
 
 def lines_of(text: str) -> list[str]:
     """The lines without what changes from run to run."""
-    return [re.sub(r" in [\d.]+ (?:µ|m)?s$|[:(].*", "", line).rstrip() for line in text.splitlines()]
+    return [re.sub(r" in [\d.]+ [mµ]?s$|[:(].*", "", line).rstrip() for line in text.splitlines()]
 
 
 # Applications

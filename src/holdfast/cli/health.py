@@ -17,7 +17,6 @@ from holdfast.cli.output import note, write, write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.style import BAD, GOOD, columns, paint, shortened
 from holdfast.cli.watching import watch, watch_option
-from holdfast.cli.words import command
 from holdfast.errors import HoldfastError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
@@ -132,7 +131,7 @@ def _answered(question: str, max_wait_s: float, url: str | None) -> tuple[str, l
         return redacted(url), list(_of_worker(question, url))
     with existing(url) as site:
         for name in site.deployment.others:
-            note(f"backend {name} was not checked:  {command('holdfast', 'health', '--url', name)}")
+            note(f"backend {name} was not checked:  holdfast health --url {name}")
         return site.location, list(_of_store(question, site, max_wait_s))
 
 

@@ -10,7 +10,6 @@ from holdfast.cli.documents import Document
 from holdfast.cli.options import deployment_at, json_option, url_option
 from holdfast.cli.output import note, write, write_json, write_lines
 from holdfast.cli.selecting import dry_run_option
-from holdfast.cli.words import command
 from holdfast.queues.engines.tables.migrations import Migration
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None
     else:
         write(f"✓ {deployment.location()} is up to date: {_sentence(document)}")
     for name in deployment.others:
-        note(f"  other backend: {deployment.location(name)} ({command('holdfast', 'migrate', '--url', name)})")
+        note(f"  other backend: {deployment.location(name)} (holdfast migrate --url {name})")
 
 
 def _version(deployment: Deployment) -> int | None:

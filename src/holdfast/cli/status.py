@@ -17,7 +17,7 @@ from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import say_if_unknown
 from holdfast.cli.style import COLOURS, Fit, Table, columns, painted_table, shortened
 from holdfast.cli.watching import watch, watch_option
-from holdfast.cli.words import NOTHING, command
+from holdfast.cli.words import NOTHING
 from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, WorkerState
@@ -87,7 +87,7 @@ def status(queue: str | None, watch_s: float | None, url: str | None, as_json: b
         _table(seen).say_what_is_missing()
     if url is None and queue is None:
         for name in site.deployment.others:
-            note(f"other backend: {name} ({command('holdfast', 'status', '--url', name)})")
+            note(f"other backend: {name} (holdfast status --url {name})")
     if not seen.queues and queue is None:
         note("no jobs yet; add one:  holdfast enqueue -- COMMAND")
     return 0
