@@ -196,6 +196,19 @@ def test_jobs_are_retried_by_a_search_and_history_is_kept(shop: Terminal) -> Non
     assert shop("retry", "--where", "state:completed").err == "no matching job can be retried\n"
 
 
+def test_many_jobs_are_summed_up(terminal: Terminal) -> None:
+    jobs = "\n".join(json.dumps({"id": f"j{number:02}", "job": "x"}) for number in range(25))
+    terminal("enqueue", "-", stdin=jobs)
+    rehearsed = terminal("cancel", "--where", "job:x", "--dry-run")
+    assert rehearsed.out.splitlines()[0] == "would cancel j24 (pending on default)"
+    assert rehearsed.out.splitlines()[20:] == ["would cancel 5 more"]
+    assert terminal("cancel", "--where", "job:x", "--yes").out == "✓ 25 jobs: cancelled\n"
+    assert terminal("cancel", "-", "--yes", stdin=terminal("list", "-q").out).out == "✓ 25 jobs: already cancelled\n"
+    refused = terminal("cancel", *(f"no{number}" for number in range(25)))
+    assert (refused.code, refused.out, refused.err.splitlines()[20:]) == (3, "", ["  and 5 more"])
+    assert terminal("delete", "--where", "job:x", "--yes").out == "✓ 25 jobs: deleted\n"
+
+
 def test_only_what_has_ended_is_deleted(shop: Terminal) -> None:
     answer = shop("delete", "g1", "w1", "nobody")
     assert (answer.code, answer.out) == (3, "✓ g1 deleted\n")
