@@ -146,17 +146,11 @@ def test_what_can_be_retried_is_also_if_something_else_cannot(shop: Terminal) ->
 
 
 @pytest.mark.parametrize("command", ["retry", "discard"])
-@pytest.mark.parametrize(
-    ("words", "refusal"),
-    [
-        ([], "pass job ids, --all, or --where SEARCH; - reads ids from stdin"),
-        (["a", "--all"], "pass only one of job ids, --all and --where SEARCH"),
-    ],
-)
-def test_one_names_the_jobs_or_says_all(shop: Terminal, command: str, words: list[str], refusal: str) -> None:
+@pytest.mark.parametrize("words", [[], ["a", "--all"], ["--all", "--where", "queue:a"]])
+def test_one_names_the_jobs_or_says_all(shop: Terminal, command: str, words: list[str]) -> None:
     answer = shop("dlq", command, *words)
     assert answer.code == 2
-    assert refusal in answer.err
+    assert "pass one of job ids, --where SEARCH and --all; - reads ids from stdin" in answer.err
     assert states(shop) == AS_IT_WAS
 
 

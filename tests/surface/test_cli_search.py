@@ -150,7 +150,7 @@ def test_shapes_exclude_each_other_and_columns_are_known(shop: Terminal) -> None
 def test_jobs_are_named_in_one_way(shop: Terminal, command: str, words: list[str]) -> None:
     answer = shop(command, *words)
     assert answer.code == 2
-    assert "pass job ids, or --where SEARCH; - reads ids from stdin" in answer.err
+    assert "pass either job ids or --where SEARCH; - reads ids from stdin" in answer.err
 
 
 def test_what_a_search_means_is_cancelled_once_that_is_confirmed(shop: Terminal) -> None:

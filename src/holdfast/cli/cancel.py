@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
 from holdfast.cli.documents import CancelDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED, TIME_IS_UP
-from holdfast.cli.options import WithWait, existing, json_option, url_option, wait_option
-from holdfast.cli.output import note, note_location
+from holdfast.cli.options import WithWait, json_option, url_option, wait_option
+from holdfast.cli.output import note
 from holdfast.cli.progress import StatusLine
-from holdfast.cli.selecting import change_options, choice_options, chosen
+from holdfast.cli.selecting import change_options, choice_options
 from holdfast.cli.waiting import looks
 from holdfast.values import FINAL_STATES, CancelAnswer, JobState
 
@@ -30,16 +30,7 @@ UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STAT
 @change_options
 @url_option
 @json_option
-def cancel(
-    job_ids: tuple[str, ...],
-    searches: tuple[str, ...],
-    reason: str,
-    wait_s: float | None,
-    yes: bool,
-    dry_run: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
+def cancel(reason: str, wait_s: float | None, **given: Any) -> int:
     """Cancel waiting jobs immediately; ask workers to stop running ones.
 
     Pass - as ID to read ids from stdin, one per line.
@@ -60,16 +51,14 @@ def cancel(
     change = Change(
         verb="cancel",
         act=act,
+        within=UNFINISHED,
         # To cancel a job twice is not an error.
         refusal=only_in((*UNFINISHED, JobState.CANCELLED)),
         nothing="no matching job can be cancelled",
         question="cancel {}",
         worst=max,
     )
-    with existing(url, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = chosen(site.engine, job_ids, searches, within=UNFINISHED)
-        return make_change(change, site.engine, jobs, yes=yes, dry_run=dry_run, as_json=as_json)
+    return make_change(change, **given)
 
 
 def _wait(engine: Engine, job_ids: list[str], limit_s: float) -> None:

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from holdfast.cli.documents import Document, RehearsalDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.output import note, write, write_json
-from holdfast.cli.selecting import Chosen, confirm
+from holdfast.cli.options import existing
+from holdfast.cli.output import note, note_location, write, write_json
+from holdfast.cli.selecting import Chosen, chosen, confirm
 from holdfast.plaintext import abridged
 from holdfast.units import counted
 from holdfast.values import JobState, JobView
@@ -41,10 +42,14 @@ class Change(Struct, frozen=True, kw_only=True):
     verb: str
     # Makes the change to the jobs with these ids.
     act: Callable[[Engine, Sequence[str]], list[Result]]
+    # The states in which a search looks for jobs.
+    within: tuple[JobState, ...]
     # Why the job would be refused, or None if it would not.
     refusal: Callable[[JobView], str | None]
     # Printed if there is no job to change.
     nothing: str
+    # Removes jobs that must not be changed, or raises an error if they were named.
+    narrow: Callable[[Engine, Chosen], Chosen] = lambda _, jobs: jobs
     # The question before jobs are changed that were not named by their ids; {} stands for how many.
     question: str | None = None
     noun: str = "job"
@@ -53,22 +58,36 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def make_change(
-    change: Change, engine: Engine, jobs: Chosen, *, yes: bool = False, dry_run: bool, as_json: bool
+    change: Change,
+    *,
+    job_ids: Sequence[str],
+    searches: Sequence[str],
+    url: str | None,
+    dry_run: bool,
+    as_json: bool,
+    yes: bool = False,
+    queue: str | None = None,
+    everything: bool | None = None,
 ) -> int:
-    """Make the change to these jobs, or rehearse it; print the results and return the exit code."""
-    if dry_run:
-        codes = _rehearse(change, engine, jobs, as_json=as_json)
-    else:
-        if change.question is not None and jobs.is_bulk and jobs.ids:
-            confirm(change.question.format(counted(len(jobs.ids), change.noun)), yes=yes)
-        results = change.act(engine, jobs.ids)
-        codes = [result.code for result in results]
-        if as_json:
-            write_json([result.document for result in results])
-        elif results:
-            _print(results)
+    """Choose the jobs, change them or rehearse it, print the results and return the exit code."""
+    with existing(url, queue, job=next(iter(job_ids), None)) as site:
+        note_location(site.location)
+        engine = site.engine
+        jobs = chosen(engine, job_ids, searches, within=change.within, everything=everything, queue=queue)
+        jobs = change.narrow(engine, jobs)
+        if dry_run:
+            codes = _rehearse(change, engine, jobs, as_json=as_json)
         else:
-            note(change.nothing)
+            if change.question is not None and jobs.is_bulk and jobs.ids:
+                confirm(change.question.format(counted(len(jobs.ids), change.noun)), yes=yes)
+            results = change.act(engine, jobs.ids)
+            codes = [result.code for result in results]
+            if as_json:
+                write_json([result.document for result in results])
+            elif results:
+                _print(results)
+            else:
+                note(change.nothing)
     failures = [code for code in codes if code]
     return change.worst(failures) if failures else 0
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
 from holdfast.cli.documents import DeleteDocument, Document
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import note_location
-from holdfast.cli.selecting import change_options, choice_options, chosen
+from holdfast.cli.options import json_option, url_option
+from holdfast.cli.selecting import change_options, choice_options
 from holdfast.cli.words import command
-from holdfast.values import FINAL_STATES, JobState, JobView
+from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
+
+_FINAL: Final = tuple(state for state in JobState if state.is_final)
 
 
 @click.command()
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 @change_options
 @url_option
 @json_option
-def delete(
-    job_ids: tuple[str, ...], searches: tuple[str, ...], yes: bool, dry_run: bool, url: str | None, as_json: bool
-) -> int:
+def delete(**given: Any) -> int:
     """Delete finished jobs: completed, dead or cancelled ones. Cancel unfinished jobs first.
 
     Pass - as ID to read ids from stdin, one per line.
@@ -37,10 +36,7 @@ def delete(
       holdfast delete job1
       holdfast delete --where 'state:completed finished:<7d' --yes
     """
-    with existing(url, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = chosen(site.engine, job_ids, searches, within=[state for state in JobState if state.is_final])
-        return make_change(_DELETING, site.engine, jobs, yes=yes, dry_run=dry_run, as_json=as_json)
+    return make_change(_DELETING, **given)
 
 
 def removed(
@@ -67,17 +63,18 @@ def _delete(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
     return removed(
         engine,
         job_ids,
-        tuple(FINAL_STATES),
+        _FINAL,
         lambda job_id, done: DeleteDocument(id=job_id, deleted=done),
         "deleted",
         lambda job: f"is {job.state}; cancel it first:  {command('holdfast', 'cancel', job.id)}",
     )
 
 
-_DELETING = Change(
+_DELETING: Final = Change(
     verb="delete",
     act=_delete,
-    refusal=only_in(FINAL_STATES),
+    within=_FINAL,
+    refusal=only_in(_FINAL),
     nothing="no matching job can be deleted",
     question="delete {} for good",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -15,17 +14,8 @@ from holdfast.cli.documents import DiscardDocument
 from holdfast.cli.jobs import ListShape, print_job, print_list, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option, with_options
 from holdfast.cli.output import note_location
-from holdfast.cli.retry import ignore_expiry_option, replaying, retryable
-from holdfast.cli.selecting import (
-    Chosen,
-    Filters,
-    change_options,
-    choice_options,
-    chosen,
-    dry_run_option,
-    filter_options,
-    found_by,
-)
+from holdfast.cli.retry import ignore_expiry_option, replaying
+from holdfast.cli.selecting import Filters, change_options, choice_options, dry_run_option, filter_options
 from holdfast.cli.words import command, utc_option
 from holdfast.values import JobState
 
@@ -79,16 +69,7 @@ def show(job_id: str, url: str | None, as_json: bool) -> None:
 @dry_run_option
 @url_option
 @json_option
-def retry(
-    job_ids: tuple[str, ...],
-    searches: tuple[str, ...],
-    everything: bool,
-    queue: str | None,
-    ignore_expiry: bool,
-    dry_run: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
+def retry(ignore_expiry: bool, **given: Any) -> int:
     """Retry dead letters. Attempts restart at zero; the history is retained.
 
     Pass - as ID to read ids from stdin, one per line. Cancelled jobs can be retried by id; a search finds only dead
@@ -100,11 +81,7 @@ def retry(
       holdfast dlq retry --all --queue mail
       holdfast dlq retry --where 'error:Timeout' --dry-run
     """
-    with existing(url, queue, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = _chosen(site.engine, job_ids, searches, everything=everything, queue=queue)
-        change = replaying(ignore_expiry=ignore_expiry, nothing=NONE)
-        return make_change(change, site.engine, retryable(site.engine, jobs), dry_run=dry_run, as_json=as_json)
+    return make_change(replaying(ignore_expiry=ignore_expiry, within=_DEAD, nothing=NONE), **given)
 
 
 @dlq.command()
@@ -112,24 +89,12 @@ def retry(
 @change_options
 @url_option
 @json_option
-def discard(
-    job_ids: tuple[str, ...],
-    searches: tuple[str, ...],
-    everything: bool,
-    queue: str | None,
-    yes: bool,
-    dry_run: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
+def discard(**given: Any) -> int:
     """Delete dead letters for good.
 
     Pass - as ID to read ids from stdin, one per line.
     """
-    with existing(url, queue, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = _chosen(site.engine, job_ids, searches, everything=everything, queue=queue)
-        return make_change(_DISCARDING, site.engine, jobs, yes=yes, dry_run=dry_run, as_json=as_json)
+    return make_change(_DISCARDING, **given)
 
 
 def _discard(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
@@ -146,26 +111,9 @@ def _discard(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
 _DISCARDING: Final = Change(
     verb="discard",
     act=_discard,
+    within=_DEAD,
     refusal=only_in(_DEAD),
     nothing=NONE,
     question="discard {} for good",
     noun="dead letter",
 )
-
-
-def _chosen(
-    engine: Engine, job_ids: tuple[str, ...], searches: tuple[str, ...], *, everything: bool, queue: str | None
-) -> Chosen:
-    from holdfast.search import Search, plan
-    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
-
-    if queue is not None and not everything:
-        raise click.UsageError("--queue needs --all; in a search, write queue:NAME")
-    if not everything:
-        return chosen(engine, job_ids, searches, within=_DEAD, or_else="--all, ")
-    if job_ids or searches:
-        raise click.UsageError("pass only one of job ids, --all and --where SEARCH")
-    dead = Search((StateTerm(states=_DEAD),))
-    if queue is not None:
-        dead = dead.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(queue, is_quoted=True),)))
-    return found_by(engine, plan(dead, now=datetime.now(UTC)))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
 from holdfast.cli.documents import RetryDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import note_location
+from holdfast.cli.options import json_option, url_option
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import Chosen, choice_options, chosen, dry_run_option
+from holdfast.cli.selecting import Chosen, choice_options, dry_run_option
 from holdfast.cli.words import command
 from holdfast.values import JobState, JobView, ReplayAnswer
 
@@ -37,14 +36,7 @@ class OverAndDone(click.ClickException):
 @dry_run_option
 @url_option
 @json_option
-def retry(
-    job_ids: tuple[str, ...],
-    searches: tuple[str, ...],
-    ignore_expiry: bool,
-    dry_run: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
+def retry(ignore_expiry: bool, **given: Any) -> int:
     """Retry dead or cancelled jobs. Attempts restart at zero; the history is retained.
 
     Pass - as ID to read ids from stdin, one per line.
@@ -55,14 +47,10 @@ def retry(
       holdfast retry --where 'error:Timeout finished:>1h'
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
-    with existing(url, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = chosen(site.engine, job_ids, searches, within=REPLAYABLE)
-        change = replaying(ignore_expiry=ignore_expiry, nothing="no matching job can be retried")
-        return make_change(change, site.engine, retryable(site.engine, jobs), dry_run=dry_run, as_json=as_json)
+    return make_change(replaying(ignore_expiry=ignore_expiry), **given)
 
 
-def retryable(engine: Engine, jobs: Chosen) -> Chosen:
+def _without_private(engine: Engine, jobs: Chosen) -> Chosen:
     """The jobs without those of a `holdfast run`, which no worker would process. To name one is an error."""
     if jobs.found:
         ids = tuple(job_id for job_id, job in jobs.found.items() if not is_private(job.queue))
@@ -74,7 +62,12 @@ def retryable(engine: Engine, jobs: Chosen) -> Chosen:
     return jobs
 
 
-def replaying(*, ignore_expiry: bool, nothing: str) -> Change:
+def replaying(
+    *,
+    ignore_expiry: bool,
+    within: tuple[JobState, ...] = REPLAYABLE,
+    nothing: str = "no matching job can be retried",
+) -> Change:
     """The change that `retry` and `dlq retry` make."""
     now, in_another_state = datetime.now(UTC), only_in(REPLAYABLE)
 
@@ -85,7 +78,7 @@ def replaying(*, ignore_expiry: bool, nothing: str) -> Change:
     def act(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
         return [_result(engine, job_id, engine.replay(job_id, ignore_expiry=ignore_expiry)) for job_id in job_ids]
 
-    return Change(verb="retry", act=act, refusal=refusal, nothing=nothing)
+    return Change(verb="retry", act=act, within=within, refusal=refusal, nothing=nothing, narrow=_without_private)
 
 
 def _result(engine: Engine, job_id: str, answer: ReplayAnswer) -> Result:

@@ -166,25 +166,33 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 def chosen(
-    engine: Engine, job_ids: Sequence[str], searches: Sequence[str], *, within: Sequence[JobState], or_else: str = ""
+    engine: Engine,
+    job_ids: Sequence[str],
+    searches: Sequence[str],
+    *,
+    within: Sequence[JobState],
+    everything: bool | None = None,
+    queue: str | None = None,
 ) -> Chosen:
-    """The jobs that were named, read from stdin, or found in these states. `or_else` is another way to choose."""
-    from holdfast.search import plan
-    from holdfast.search.terms import StateTerm
+    """The jobs that were named, read from stdin, or found in these states.
 
-    if bool(job_ids) == bool(searches):
-        raise click.UsageError(f"pass job ids, {or_else}or --where SEARCH; - reads ids from stdin")
-    if searches:
-        now = datetime.now(UTC)
-        return found_by(engine, plan(_search(searches, now).and_also(StateTerm(states=tuple(within))), now=now))
-    return Chosen(ids=tuple(ids_of(job_ids)), found={}, is_bulk=STDIN in job_ids)
+    `everything` is the option --all, which chooses all of them, or those of one queue; None if there is no such option.
+    """
+    from holdfast.search import plan, walk
+    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
 
-
-def found_by(engine: Engine, made: Plan) -> Chosen:
-    """All jobs of a plan."""
-    from holdfast.search import walk
-
-    found = {job.id: job for job in walk(engine, made)}
+    if queue is not None and not everything:
+        raise click.UsageError("--queue needs --all; in a search, write queue:NAME")
+    if [bool(job_ids), bool(searches), bool(everything)].count(True) != 1:
+        ways = "either job ids or --where SEARCH" if everything is None else "one of job ids, --where SEARCH and --all"
+        raise click.UsageError(f"pass {ways}; - reads ids from stdin")
+    if job_ids:
+        return Chosen(ids=tuple(ids_of(job_ids)), found={}, is_bulk=STDIN in job_ids)
+    now = datetime.now(UTC)
+    search = _search(searches, now).and_also(StateTerm(states=tuple(within)))
+    if queue is not None:
+        search = search.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(queue, is_quoted=True),)))
+    found = {job.id: job for job in walk(engine, plan(search, now=now))}
     return Chosen(ids=tuple(found), found=found, is_bulk=True)
 
 
