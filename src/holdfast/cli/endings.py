@@ -18,7 +18,7 @@ from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.cli.words import command
 from holdfast.state.workers import WorkerRegistry
-from holdfast.units import counted, format_duration
+from holdfast.units import format_duration
 from holdfast.values import (
     FINAL_STATES,
     AttemptRecord,
@@ -98,23 +98,9 @@ def await_jobs(
     engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
 ) -> int:
     """Wait until all of these jobs finish, print how, and return the worst exit code."""
-    note_missing_worker(engine, job_ids, app)
     everything = list(dict.fromkeys(job_ids))
-    waiting = everything
-    line = StatusLine()
-    try:
-        for _ in looks(limit_s):
-            waiting = [job.id for job in _find(engine, waiting, UNFINISHED)]
-            if not waiting:
-                break
-            finished = len(everything) - len(waiting)
-            line.show_progress(Progress(done=finished, total=len(everything), message="jobs finished"))
-    except KeyboardInterrupt:
-        line.clear()
-        note(f"no longer waiting; unfinished jobs remain queued: {len(waiting):,}")
+    if _unfinished(engine, everything, limit_s, at_most=0, app=app) is None:
         return INTERRUPTED
-    finally:
-        line.clear()
     if shape in (Shape.JSON, Shape.JSONL):
         documents = [history_document(history) for job_id in everything if (history := engine.get(job_id))]
         (write_json if shape is Shape.JSON else write_jsonl)(documents)
@@ -123,33 +109,41 @@ def await_jobs(
 
 def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
     """Wait until the first of these jobs finishes, print its id, and return the exit code."""
-    note_missing_worker(engine, job_ids)
-    line = StatusLine()
-    first: str | None = None
-    try:
-        for _ in looks(limit_s):
-            waiting = {job.id for job in _find(engine, job_ids, UNFINISHED)}
-            first = next((job_id for job_id in job_ids if job_id not in waiting), None)
-            if first is not None:
-                break
-            line.show(f"waiting for the first of {counted(len(waiting), 'job')}…")
-    except KeyboardInterrupt:
-        line.clear()
-        note(f"no longer waiting; unfinished jobs remain queued: {len(job_ids):,}")
+    waiting = _unfinished(engine, job_ids, limit_s, at_most=len(job_ids) - 1)
+    if waiting is None:
         return INTERRUPTED
-    finally:
-        line.clear()
-    if first is None:
-        if as_json:
-            write_json(None)
-        note(f"✗ timed out after {format_duration(limit_s)}: none of {len(job_ids):,} jobs has finished")
-        return TIME_IS_UP
-    history = engine.get(first)
+    first = next((job_id for job_id in job_ids if job_id not in waiting), None)
+    history = None if first is None else engine.get(first)
     if as_json:
         write_json(None if history is None else history_document(history))
-    else:
+    if first is None:
+        note(f"✗ timed out after {format_duration(limit_s)}: none of {len(job_ids):,} jobs has finished")
+        return TIME_IS_UP
+    if not as_json:
         write(first)
     return _note_end(first, history, limit_s)
+
+
+def _unfinished(
+    engine: Engine, job_ids: Sequence[str], limit_s: float, *, at_most: int, app: str | None = None
+) -> set[str] | None:
+    """Wait until at most this many of the jobs are unfinished, and return those; None if the user interrupts it."""
+    note_missing_worker(engine, job_ids, app)
+    waiting, line = set(job_ids), StatusLine()
+    try:
+        for _ in looks(limit_s):
+            waiting = {job.id for job in _find(engine, [*waiting], UNFINISHED)}
+            if len(waiting) <= at_most:
+                break
+            finished = len(job_ids) - len(waiting)
+            line.show_progress(Progress(done=finished, total=len(job_ids), message="jobs finished"))
+    except KeyboardInterrupt:
+        line.clear()
+        note(f"no longer waiting; unfinished jobs remain queued: {len(waiting):,}")
+        return None
+    finally:
+        line.clear()
+    return waiting
 
 
 def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] = ()) -> list[JobView]:

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.cli.documents import ErrorDocument, ErrorText
 from holdfast.cli.words import in_ascii, is_well_formed, shows_unicode
 from holdfast.plaintext import one_line, plain, safe_json
+from holdfast.units import counted
 
 COLOUR_CODES: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
 # Precedes every colour until it is written. It is random, so no stored text can contain a colour of its own.
@@ -46,14 +47,11 @@ def write_block(text: str, indent: str = "  ") -> None:
 
 def write_names(names: Iterable[str]) -> None:
     """Write ids or names to stdout, one per line, for other commands to read. Malformed ones are left out."""
-    malformed = 0
-    for name in names:
-        if is_well_formed(name):
-            click.echo(name)
-        else:
-            malformed += 1
-    if malformed:
-        note(f"{malformed:,} malformed {'name' if malformed == 1 else 'names'} left out; --json shows everything")
+    everything = list(names)
+    well_formed = list(filter(is_well_formed, everything))
+    write_lines(well_formed)
+    if malformed := len(everything) - len(well_formed):
+        note(f"left out {counted(malformed, 'malformed name')}; --json shows everything")
 
 
 def write_output(text: str, *, is_trusted: bool = False) -> None:
