@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from holdfast.definition import JobDefinition
+from holdfast.definition import JobDefinition, JobOptions
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import abridged, one_line, plain, safe_json
 
@@ -22,9 +22,10 @@ def test_what_a_terminal_obeys_is_replaced_in_text_escaped_in_json_and_refused_i
     written = safe_json(json.dumps(f"a{sign}b", ensure_ascii=False))
     assert [each for each in written if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp")] == []
     assert json.loads(written) == f"a{sign}b"
-    for label in ({"name": sign}, {"trace_id": sign}, {"tags": (sign,)}):
+    definition = JobDefinition(handler="x")
+    for label in (JobOptions(name=sign), JobOptions(trace_id=sign), JobOptions(tags=[sign])):
         with pytest.raises(DefinitionError, match="printable characters"):
-            JobDefinition(handler="x", **label)
+            definition.with_options(**label)
 
 
 def test_other_text_stays_as_it_is() -> None:
