@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import ConfigError
 from holdfast.execution.logs import job_fields
-from holdfast.plaintext import plain
+from holdfast.plaintext import plain, safe_json
 
 __all__ = ["JsonFormatter", "RunFilter", "job_fields", "log_to_stderr"]
 
@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
         try:
-            return msgspec.json.encode(document, enc_hook=str).decode()
+            return safe_json(msgspec.json.encode(document, enc_hook=str).decode())
         except (TypeError, ValueError, RecursionError):  # a lone surrogate, or an `extra` that JSON cannot represent
             fields = {name: value if isinstance(value, int) else plain(value) for name, value in document.items()}
             return msgspec.json.encode(fields).decode()

@@ -1,19 +1,40 @@
-"""Text that is safe to print: stored data and what jobs say are not trusted, and a terminal obeys what it is sent."""
+"""Text that is safe to print. Stored data and job output are untrusted, and a terminal obeys the bytes it receives."""
 
 import re
 from typing import Final
 
-# No id of a job is longer.
+# No job id is longer.
 LONGEST: Final = 128
 _BEGINNING: Final = 60
-_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Characters that a terminal does not show as they are, as part of a regular expression: control characters except
+# tab and line feed, and format characters that reorder text, hide in it or break its line.
+CONTROLS: Final = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
+FORMATTING: Final = "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\U000e0000-\\U000e007f"
+_UNPRINTABLE: Final = re.compile(f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
+# JSON itself escapes control characters below U+0020.
+_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}]")
 
 
 def plain(text: object) -> str:
-    """Text without control characters, escape sequences, direction overrides and what is no character at all."""
+    """The text with each control or format character, and each lone surrogate, replaced by U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", str(text))
 
 
+def one_line(text: object) -> str:
+    """The text as `plain` returns it, with a sign for each line feed."""
+    return plain(text).replace("\n", "↵")
+
+
+def safe_json(text: str) -> str:
+    """The JSON text with the characters escaped that a terminal would obey. Its value stays the same."""
+    return _unsafe_in_json.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
 def abridged(text: str) -> str:
-    """The text; of one that is longer than any id, the beginning and how long it is."""
+    """The text; if it is longer than any id, its beginning and its length."""
     return text if len(text) <= LONGEST else f"{text[:_BEGINNING]}... ({len(text):,} characters)"

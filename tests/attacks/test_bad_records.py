@@ -104,7 +104,7 @@ def test_commands_mark_a_damaged_record(site: Site, terminal: Terminal) -> None:
     shown = terminal("show", BAD, "--json").json
     assert shown["damaged"] is True
     assert "damaged" in shown["why"][0]
-    assert "its record is damaged" in terminal("list", "--columns", "id,error").out
+    assert "damaged record" in terminal("list", "--columns", "id,error").out
     assert terminal("show", BEFORE, "--json").json["damaged"] is False
 
 

@@ -36,7 +36,7 @@ def test_a_running_job_is_asked_and_how_long_that_may_take_is_said(terminal: Ter
     put(terminal, "job1")
     claim(engine)
     answer = terminal("cancel", "job1")
-    assert (answer.code, answer.out) == (0, "✓ job1 asked; its worker stops it in a moment\n")
+    assert (answer.code, answer.out) == (0, "✓ job1 cancellation requested; its worker will stop it within seconds\n")
     job = terminal.job("job1")
     assert (job["state"], job["cancel_requested"]) == ("processing", True)
 
@@ -45,7 +45,7 @@ def test_cancelling_twice_is_no_error(terminal: Terminal) -> None:
     put(terminal, "job1")
     terminal("cancel", "job1", "--reason", "first")
     answer = terminal("cancel", "job1", "--reason", "second")
-    assert (answer.code, answer.out) == (0, "✓ job1 was cancelled before; nothing was changed\n")
+    assert (answer.code, answer.out) == (0, "✓ job1 already cancelled; nothing was changed\n")
     assert terminal.job("job1")["cancel_reason"] == "first"
 
 
@@ -60,7 +60,7 @@ def test_what_has_ended_cannot_be_cancelled(terminal: Terminal, engine: Engine, 
 
 def test_an_unknown_job_is_not_found(terminal: Terminal) -> None:
     answer = terminal("cancel", "nothing")
-    assert (answer.code, answer.out, answer.err) == (3, "", "✗ nothing is not known here; see  holdfast list\n")
+    assert (answer.code, answer.out, answer.err) == (3, "", "✗ nothing is unknown; see  holdfast list\n")
 
 
 def test_each_of_several_has_its_line_and_the_worst_its_exit_code(terminal: Terminal, engine: Engine) -> None:
@@ -68,7 +68,7 @@ def test_each_of_several_has_its_line_and_the_worst_its_exit_code(terminal: Term
     engine.ack(claim(engine))
     assert terminal("cancel", "waiting", "unknown", "done", "waiting").code == 4
     answer = terminal("cancel", "unknown", "waiting")
-    assert (answer.code, answer.out) == (3, "✓ waiting was cancelled before; nothing was changed\n")
+    assert (answer.code, answer.out) == (3, "✓ waiting already cancelled; nothing was changed\n")
     documents = terminal("cancel", "done", "unknown", "waiting", "--json").json
     assert documents == [
         {"schema": "holdfast.job.cancel/1", "id": "done", "answer": "too-late", "state": "completed"},
@@ -95,7 +95,7 @@ def test_a_job_that_completes_meanwhile_was_not_cancelled(terminal: Terminal, en
     assert engine.ack(lease, attempt())
     answer = ended(process)
     assert (answer.code, answer.out) == (4, "")
-    assert answer.err == "✗ job1 is completed: its run ended before its worker saw the request\n"
+    assert answer.err == "✗ job1 is completed; it finished before its worker received the request\n"
 
 
 def test_waiting_ends_when_the_time_is_up(terminal: Terminal, engine: Engine) -> None:

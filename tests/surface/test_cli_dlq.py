@@ -67,13 +67,13 @@ def test_one_dead_letter_is_shown_like_any_job(shop: Terminal) -> None:
 def test_a_job_that_is_not_dead_is_not_shown_as_if_it_were(shop: Terminal) -> None:
     answer = shop("dlq", "show", "waiting")
     assert (answer.code, answer.out) == (3, "")
-    assert "job 'waiting' is pending, not dead; look at it with  holdfast show waiting" in answer.err
+    assert "job 'waiting' is pending, not dead; see  holdfast show waiting" in answer.err
     assert shop("dlq", "show", "waiting", "--json").error["code"] == "NotDead"
 
 
 def test_a_dead_letter_is_given_a_new_life_with_its_history(shop: Terminal) -> None:
     answer = shop("dlq", "retry", "a")
-    assert (answer.code, answer.out) == (0, "✓ a waits again, attempts from zero, history kept\n")
+    assert (answer.code, answer.out) == (0, "✓ a queued again (attempts reset, history kept)\n")
     assert shop.job("a")["attempts"] == 0
     shop.write("mended", "")
     shop("worker", "start", "shop", "--burst")
@@ -102,7 +102,7 @@ def test_all_dead_letters_or_those_of_a_queue_are_retried(shop: Terminal) -> Non
 def test_an_expired_job_is_retried_only_on_purpose(shop: Terminal) -> None:
     answer = shop("dlq", "retry", "late")
     assert (answer.code, answer.out) == (4, "")
-    assert "late has expired; to run it all the same add  --ignore-expiry" in answer.err
+    assert "late has expired; to retry it anyway, add  --ignore-expiry" in answer.err
     assert shop("dlq", "retry", "late", "--ignore-expiry").code == 0
     shop.write("mended", "")
     shop("worker", "start", "shop", "--burst")
@@ -113,8 +113,8 @@ def test_an_expired_job_is_retried_only_on_purpose(shop: Terminal) -> None:
     ("words", "code", "remark"),
     [
         (["waiting"], 4, "waiting is pending, neither dead nor cancelled; nothing was changed"),
-        (["nobody"], 3, "nobody is not known here"),
-        (["waiting", "nobody"], 3, "nobody is not known here"),
+        (["nobody"], 3, "nobody is unknown"),
+        (["waiting", "nobody"], 3, "nobody is unknown"),
     ],
 )
 def test_what_cannot_be_retried_is_told_and_left_alone(
@@ -131,7 +131,7 @@ def test_a_job_of_a_run_that_is_over_is_not_retried_because_nobody_would_come_fo
     [over] = [job["id"] for job in shop.jobs() if job["job"] == "command"]
     answer = shop("dlq", "retry", "a", over)
     assert (answer.code, answer.out) == (4, "")
-    assert f"job '{over}' belongs to a 'holdfast run' that is over" in answer.err
+    assert f"job '{over}' belongs to a 'holdfast run' that has exited" in answer.err
     assert states(shop) == {**AS_IT_WAS, over: "dead"}
     assert [one["id"] for one in shop("dlq", "retry", "--all", "--json").json] == ["b", "c", "a"]
     assert states(shop)[over] == "dead"
@@ -146,11 +146,11 @@ def test_what_can_be_retried_is_also_if_something_else_cannot(shop: Terminal) ->
 
 
 @pytest.mark.parametrize("command", ["retry", "discard"])
-@pytest.mark.parametrize("words", [[], ["a", "--all"]])
+@pytest.mark.parametrize("words", [[], ["a", "--all"], ["--all", "--where", "queue:a"]])
 def test_one_names_the_jobs_or_says_all(shop: Terminal, command: str, words: list[str]) -> None:
     answer = shop("dlq", command, *words)
     assert answer.code == 2
-    assert "name the jobs by their ids, or say --all" in answer.err
+    assert "pass one of job ids, --where SEARCH and --all; - reads ids from stdin" in answer.err
     assert states(shop) == AS_IT_WAS
 
 
@@ -167,16 +167,16 @@ def test_a_dead_letter_is_forgotten_for_good(shop: Terminal) -> None:
 def test_only_dead_letters_can_be_discarded(shop: Terminal, name: str) -> None:
     answer = shop("dlq", "discard", name)
     assert (answer.code, answer.out) == (4, "")
-    assert f"{name} is no dead letter; nothing was discarded" in answer.err
+    assert f"{name} is not a dead letter; nothing was discarded" in answer.err
     answer = shop("dlq", "discard", name, "nobody")
-    assert (answer.code, "nobody is not known here" in answer.err) == (3, True)
+    assert (answer.code, "nobody is unknown" in answer.err) == (3, True)
     assert states(shop) == AS_IT_WAS
 
 
 def test_discarding_all_wants_a_yes_where_nobody_can_be_asked(shop: Terminal) -> None:
     answer = shop("dlq", "discard", "--all")
     assert (answer.code, answer.out) == (2, "")
-    assert "this would discard 3 dead letters for good: say --yes" in answer.err
+    assert "this would discard 3 dead letters for good; pass --yes" in answer.err
     assert states(shop) == AS_IT_WAS
     answer = shop("dlq", "discard", "--all", "--queue", "mail", "--yes")
     assert answer.out == "✓ c discarded\n"

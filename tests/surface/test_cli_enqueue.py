@@ -172,11 +172,11 @@ def test_the_same_id_with_the_same_content_adds_nothing(terminal: Terminal) -> N
     spec = '{"id": "job1", "job": "x", "payload": {"a": 1, "b": 2}}'
     terminal("enqueue", spec)
     again = terminal("enqueue", '{"job": "x", "payload": {"b": 2, "a": 1}, "id": "job1"}')
-    assert (again.code, again.out) == (0, "• job1 is already there with the same content; nothing was added\n")
+    assert (again.code, again.out) == (0, "• job1 already exists with the same content; nothing was added\n")
     assert terminal("enqueue", spec, "--json").json["created"] is False
     assert ids(terminal) == ["job1"]
     answer = terminal("enqueue", "-", stdin=f'{spec}\n{{"id": "job2", "job": "x"}}\n')
-    assert answer.out == "✓ 1 job queued, 1 were there already\n"
+    assert answer.out == "✓ 1 job queued, 1 already existed\n"
 
 
 def test_the_same_id_with_other_content_is_refused_and_with_it_the_whole_call(terminal: Terminal) -> None:
@@ -197,10 +197,10 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "too deep": ('{"job": "x", "payload": ' + "[" * 40 + "]" * 40 + "}", 2, "nested deeper than 32 levels"),
     "far too deep": ("[" * 100_000, 2, "the job is not valid JSON"),
     "an empty array": ("[]", 2, "the list of jobs is empty"),
-    "an array of something else": ('[{"job": "x"}, 5]', 2, "the job item 2: a job is a JSON object, not int"),
+    "an array of something else": ('[{"job": "x"}, 5]', 2, "the job item 2: a job must be a JSON object, not int"),
     "nothing to run": ("{}", 2, 'nothing to run: add "command": "sleep 2", or "job": "name"'),
-    "two things to run": ('{"job": "x", "command": "y"}', 2, "either a command, or a job and its payload, not both"),
-    "a directory without a command": ('{"job": "x", "cwd": "/"}', 2, "cwd is only for commands"),
+    "two things to run": ('{"job": "x", "command": "y"}', 2, "either a command, or a job with its payload, not both"),
+    "a directory without a command": ('{"job": "x", "cwd": "/"}', 2, "cwd is only valid for commands"),
     "a field with a typing error": (
         '{"job": "x", "pirority": 1}',
         2,
@@ -295,7 +295,7 @@ def test_a_wrong_option_is_refused_and_nothing_is_kept(terminal: Terminal, optio
     [
         ('{"id": "a", "job": "x"}\n{"job": "x", "payload": }\n', "line 2 is not valid JSON"),
         ('{"id": "a", "job": "x"}\n\n\n{"job": "x", "prio": 1}\n', "line 4: unknown field 'prio'"),
-        ('{"id": "a", "job": "x"}\n"just text"\n', "line 2: a job is a JSON object, not str"),
+        ('{"id": "a", "job": "x"}\n"just text"\n', "line 2: a job must be a JSON object, not str"),
         ('{"id": "a", "job": "x"}\n{"command": "rm -rf /"}\n', "line 2: command 'rm' is not allowed here"),
         ('[{"id": "a", "job": "x"}, {"job": "X Y"}]', "item 2: 'X Y' is not a valid handler key"),
         ("", "the input is empty"),
@@ -323,9 +323,9 @@ def test_a_job_that_is_too_large_is_refused_with_the_limit(terminal: Terminal, s
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["sleep 2"], "'sleep 2' is not JSON; a command goes after --, word by word:  holdfast enqueue -- sleep 2"),
-        (['{"job": "x"}', '{"job": "y"}'], "one JSON text at a time"),
-        (["--url", "memory://", '{"job": "x"}'], "jobs in memory:// end with this command"),
+        (["sleep 2"], "'sleep 2' is not JSON; pass a command after --, word by word:  holdfast enqueue -- sleep 2"),
+        (['{"job": "x"}', '{"job": "y"}'], "pass one JSON text; put several jobs into a JSON list"),
+        (["--url", "memory://", '{"job": "x"}'], "jobs in memory:// would be lost when this command exits"),
     ],
 )
 def test_what_was_surely_meant_otherwise_is_explained(terminal: Terminal, words: list[str], why: str) -> None:

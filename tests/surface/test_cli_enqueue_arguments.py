@@ -140,7 +140,7 @@ def test_a_payload_may_be_json_and_many_payloads_are_many_jobs(terminal: Termina
 def test_a_job_that_is_taken_for_a_command_is_explained(terminal: Terminal) -> None:
     answer = terminal("enqueue", "send_mail", "to=ada")
     assert answer.code == 4
-    assert "the command (a job and its arguments come behind --job): command 'send_mail' is not allowed" in answer.err
+    assert "the command (pass a job with its arguments after --job): command 'send_mail' is not allowed" in answer.err
 
 
 def test_a_job_without_arguments_has_none(terminal: Terminal) -> None:
@@ -150,15 +150,18 @@ def test_a_job_without_arguments_has_none(terminal: Terminal) -> None:
 WRONG: dict[str, tuple[list[str], str]] = {
     "blanks around the sign": (
         ["to", "=", "ada"],
-        "'to' is no argument: write NAME=TEXT or NAME:=JSON, with no blanks",
+        "'to' is not a valid argument; write NAME=TEXT or NAME:=JSON without blanks",
     ),
-    "a blank behind it": (["to=", "ada"], "'ada' is no argument"),
-    "blanks in quotes": (["to = ada"], "'to = ada': write to=ada, with no blanks around the ="),
-    "a value that is not quoted": (["to=Ada", "Lovelace"], "'Lovelace' is no argument: .* such as 'to=Ada Lovelace'"),
-    "no name": (["=ada"], "'=ada' is no argument"),
-    "no name before JSON": ([":=1"], "':=1' is no argument"),
+    "a blank behind it": (["to=", "ada"], "'ada' is not a valid argument"),
+    "blanks in quotes": (["to = ada"], "'to = ada': remove the blanks around the =: to=ada"),
+    "a value that is not quoted": (
+        ["to=Ada", "Lovelace"],
+        "'Lovelace' is not a valid argument; .* contains blanks: 'to=Ada Lovelace'",
+    ),
+    "no name": (["=ada"], "'=ada' is not a valid argument"),
+    "no name before JSON": ([":=1"], "':=1' is not a valid argument"),
     "a name twice": (["to=ada", "to:=1"], "argument 'to' is given twice"),
-    "text as JSON": (["to:=ada"], "argument 'to' is not valid JSON: .*; text is written with = instead of :="),
+    "text as JSON": (["to:=ada"], "argument 'to' is not valid JSON: .*; for text, use = instead of :="),
     "half of JSON": (["to:={"], "argument 'to' is not valid JSON"),
     "a number past 64 bits": (
         ["n:=9223372036854775808"],
@@ -169,11 +172,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "argument 'to': cannot read the file 'ada': No such file .*  :='\"@ada\"'",
     ),
     "a directory": (["to:=@."], "argument 'to': cannot read the file '.': Is a directory"),
-    "a file that is no text": (["to=@bytes"], "argument 'to' is no text in UTF-8"),
+    "a file that is no text": (["to=@bytes"], "argument 'to' is not UTF-8 text"),
     "a file that is no JSON": (["to:=@bytes"], "argument 'to' is not valid JSON"),
     "a giant file": (
         ["to=@giant"],
-        r"argument 'to': giant has 1,048,577 bytes, the limit is 1,048,576: store the data",
+        r"argument 'to': giant has 1,048,577 bytes, and the limit is 1,048,576; store the data",
     ),
 }
 
@@ -293,7 +296,7 @@ def test_json_is_checked_against_the_application_too(shop: Terminal) -> None:
     lines = '{"job": "resize", "payload": {"width": 1}}\n{"job": "resize", "payload": {"width": "x"}}\n'
     answer = shop("enqueue", "--app", "shop:hf", "-", stdin=lines)
     assert answer.code == 2
-    assert "line 2: job 'resize' cannot be given this payload: expected int, got str (at width)" in answer.err
+    assert "line 2: job 'resize' does not accept this payload: expected int, got str (at width)" in answer.err
     refused = shop("enqueue", "--app", "shop:hf", '{"job": "send-mail"}')
     assert (refused.code, "did you mean 'send_mail'?" in refused.err) == (2, True)
     forbidden = shop("enqueue", "--app", "shop:hf", "--job", "resize", "width=1", "--queue", "narrow")

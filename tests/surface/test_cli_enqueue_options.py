@@ -147,18 +147,18 @@ def test_the_instant_that_was_understood_is_said_in_local_time(
 def test_a_time_that_is_over_is_said(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--job", "x", "--at", "2020-01-01", "--expires", "2021-01-01")
     assert answer.code == 0
-    assert " ago; that is over, so it is due at once\n" in answer.err
-    assert " ago; that is over, so it will not be started\n" in answer.err
+    assert " ago; that has passed, so it is due now\n" in answer.err
+    assert " ago; that has passed, so it will not be started\n" in answer.err
     assert terminal.jobs()[0]["state"] == "pending"
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "a delay and an instant": (["--delay", "1", "--at", "14:00"], "--delay and --run-at cannot both be given"),
-    "a bare span as an instant": (["--at", "2h"], "'2h' could lie ahead or behind: write \\+2h, or --delay 2h"),
-    "no instant": (["--at", "soon"], "'soon' is no time: write 14:30, tomorrow 9:00"),
-    "an hour that is none": (["--at", "25:00"], "'25:00' is no time"),
-    "a day that is none": (["--at", "2026-13-01 9:00"], "'2026-13-01 9:00' is no time"),
-    "no end": (["--expires", "soon"], "'soon' is no time: .* or a span like 90s"),
+    "a bare span as an instant": (["--at", "2h"], "'2h' is a duration, not a time; write \\+2h, or --delay 2h"),
+    "no instant": (["--at", "soon"], "'soon' is not a time; write 14:30, tomorrow 9:00"),
+    "an hour that is none": (["--at", "25:00"], "'25:00' is not a time"),
+    "a day that is none": (["--at", "2026-13-01 9:00"], "'2026-13-01 9:00' is not a time"),
+    "no end": (["--expires", "soon"], "'soon' is not a time; .* or a duration like 90s"),
     "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is too far in the future; the limit is the year 2200"),
     "no strategy": (["--backoff", "expo"], "'expo' is not a backoff strategy; use none, fixed"),
     "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
@@ -170,14 +170,14 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "a setting twice": (["--backoff", "fixed:1s,base=2s"], "'base=2s' is not valid here; after the strategy"),
     "no number": (["--backoff", "fixed:1s,jitter=lots"], "jitter 'lots' is not a number"),
     "too much jitter": (["--backoff", "fixed:1s,jitter=200%"], "backoff jitter must be between 0 and 1"),
-    "a note without a name": (["--meta", "v"], "'v' is no --meta: write NAME=TEXT or NAME:=JSON"),
+    "a note without a name": (["--meta", "v"], "'v' is not a valid --meta; write NAME=TEXT or NAME:=JSON"),
     "a tag without a name": (["--tag", "a,,b"], "contains an empty tag"),
     "a directory for a job": (["--cwd", "/"], "--cwd and --job cannot both be given"),
     "a command and a job": (["--command", "true"], "--command and --job cannot both be given"),
     "two shapes": (["--json", "--jsonl"], "--json and --jsonl cannot both be given"),
     "ids and documents": (["--json", "--quiet"], "--quiet and --json cannot both be given"),
     "waiting for nothing": (["--dry-run", "--wait", "1s"], "--dry-run and --wait cannot both be given"),
-    "following into one document": (["--follow", "--json"], "--jsonl to --follow"),
+    "following into one document": (["--follow", "--json"], "pass --jsonl with --follow"),
     "an odd queue": (["--queue", "Größe!"], "'Größe!' is not a valid queue name; use up to 63 lower-case letters"),
     "an odd id": (["--id", "a b"], "'a b' is not a valid job id"),
     "an odd name": (["--name", "a\nb"], "must be 1 to 200 printable characters"),
@@ -195,9 +195,9 @@ def test_a_wrong_option_is_refused_and_nothing_is_kept(terminal: Terminal, optio
 
 def test_one_id_is_for_one_job(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--id", "a", "-", stdin='{"job": "x"}\n{"job": "y"}\n')
-    assert (answer.code, "--id is the id of one job, and these are 2" in answer.err) == (2, True)
+    assert (answer.code, "--id names one job, but there are 2" in answer.err) == (2, True)
     answer = terminal("enqueue", "--follow", "-", stdin='{"job": "x"}\n{"job": "y"}\n')
-    assert (answer.code, "--follow is for one job" in answer.err) == (2, True)
+    assert (answer.code, "--follow works for one job only" in answer.err) == (2, True)
     assert terminal.jobs() == []
 
 
@@ -227,10 +227,10 @@ def test_a_job_as_the_reference_writes_it_is_accepted(terminal: Terminal) -> Non
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["{id:job1,command:sleep", "2}"], "it came as 2 words; the shell has taken its quotes away"),
-        (["{id:job1}"], "the shell has taken its quotes away: put all of it in single quotes"),
-        (["'{id:job1,command:sleep", "2}'"], "it begins with a quote; this shell knows no single quotes"),
-        (["{'job': 'x'}"], "JSON has double quotes around names and texts"),
+        (["{id:job1,command:sleep", "2}"], "it was split into 2 arguments; the shell has removed the quotes"),
+        (["{id:job1}"], "the shell has removed the quotes; put single quotes around everything"),
+        (["'{id:job1,command:sleep", "2}'"], "it starts with a quote; put double quotes around names and text"),
+        (["{'job': 'x'}"], "put double quotes around names and text"),
     ],
 )
 def test_quotes_that_a_shell_took_away_are_recognised(terminal: Terminal, words: list[str], why: str) -> None:
@@ -243,15 +243,15 @@ def test_quotes_that_a_shell_took_away_are_recognised(terminal: Terminal, words:
 
 def test_a_byte_order_mark_is_named(terminal: Terminal) -> None:
     terminal.write("jobs.jsonl", b'\xef\xbb\xbf{"job": "x"}\n')
-    assert "jobs.jsonl: 1 begins with a byte order mark" in terminal("enqueue", "@jobs.jsonl").err
+    assert "jobs.jsonl: 1 starts with a byte order mark" in terminal("enqueue", "@jobs.jsonl").err
 
 
 def test_a_keyboard_is_told_what_to_type_unless_nobody_is_there(terminal: Terminal) -> None:
     answer = terminal("enqueue", "-", typed='{"id": "a", "job": "x"}\n')
     assert (answer.code, answer.out) == (0, "✓ 1 job queued\n")
-    assert answer.err.startswith("type one JSON object on each line, and Ctrl-D at the end\n")
+    assert answer.err.startswith("type one JSON object per line, then press Ctrl-D\n")
     answer = terminal("enqueue", "-", "--no-input", typed="")
-    assert (answer.code, "there is nothing on stdin but the keyboard" in answer.err) == (2, True)
+    assert (answer.code, "stdin is a terminal" in answer.err) == (2, True)
 
 
 # What is printed
@@ -298,7 +298,7 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
         (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
         (["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"], 4, "job 'taken' already exists with other content"),
         (["--job", "x", "text=@big"], 2, "bytes on the wire, the limit is 1,048,576"),
-        (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// end with this command"),
+        (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// would be lost when this command exits"),
     ],
 )
 def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list[str], code: int, why: str) -> None:
@@ -309,7 +309,7 @@ def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list
     assert why in answer.err
     for traced in ([], ["--meta", "traceparent=00-1"]):
         same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1", *traced)
-        assert "taken is already there, pending: the same content, as far as can be seen, adds nothing" in same.err
+        assert "taken already exists (pending), apparently with the same content; adds nothing" in same.err
     assert len(terminal.jobs()) == 1
 
 
@@ -333,15 +333,14 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
             "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
-            "  no running worker takes jobs of queue 'mial' (did you mean 'mail'?);  "
-            "holdfast worker start APP --queue mial"
+            "  no worker is running for queue 'mial' (did you mean 'mail'?);  holdfast worker start APP --queue mial"
         ]
         assert remarks("--job", "old", "-q", "slow") == [
-            "  no running worker takes jobs of queue 'slow';  holdfast worker start APP --queue slow"
+            "  no worker is running for queue 'slow';  holdfast worker start APP --queue slow"
         ]
         assert remarks("--job", "old", "-q", "paused") == [
             "  queue 'paused' is paused: deploy;  holdfast queue resume paused",
-            "  no running worker takes jobs of queue 'paused';  holdfast worker start APP --queue paused",
+            "  no worker is running for queue 'paused';  holdfast worker start APP --queue paused",
         ]
         assert terminal("enqueue", "--quiet", "--job", "send_mial").err == ""
 
@@ -352,7 +351,7 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
 def test_who_waits_for_nobody_is_told_how_to_start_the_application(terminal: Terminal) -> None:
     terminal.write("shop.py", "from holdfast import Holdfast\n\nhf = Holdfast()\n\n@hf.job\ndef add() -> None: ...\n")
     answer = terminal("enqueue", "--app", "shop:hf", "--job", "add", "-q", "mail", "--wait", "10ms")
-    assert "no worker is running here; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
+    assert "no worker is running; start one:  holdfast worker start shop:hf --queue mail\n" in answer.err
 
 
 def test_following_prints_the_output_and_not_the_result(terminal: Terminal) -> None:

@@ -84,7 +84,7 @@ def document_of(process: "Popen[str]") -> dict[str, Any]:
 
 
 def test_what_a_running_job_has_printed_is_shown(terminal: Terminal, run: Run) -> None:
-    assert "job1 is running, and its worker has told no output yet" in terminal("logs", "job1").err
+    assert "job1 is running and has no output yet" in terminal("logs", "job1").err
     run.prints("one\ntwo")
     answer = terminal("logs", "job1")
     assert (answer.code, answer.out) == (0, "one\ntwo\n")
@@ -186,10 +186,7 @@ def test_how_an_attempt_failed_is_said_when_it_ended_and_what_became_of_the_job(
     engine.cancel("job1", "no use")
     answer = terminal("logs", "job1", "-f")
     assert (answer.code, "✗ job1 was cancelled: no use\n" in answer.err) == (0, True)
-    assert (
-        "has made 1 attempt, so there is no attempt 7: name another\n"
-        in terminal("logs", "job1", "-f", "--attempt", "7").err
-    )
+    assert "has no attempt 7, only 1 attempt\n" in terminal("logs", "job1", "-f", "--attempt", "7").err
 
 
 def test_what_came_too_fast_is_marked_and_the_end_is_whole(terminal: Terminal, run: Run) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from holdfast.cli.progress import StatusLine, bar, words
+from holdfast.cli.progress import StatusLine, bar, cells, cut, words
 from holdfast.values import Progress
 
 
@@ -30,9 +30,8 @@ def test_progress_in_words(progress: Progress, said: str) -> None:
 
 
 def test_the_bar_is_as_long_as_the_share_that_is_done() -> None:
-    assert bar(Progress(done=1, total=4)) == f"{'#' * 6}{'.' * 18} 1/4 (25 %)"
-    assert bar(Progress(done=1, total=4), "█", "░") == f"{'█' * 6}{'░' * 18} 1/4 (25 %)"
-    assert bar(Progress(done=9, total=4)).count("#") == 24
+    assert bar(Progress(done=1, total=4)) == f"{'█' * 6}{'░' * 18} 1/4 (25 %)"
+    assert bar(Progress(done=9, total=4)).count("█") == 24
     assert bar(Progress(done=9)) == "9"
 
 
@@ -130,3 +129,26 @@ def test_a_terminal_that_cannot_move_its_cursor_sees_no_line(monkeypatch: pytest
     monkeypatch.setenv("TERM", "dumb")
     StatusLine().show("bar")
     assert wires.written == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "room", "shown"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdef", 5, "abcd…"),
+        ("abcdef", 1, "…"),
+        ("日本語", 6, "日本語"),
+        ("日本語", 5, "日本…"),
+        ("日本語", 4, "日…"),
+        ("e\u0301e\u0301e\u0301", 2, "e\u0301…"),
+        ("", 0, ""),
+    ],
+)
+def test_a_text_is_cut_by_the_cells_it_takes(text: str, room: int, shown: str) -> None:
+    assert cut(text, room, "…") == shown
+    assert cells(shown) <= max(room, 1)
+
+
+def test_a_text_without_end_is_cut_at_once() -> None:
+    # In quadratic time this would take days.
+    assert cut("tag, " * 2_000_000, 10, "…") == "tag, tag,…"

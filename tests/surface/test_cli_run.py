@@ -37,7 +37,7 @@ def test_what_the_command_prints_is_all_of_stdout_and_the_rest_is_remarks(termin
     assert (answer.code, answer.out) == (0, "kept\noops\n")
     kept, done = answer.err.splitlines()
     [job] = terminal.jobs()
-    assert kept == f"✓ kept as {job['id']} in {terminal.database}"
+    assert kept == f"✓ stored as {job['id']} in {terminal.database}"
     assert done.startswith("✓ sh -c 'echo kept; echo oops >&2': completed in ")
     assert job["state"] == "completed"
 
@@ -57,7 +57,7 @@ def test_the_exit_code_is_the_commands(terminal: Terminal, script: str, code: in
     assert (answer.code, answer.out) == (code, "")
     [job] = terminal.jobs()
     assert (job["state"], job["attempts"]) == ("dead", 1)
-    assert f"look at it:  holdfast show {job['id']}" in answer.err
+    assert f"see  holdfast show {job['id']}" in answer.err
 
 
 @pytest.mark.parametrize("command", ["no-such-program-here", "./no-such-file"])
@@ -222,7 +222,7 @@ def test_a_bar_shows_how_far_the_command_says_it_is_and_leaves_no_trace(terminal
     gates[1].write_text("go\n")
     assert screen.ended() == 0
     kept, *printed, done, end = screen.rows
-    assert kept.startswith("✓ kept as ")
+    assert kept.startswith("✓ stored as ")
     assert (printed, end) == (["one", "two"], "")
     assert done.startswith("✓ sh work.sh: completed in ")
 

@@ -89,7 +89,7 @@ def test_when_the_time_is_up_the_job_stays_queued(terminal: Terminal, engine: En
         claim(engine)
     answer = terminal("enqueue", "--wait", "10ms", JOB)
     assert (answer.code, answer.out) == (6, "")
-    assert f"✗ job1 is still {state} after 10 ms; it stays queued\n" in answer.err
+    assert f"✗ timed out after 10 ms: job1 is still {state}\n" in answer.err
     assert terminal.job("job1")["state"] == state
 
 
@@ -109,7 +109,7 @@ def test_a_record_that_is_not_kept_says_nothing_of_how_it_ended(terminal: Termin
     assert engine.discard("job1")
     answer = terminal("enqueue", JOB, "--wait")
     assert (answer.code, answer.out) == (1, "")
-    assert "its record is not kept" in answer.err
+    assert "its record has been deleted" in answer.err
 
 
 def test_an_interrupt_leaves_the_job_queued(terminal: Terminal, engine: Engine) -> None:
@@ -117,13 +117,13 @@ def test_an_interrupt_leaves_the_job_queued(terminal: Terminal, engine: Engine) 
     screen.wait_for("pending…")
     screen.process.send_signal(signal.SIGINT)
     assert screen.ended() == 130
-    assert "no longer waiting: job1 stays queued; look at it:  holdfast show job1" in screen.rows
+    assert "no longer waiting; job1 is queued, see  holdfast show job1" in screen.rows
     assert terminal.job("job1")["state"] == "pending"
 
 
 def test_without_a_worker_it_says_how_to_start_one(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--wait", "1ms", JOB)
-    assert "no worker is running here; start one:  holdfast worker start APP" in answer.err
+    assert "no worker is running; start one:  holdfast worker start APP" in answer.err
     assert "no worker" not in terminal("enqueue", JOB).err
 
 
@@ -238,7 +238,7 @@ def test_several_of_which_one_does_not_end(terminal: Terminal, engine: Engine) -
     engine.ack(claim(engine), attempt())
     answer = terminal("enqueue", "-", "--wait", "10ms", stdin=lines("a", "b"))
     assert (answer.code, sorted(answer.out.strip().split(" · "))) == (6, ["1 completed", "1 pending"])
-    assert "what has not ended stays queued" in answer.err
+    assert "unfinished jobs remain queued" in answer.err
 
 
 def test_more_than_one_page_of_jobs_is_waited_for(terminal: Terminal, engine: Engine) -> None:
@@ -252,7 +252,7 @@ def test_a_bar_counts_the_jobs_that_have_ended(terminal: Terminal, engine: Engin
     terminal.write("jobs.jsonl", lines("a", "b"))
     screen = terminal.on_screen("enqueue", "@jobs.jsonl", "--wait")
     engine.ack(claim(engine), attempt())
-    screen.wait_for("1/2 (50 %) jobs ended")
+    screen.wait_for("1/2 (50 %) jobs finished")
     engine.ack(claim(engine), attempt())
     assert screen.ended() == 0
     assert screen.rows[-2:] == ["2 completed", ""]

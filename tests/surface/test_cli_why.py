@@ -48,7 +48,7 @@ def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] =
         ((worker(WorkerState.LOST),), "no worker is running"),
         ((worker(queues=("default",)),), "no worker processes this queue;  holdfast worker start APP --queue mail"),
         ((worker(handlers=("other",)),), "no worker of this queue knows the handler 'send'"),
-        ((worker(WorkerState.DRAINING),), "every worker of this queue is about to stop"),
+        ((worker(WorkerState.DRAINING),), "every worker of this queue is shutting down"),
         ((worker(),), "has been due for 5 m; jobs with a higher priority, or older ones, run first"),
     ],
 )

@@ -297,7 +297,7 @@ def test_a_command_this_worker_does_not_allow_is_dead_and_says_how_to_allow_it(t
         "allow it with  holdfast config set allowed-commands true,rm" in job["last_error"]
     )
     assert "--allow rm  (then restart running workers and retry the jobs that they refused)" in job["last_error"]
-    assert "its queue forbids its handler, or its worker its command" in terminal("show", "job1").out
+    assert "its handler or its command is not allowed" in terminal("show", "job1").out
     terminal("config", "set", "allowed-commands", "true")
     assert terminal("dlq", "retry", "job1").code == 0
 

@@ -73,7 +73,7 @@ CASES = {
     "logs": Case("logs dead1", LIST + "holdfast.job.log/1", "", "#1 failed at"),
     "wait": Case("wait dead1", "holdfast.job.history/1", "", "✗ dead1 is dead", code=7),
     "cancel": Case("cancel job1", LIST + "holdfast.job.cancel/1", "✓ job1 cancelled"),
-    "retry": Case("retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
+    "retry": Case("retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 queued again"),
     "delete": Case("delete dead1", LIST + "holdfast.job.delete/1", "✓ dead1 deleted"),
     "status": Case("status", "holdfast.status/1", "mail", is_table=True, is_coloured=True),
     "top": Case("top", "holdfast.status/1", "", "top needs a terminal", code=2),
@@ -88,7 +88,7 @@ CASES = {
     "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "no dead jobs in queue"),
     "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
     "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
-    "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 waits again"),
+    "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 queued again"),
     "dlq discard": Case("dlq discard --all --yes", LIST + "holdfast.job.discard/1", "✓ dead1 discarded"),
     "config get": Case("config get lease", "holdfast.config.setting/1", "60"),
     "config list": Case(
@@ -140,18 +140,21 @@ CHANGES = [
 ]
 # What would destroy more than was named: the question, with the exact number.
 SEVERE = {
-    "cancel --where state:pending": "this would cancel 2 jobs: say --yes",
-    "delete --where state:dead": "this would delete 1 job for good: say --yes",
-    "dlq discard --all": "this would discard 1 dead letter for good: say --yes",
-    "queue purge default --state dead": "this would permanently delete 1 dead job from queue default: say --yes",
-    "queue purge --all --state dead": "this would permanently delete 1 dead job from all queues: say --confirm=all",
+    "cancel --where state:pending": "this would cancel 2 jobs; pass --yes",
+    "delete --where state:dead": "this would delete 1 job for good; pass --yes",
+    "dlq discard --all": "this would discard 1 dead letter for good; pass --yes",
+    "queue purge default --state dead": "this would permanently delete 1 dead job from queue default; pass --yes",
+    "queue purge --all --state dead": "this would permanently delete 1 dead job from all queues; pass --confirm=all",
 }
 
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return create_project(tmp_path_factory.mktemp("template"))
+
+
+def create_project(place: Path) -> Path:
     """A project with a dead job, two waiting ones of which one is a command, two workers, a paused queue."""
-    place = tmp_path_factory.mktemp("template")
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\n')
     with Holdfast(directory=place) as hf:
         engine = hf.backend()
@@ -180,6 +183,11 @@ class Desk:
 
     def seen(self, *words: str, columns: int = 80) -> tuple[int, str]:
         """What the command shows on a terminal of that width, and its exit code; nobody is at the keyboard."""
+        code, shown = self.drawn(*words, columns=columns)
+        return code, shown.decode(errors="replace").replace("\r\n", "\n")
+
+    def drawn(self, *words: str, columns: int = 80) -> tuple[int, bytes]:
+        """The same, with the bytes that the terminal received."""
         self._restore()
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
@@ -201,7 +209,7 @@ class Desk:
             sys.stdin, sys.stdout, sys.stderr = kept
             reader.join(30)
             os.close(ours)
-        return code, shown.getvalue().decode(errors="replace").replace("\r\n", "\n")
+        return code, shown.getvalue()
 
     def _restore(self) -> None:
         for place in (self.terminal.project, self.terminal.home):
@@ -484,7 +492,7 @@ def test_status_refreshes_with_watch(desk: Desk, monkeypatch: pytest.MonkeyPatch
         ("-o ids", "cmd1"),
         ("-q", "cmd1"),
         ("-o json", '[{"schema": "holdfast.job/1", "id": "cmd1"'),
-        ("-o jsonl", '{"schema": "holdfast.job/1", "id": "cmd1"'),
+        ("-o jsonl", '{"schema":"holdfast.job/1","id":"cmd1"'),
         ("--json --fields id,state", '[{"id": "cmd1", "state": "pending"}, {"id": "job1"'),
         ("--fields id,finished-at", "ID     FINISHED AT"),
     ],
@@ -531,7 +539,7 @@ def test_nobody_is_asked_who_cannot_answer(desk: Desk, words: str) -> None:
     for asked in (["--no-input", *words.split()], [*words.split(), "--no-input"]):
         code, shown = desk.seen(*asked, columns=200)
         assert (code, question in " ".join(shown.split())) == (2, True)
-    sure = question.rpartition("say ")[2]
+    sure = question.rpartition("pass ")[2]
     assert desk.piped(*words.split(), sure).code == 0
 
 
@@ -622,15 +630,15 @@ def test_help_is_short_to_ask_for(desk: Desk) -> None:
         ("retry nobody", "see  holdfast list"),
         ("delete nobody", "see  holdfast list"),
         ("retry job1", "job1 is pending, neither dead nor cancelled"),
-        ("retry job1", "look at it:  holdfast show job1"),
-        ("dlq show job1", "look at it with  holdfast show job1"),
+        ("retry job1", "see  holdfast show job1"),
+        ("dlq show job1", "see  holdfast show job1"),
         ("dlq discard job1", "see  holdfast show job1"),
         ("worker show zz", "see  holdfast worker list"),
-        ("logs dead1 --attempt 7", "name another"),
+        ("logs dead1 --attempt 7", "only 1 attempt"),
         ("logs job1 --attempt 7", "wait for it with  --follow"),
         ("list --url sqlite:///typo.db", "create it with  holdfast migrate"),
         ("list --url redis://127.0.0.1:1/0", "diagnose it:  holdfast doctor"),
-        ("list --after nonsense", "pass what the page before printed"),
+        ("list --after nonsense", "pass the one that the previous page printed"),
         ("list --json --csv", "choose one"),
         ("queue purge mail --state failed", "cancel them first:  holdfast cancel"),
     ],
@@ -661,7 +669,7 @@ def test_a_mistake_is_answered_with_what_to_do_next(
         ("list --where status:dead", "dead1"),
         ("list --where task:add", "dead1"),
         ("dlq list", "dead1"),
-        ("dlq retry dead1", "✓ dead1 waits again"),
+        ("dlq retry dead1", "✓ dead1 queued again"),
         ("config set max-retries 3", "✓ max-retries = 3"),
         ("config set max_retries 3", "✓ max-retries = 3"),
         ("config get max_retries", "3"),

@@ -1,5 +1,6 @@
 """Command lines that several commands suggest."""
 
+from holdfast.cli.words import command
 from holdfast.values import DEFAULT_QUEUE
 
 
@@ -8,9 +9,9 @@ def starting(queue: str = DEFAULT_QUEUE, *, app: str | None = None, job: str | N
     from holdfast.cli.options import configured_app
     from holdfast.handlers import COMMAND_KEY
 
-    words, configured = ["holdfast worker start"], configured_app()
+    words, configured = ["holdfast", "worker", "start"], configured_app()
     if job != COMMAND_KEY and not (configured and app in (None, configured)):
         words.append(app or "APP")
     if queue != DEFAULT_QUEUE:
-        words.append(f"--queue {queue}")
-    return " ".join(words)
+        words += ["--queue", queue]
+    return command(*words)

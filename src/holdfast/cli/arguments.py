@@ -1,6 +1,6 @@
-"""Arguments as words of the command line: `name=text`, `name:=JSON`, and either read from a file with `@FILE`.
+"""Job arguments on the command line: `name=text`, `name:=JSON`, and either read from a file with `@FILE`.
 
-Where the type of an argument is known, text is read as that type; what is JSON has to be of it already.
+If the type of an argument is known, text is converted to it; JSON must already have it.
 """
 
 import dataclasses
@@ -24,32 +24,32 @@ _JSON_BEGINS: Final = tuple('{["-0123456789')
 
 
 class Argument(NamedTuple):
-    """What a word says: a text, which may stand for something else, or a JSON value."""
+    """The value of an argument: text, which may be converted to another type, or a JSON value."""
 
     value: Any
     is_text: bool
 
 
 class Parameter(NamedTuple):
-    """What is known of an argument before it is given."""
+    """A parameter that the job declares."""
 
     type: Any
     is_required: bool
 
 
 def parse_arguments(words: Iterable[str], *, what: str = "argument") -> dict[str, Argument]:
-    """The arguments that the words give, by name; `what` they are called in errors."""
+    """The arguments by name. Errors call them `what`."""
     arguments: dict[str, Argument] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.rstrip(JSON_SIGN).strip():
             raise DefinitionError(
-                f"{word!r} is no {what}: write NAME=TEXT or NAME:=JSON, with no blanks around the =, and in quotes "
-                "what holds blanks, such as 'to=Ada Lovelace'"
+                f"{word!r} is not a valid {what}; write NAME=TEXT or NAME:=JSON without blanks around the =, and quote "
+                "text that contains blanks: 'to=Ada Lovelace'"
             )
         is_text, name = not name.endswith(JSON_SIGN), name.removesuffix(JSON_SIGN)
         if name != name.strip():
-            raise DefinitionError(f"{word!r}: write {name.strip()}={value.strip()}, with no blanks around the =")
+            raise DefinitionError(f"{word!r}: remove the blanks around the =: {name.strip()}={value.strip()}")
         if name in arguments:
             raise DefinitionError(f"{what} '{name}' is given twice")
         arguments[name] = _argument(f"{what} '{name}'", value, is_text=is_text)
@@ -57,12 +57,12 @@ def parse_arguments(words: Iterable[str], *, what: str = "argument") -> dict[str
 
 
 def untyped(arguments: Mapping[str, Argument]) -> dict[str, Any]:
-    """The values where nothing is known of their types: text is text."""
+    """The values if their types are unknown: text remains text."""
     return {name: argument.value for name, argument in arguments.items()}
 
 
 def typed(arguments: Mapping[str, Argument], payload_type: Any, *, job: str) -> dict[str, Any]:
-    """The values as the job declares them; a name it does not know, or one that is missing, is an error."""
+    """The values in the types that the job declares. An unknown or missing name is an error."""
     parameters = parameters_of(payload_type)
     if parameters is None:
         return untyped(arguments)
@@ -84,7 +84,7 @@ def typed(arguments: Mapping[str, Argument], payload_type: Any, *, job: str) -> 
 
 
 def parameters_of(payload_type: object) -> dict[str, Parameter] | None:
-    """The members of a payload of this type, if it says which it has."""
+    """The parameters of a payload of this type, if it declares any."""
     if isinstance(payload_type, type) and issubclass(payload_type, msgspec.Struct):
         fields = msgspec.structs.fields(payload_type)
         return {field.encode_name: Parameter(field.type, field.required) for field in fields}
@@ -119,11 +119,11 @@ def _argument(what: str, value: str, *, is_text: bool) -> Argument:
         except PayloadRejected as problem:
             if value.startswith(FILE_SIGN) or value[:1] in _JSON_BEGINS:
                 raise
-            raise PayloadRejected(f"{problem}; text is written with = instead of :=") from None
+            raise PayloadRejected(f"{problem}; for text, use = instead of :=") from None
     try:
         return Argument(content.decode(), is_text=True)
     except UnicodeDecodeError:
-        raise DefinitionError(f"{what} is no text in UTF-8") from None
+        raise DefinitionError(f"{what} is not UTF-8 text") from None
 
 
 def _content(name: str, what: str, *, is_text: bool) -> bytes:
@@ -132,22 +132,22 @@ def _content(name: str, what: str, *, is_text: bool) -> bytes:
         size = path.stat().st_size
         if size > MAX_WIRE_BYTES:
             raise PayloadRejected(
-                f"{what}: {path} has {size:,} bytes, the limit is {MAX_WIRE_BYTES:,}: store the data elsewhere and "
-                "send a reference to it"
+                f"{what}: {path} has {size:,} bytes, and the limit is {MAX_WIRE_BYTES:,}; store the data elsewhere and "
+                "pass a reference to it"
             )
         return path.read_bytes()
     except OSError as problem:
-        hint = f"; a text that begins with @ is written as  :='\"@{name}\"'" if is_text else ""
+        hint = f"; write text that begins with @ as  :='\"@{name}\"'" if is_text else ""
         raise DefinitionError(f"{what}: cannot read the file {name!r}: {problem.strerror}{hint}") from None
 
 
 def _read(argument: Argument, declared: Any, what: str) -> Any:
-    """The value as its parameter wants it: text stays text where it may, else it is what it looks like."""
+    """The value in the declared type. Text remains text if that fits; otherwise it is read as JSON."""
     value = argument.value
     if argument.is_text:
         if _fits(value, declared):
             return value
-        # Text that is a number, true, false or null; not the text of a number that could be a date.
+        # Only numbers, true, false and null: msgspec would also convert the text of a number to a date.
         with suppress(msgspec.ValidationError):
             meant = msgspec.convert(value, declared, strict=False, dec_hook=json_models.decode_hook)
             if meant is None or (isinstance(meant, bool | int | float) and math.isfinite(meant)):
@@ -170,24 +170,24 @@ def _fits(value: object, declared: Any) -> bool:
 
 
 def located(problem: msgspec.ValidationError) -> str:
-    """What msgspec says of a value, and the path to it."""
-    said, _, path = str(problem).partition(" - at `$")
+    """The message of msgspec with the path to the value."""
+    message, _, path = str(problem).partition(" - at `$")
     where = path.rstrip("`").lstrip(".")
-    said = said.replace("`", "")
-    return f"{said[:1].lower()}{said[1:]}{f' (at {where})' if where else ''}"
+    message = message.replace("`", "")
+    return f"{message[:1].lower()}{message[1:]}{f' (at {where})' if where else ''}"
 
 
 def _expectation(problem: msgspec.ValidationError, declared: Any) -> str:
-    """What was expected; that text was given is no news to who typed it, unless it was inside of something."""
-    said = located(problem)
-    if said.endswith(")"):
-        return f"{said} in"
+    """The expected type. That the value was text is left out, unless it was inside another value."""
+    message = located(problem)
+    if message.endswith(")"):
+        return f"{message} in"
     if isinstance(declared, type) and issubclass(declared, Enum):
         return f"expected one of {', '.join(str(each.value) for each in declared)}, not"
-    said = said.partition(", got ")[0]
-    if said.startswith(("expected array", "expected object")):
-        said = f"expected {'a list' if 'array' in said else 'an object'} as JSON"
-    return f"{said}, not"
+    message = message.partition(", got ")[0]
+    if message.startswith(("expected array", "expected object")):
+        message = f"expected {'a list' if 'array' in message else 'an object'} as JSON"
+    return f"{message}, not"
 
 
 def _shortened(value: object) -> str:

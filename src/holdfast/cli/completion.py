@@ -5,7 +5,6 @@ reads there, and shells insert it without quoting, so only well-formed names are
 """
 
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ import click
 
 from holdfast.cli import COMPLETING
 from holdfast.cli.output import write, write_lines
+from holdfast.cli.words import is_well_formed
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
@@ -31,7 +31,6 @@ SHELLS: Final = {
 PROGRAMS: Final = ("holdfast", "queuectl")
 NEWEST: Final = 100
 GIVE_UP_AFTER_S: Final = 2.0
-_well_formed: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}")
 
 
 def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
@@ -73,7 +72,7 @@ def show(ctx: click.Context, shell: str) -> None:
 def matching(names: Iterable[str], incomplete: str) -> list[str]:
     """The well-formed names that complete the last part of a list such as `mail,de`."""
     head, comma, last = incomplete.rpartition(",")
-    fitting = [name for name in dict.fromkeys(names) if name.startswith(last) and _well_formed.fullmatch(name)]
+    fitting = [name for name in dict.fromkeys(names) if name.startswith(last) and is_well_formed(name)]
     return [f"{head}{comma}{name}" for name in fitting]
 
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs: wait until they have ended, show how far they are meanwhile, and say how each ended."""
+"""Waiting for jobs to finish: show their progress, then their results, and how each one finished."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from holdfast.cli.advice import starting
 from holdfast.cli.failing import FAILED, INTERRUPTED, JOB_FAILED, TIME_IS_UP
 from holdfast.cli.job_documents import history_document
 from holdfast.cli.job_output import JobOutput
-from holdfast.cli.output import note, write, write_json, write_jsonl
+from holdfast.cli.output import json_text, note, write, write_json, write_jsonl
 from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
+from holdfast.cli.words import command
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
 from holdfast.values import (
@@ -39,14 +40,14 @@ UNFINISHED: Final = tuple(state for state in JobState if state not in FINAL_STAT
 
 
 class Shape(Enum):
-    """What is printed of jobs that are waited for."""
+    """What to print about the jobs."""
 
     RESULT = auto()
-    """The result of one, how many ended how of several."""
+    """The result of one job; of several, the number in each state."""
     OUTPUT = auto()
-    """What one has printed, attempt by attempt."""
+    """The output of one job, attempt by attempt."""
     OUTPUT_JSONL = auto()
-    """The same, a document for each attempt."""
+    """The same, one document for each attempt."""
     JSON = auto()
     JSONL = auto()
     NOTHING = auto()
@@ -59,8 +60,8 @@ class Shape(Enum):
 def await_job(
     engine: Engine, job_id: str, limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
 ) -> int:
-    """Wait until the job has ended, print its result, and return the exit code for it."""
-    say_if_nobody_works(engine, [job_id], app)
+    """Wait until the job finishes, print its result, and return the exit code."""
+    note_missing_worker(engine, [job_id], app)
     line = StatusLine()
     history: JobHistory | None = None
     output = JobOutput(line, as_jsonl=shape is Shape.OUTPUT_JSONL)
@@ -74,14 +75,14 @@ def await_job(
             _show(line, history.job)
     except KeyboardInterrupt:
         output.close()
-        now = "goes on" if history is not None and history.job.state is JobState.PROCESSING else "stays queued"
-        note(f"no longer waiting: {job_id} {now}; look at it:  holdfast show {job_id}")
+        now = "is running" if history is not None and history.job.state is JobState.PROCESSING else "is queued"
+        note(f"no longer waiting; {job_id} {now}, see  {command('holdfast', 'show', job_id)}")
         return INTERRUPTED
     finally:
         output.close()
     if history is not None:
         _print_end(history, shape)
-    return _say_end(job_id, history, limit_s)
+    return _note_end(job_id, history, limit_s)
 
 
 def _print_end(history: JobHistory, shape: Shape) -> None:
@@ -96,59 +97,53 @@ def _print_end(history: JobHistory, shape: Shape) -> None:
 def await_jobs(
     engine: Engine, job_ids: Sequence[str], limit_s: float, shape: Shape = Shape.RESULT, *, app: str | None = None
 ) -> int:
-    """Wait until all of these jobs have ended, say how, and return the exit code of the worst."""
-    say_if_nobody_works(engine, job_ids, app)
+    """Wait until all of these jobs finish, print how, and return the worst exit code."""
     everything = list(dict.fromkeys(job_ids))
-    waiting = everything
-    line = StatusLine()
-    try:
-        for _ in looks(limit_s):
-            waiting = [job.id for job in _find(engine, waiting, UNFINISHED)]
-            if not waiting:
-                break
-            ended = len(everything) - len(waiting)
-            line.show_progress(Progress(done=ended, total=len(everything), message="jobs ended"))
-    except KeyboardInterrupt:
-        line.clear()
-        note(f"no longer waiting: {len(waiting):,} jobs stay queued")
+    if _unfinished(engine, everything, limit_s, at_most=0, app=app) is None:
         return INTERRUPTED
-    finally:
-        line.clear()
     if shape in (Shape.JSON, Shape.JSONL):
         documents = [history_document(history) for job_id in everything if (history := engine.get(job_id))]
         (write_json if shape is Shape.JSON else write_jsonl)(documents)
-    return _say_ends(_find(engine, everything), len(everything), is_counted=shape is Shape.RESULT)
+    return _note_ends(_find(engine, everything), len(everything), is_counted=shape is Shape.RESULT)
 
 
 def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json: bool) -> int:
-    """Wait until the first of these jobs has ended, print which and its result, and return the exit code for it."""
-    say_if_nobody_works(engine, job_ids)
-    line = StatusLine()
-    first: str | None = None
-    try:
-        for _ in looks(limit_s):
-            waiting = {job.id for job in _find(engine, job_ids, UNFINISHED)}
-            first = next((job_id for job_id in job_ids if job_id not in waiting), None)
-            if first is not None:
-                break
-            line.show(f"{len(waiting):,} jobs not ended yet…")
-    except KeyboardInterrupt:
-        line.clear()
-        note(f"no longer waiting: {len(job_ids):,} jobs stay queued")
+    """Wait until the first of these jobs finishes, print its id, and return the exit code."""
+    waiting = _unfinished(engine, job_ids, limit_s, at_most=len(job_ids) - 1)
+    if waiting is None:
         return INTERRUPTED
-    finally:
-        line.clear()
-    if first is None:
-        if as_json:
-            write_json(None)
-        note(f"✗ none of {len(job_ids):,} jobs has ended after {format_duration(limit_s)}; they stay queued")
-        return TIME_IS_UP
-    history = engine.get(first)
+    first = next((job_id for job_id in job_ids if job_id not in waiting), None)
+    history = None if first is None else engine.get(first)
     if as_json:
         write_json(None if history is None else history_document(history))
-    else:
+    if first is None:
+        note(f"✗ timed out after {format_duration(limit_s)}: none of {len(job_ids):,} jobs has finished")
+        return TIME_IS_UP
+    if not as_json:
         write(first)
-    return _say_end(first, history, limit_s)
+    return _note_end(first, history, limit_s)
+
+
+def _unfinished(
+    engine: Engine, job_ids: Sequence[str], limit_s: float, *, at_most: int, app: str | None = None
+) -> set[str] | None:
+    """Wait until at most this many of the jobs are unfinished, and return those; None if the user interrupts it."""
+    note_missing_worker(engine, job_ids, app)
+    waiting, line = set(job_ids), StatusLine()
+    try:
+        for _ in looks(limit_s):
+            waiting = {job.id for job in _find(engine, [*waiting], UNFINISHED)}
+            if len(waiting) <= at_most:
+                break
+            finished = len(job_ids) - len(waiting)
+            line.show_progress(Progress(done=finished, total=len(job_ids), message="jobs finished"))
+    except KeyboardInterrupt:
+        line.clear()
+        note(f"no longer waiting; unfinished jobs remain queued: {len(waiting):,}")
+        return None
+    finally:
+        line.clear()
+    return waiting
 
 
 def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] = ()) -> list[JobView]:
@@ -156,14 +151,14 @@ def _find(engine: Engine, job_ids: Sequence[str], states: tuple[JobState, ...] =
     return [job for ids in parts for job in engine.find(JobFilter(ids=ids, states=states), limit=AT_ONCE).jobs]
 
 
-def say_if_nobody_works(engine: Engine, job_ids: Sequence[str], app: str | None = None) -> None:
-    """Whoever waits for jobs that nobody would work waits long."""
+def note_missing_worker(engine: Engine, job_ids: Sequence[str], app: str | None = None) -> None:
+    """Print how to start a worker if none is running, since these jobs would otherwise never finish."""
     from holdfast.handlers import COMMAND_KEY
 
     waiting = _find(engine, job_ids[:AT_ONCE], UNFINISHED)
     if waiting and all(view.state is WorkerState.LOST for view in WorkerRegistry(engine.state).all()):
         first = next((job for job in waiting if job.job != COMMAND_KEY), waiting[0])
-        note(f"  no worker is running here; start one:  {starting(first.queue, app=app, job=first.job)}")
+        note(f"  no worker is running; start one:  {starting(first.queue, app=app, job=first.job)}")
 
 
 def _show(line: StatusLine, job: JobView) -> None:
@@ -185,19 +180,19 @@ def _result(history: JobHistory) -> str | None:
     if record is None or record.result is None or record.result == b"null":
         return None
     try:
-        return msgspec.json.format(record.result, indent=0).decode()
+        return json_text(msgspec.Raw(msgspec.json.format(record.result, indent=0)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return bytes(record.result).decode(errors="replace")
 
 
-def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
+def _note_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
     if history is None:
-        note(f"✗ {job_id} has ended, but its record is not kept: how it ended is not known")
+        note(f"✗ {job_id} has finished, but its record has been deleted; the outcome is unknown")
         return FAILED
     job = history.job
     if not job.state.is_final:
-        note(f"✗ {job_id} is still {job.state} after {format_duration(limit_s)}; it stays queued")
-        note(f"  look at it:  holdfast show {job_id}")
+        note(f"✗ timed out after {format_duration(limit_s)}: {job_id} is still {job.state}")
+        note(f"  see  {command('holdfast', 'show', job_id)}")
         return TIME_IS_UP
     record = _succeeded(history)
     if job.state is JobState.COMPLETED:
@@ -205,37 +200,37 @@ def _say_end(job_id: str, history: JobHistory | None, limit_s: float) -> int:
         remark = f": {record.note}" if record and record.note else ""
         note(f"✓ {job_id} completed{took}{remark}")
         return 0
-    say_fate(job)
+    note_failure(job)
     return JOB_FAILED
 
 
-def say_fate(job: JobView) -> None:
-    """What became of a job that ended badly."""
+def note_failure(job: JobView) -> None:
+    """Print why a job is dead or cancelled, if it is."""
     if job.state in (JobState.DEAD, JobState.CANCELLED):
-        note(f"✗ {job.id} {_fate(job)}")
-        note(f"  look at it:  holdfast show {job.id}")
+        note(f"✗ {job.id} {_failure(job)}")
+        note(f"  see  {command('holdfast', 'show', job.id)}")
 
 
-def _fate(job: JobView) -> str:
+def _failure(job: JobView) -> str:
     if job.state is JobState.CANCELLED:
         return f"was cancelled: {job.cancel_reason or 'no reason was given'}"
     return f"is {job.state} ({job.dead_reason or 'reason unknown'}): {job.last_error or 'no error was recorded'}"
 
 
-def _say_ends(jobs: Sequence[JobView], expected: int, *, is_counted: bool) -> int:
+def _note_ends(jobs: Sequence[JobView], expected: int, *, is_counted: bool) -> int:
     failed = [job for job in jobs if job.state in (JobState.DEAD, JobState.CANCELLED)]
     counts = Counter(str(job.state) for job in jobs)
-    if gone := expected - len(jobs):
-        counts["no longer on record"] = gone
+    if deleted := expected - len(jobs):
+        counts["deleted"] = deleted
     for job in failed[:MOST_SHOWN]:
-        note(f"✗ {job.id} {_fate(job)}")
+        note(f"✗ {job.id} {_failure(job)}")
     if len(failed) > MOST_SHOWN:
         note(f"  and {len(failed) - MOST_SHOWN:,} more")
     if is_counted:
         write(" · ".join(f"{number:,} {state}" for state, number in counts.items()))
     is_unfinished = any(not job.state.is_final for job in jobs)
     if is_unfinished:
-        note("the time is up; what has not ended stays queued")
+        note("timed out; unfinished jobs remain queued")
     if failed:
         return JOB_FAILED
-    return TIME_IS_UP if is_unfinished else FAILED if gone else 0
+    return TIME_IS_UP if is_unfinished else FAILED if deleted else 0

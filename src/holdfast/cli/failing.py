@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from holdfast.cli.output import note, write_error
+from holdfast.cli.output import note, write_error, write_usage_error
 from holdfast.errors import (
     BackendUnavailable,
     CommandForbidden,
@@ -48,7 +48,7 @@ def report(problem: Exception, *, as_json: bool) -> int:
             if as_json or not isinstance(problem, click.UsageError):
                 write_error(_name(problem), problem.format_message(), hint(problem), as_json=as_json)
             else:
-                problem.show()
+                write_usage_error(problem)
             return problem.exit_code
         case BrokenPipeError():
             # The reader of our output has exited. Redirect the rest, or Python would report the closed pipe at exit.

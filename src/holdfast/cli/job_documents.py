@@ -9,7 +9,7 @@ from holdfast.values import AttemptView, JobHistory, JobView
 
 
 def job_document(job: JobView) -> dict[str, Any]:
-    """A job as JSON shows it: every member always there, payload and meta as values."""
+    """A job as a JSON document: every member is present, payload and meta are values."""
     document: dict[str, Any] = {"schema": JobDocument.__struct_config__.tag}
     document |= {name: getattr(job, name) for name in job.__struct_fields__}
     document["payload"] = _value(job.payload)
@@ -19,7 +19,7 @@ def job_document(job: JobView) -> dict[str, Any]:
 
 
 def history_document(history: JobHistory) -> dict[str, Any]:
-    """A job as JSON shows it, with its `history`: one document for each attempt, oldest first; and what it prints."""
+    """A job as a JSON document with its `history`, one document per attempt, oldest first, and its live output."""
     live = history.live_output
     return {
         **job_document(history.job),
@@ -30,7 +30,7 @@ def history_document(history: JobHistory) -> dict[str, Any]:
 
 
 def _attempt_document(attempt: AttemptView) -> dict[str, Any]:
-    """An attempt as JSON shows it."""
+    """An attempt as a JSON document."""
     record = attempt.record
     return {
         "delivery": attempt.delivery,
@@ -46,7 +46,7 @@ def _attempt_document(attempt: AttemptView) -> dict[str, Any]:
 
 
 def _value(json_text: msgspec.Raw | bytes) -> Any:
-    """The value of a stored JSON text, or the text itself: nobody has verified it yet, so it may be anything."""
+    """The value of a stored JSON text, or the text itself if it is not JSON, since it has not been verified."""
     try:
         return msgspec.json.decode(json_text)
     except (ValueError, msgspec.MsgspecError, RecursionError):

@@ -1,4 +1,4 @@
-"""The options of a job on the command line, derived from `JobOptions`, and how they are shown."""
+"""Job options on the command line, derived from `JobOptions`, and as text for people."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -38,7 +38,7 @@ DECLARED: Final = {name: Declared.of(hint) for name, hint in get_type_hints(JobO
 
 
 class _BackoffText(click.ParamType[str]):
-    """A valid backoff, as it was written."""
+    """A backoff, checked and left as it was written."""
 
     name = "backoff"
 
@@ -58,7 +58,7 @@ _TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
 
 
 def job_options(*names: str) -> tuple[Callable[[Any], Any], ...]:
-    """The click options for these job options, in this order; for all of them, without names."""
+    """The click options for these job options, in this order; without names, for all of them."""
     return tuple(_click_option(name, DECLARED[name]) for name in names or DECLARED)
 
 
@@ -116,7 +116,7 @@ def _click_option(name: str, declared: Declared) -> Callable[[Any], Any]:
 
 
 def _split_tags(given: tuple[str, ...]) -> list[str]:
-    """The tags of all words; a word may hold several."""
+    """The tags of all words. A word may contain several, separated by commas."""
     tags = [tag.strip() for word in given for tag in word.split(",")]
     if "" in tags:
         raise DefinitionError(f"{','.join(given)!r} contains an empty tag; write --tag a,b")

@@ -1,4 +1,4 @@
-"""What a job prints, on our own stdout: attempt by attempt, and of the one that is running as it comes."""
+"""Prints a job's output to stdout, attempt by attempt; that of a running attempt as it appears."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from holdfast.values import AttemptView, JobHistory, JobView, LiveOutput, Outcom
 
 
 class JobOutput:
-    """Prints of a job's output what it has not printed yet; with a `number`, only of that attempt.
+    """Prints the part of a job's output that it has not printed yet; with a `number`, only of that attempt.
 
-    Whoever `follows` gets it as it comes: what a running attempt prints in parts, the rest when it has ended, and then
-    how. As JSON, an attempt that has ended is one document with all of its output, whatever parts came before it.
+    If it `follows` the job, it prints the output of a running attempt in parts, and the rest with the outcome when the
+    attempt ends. As JSON, a finished attempt is one document with all its output, whatever parts came before.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class JobOutput:
     ) -> None:
         self.line = line
         self.ended = 0
-        """How many attempts have ended, and been printed."""
+        """The number of finished attempts that have been printed."""
         self._follows = follows
         self._number = number
         self._as_jsonl = as_jsonl
@@ -29,7 +29,7 @@ class JobOutput:
         self._is_mid_line = False
 
     def show(self, history: JobHistory) -> None:
-        """Print what is new since the last time."""
+        """Print what is new since the last call."""
         for attempt in history.attempts[self.ended :]:
             self.ended += 1
             if self._number in (None, self.ended):
@@ -39,7 +39,7 @@ class JobOutput:
             self._print_live(history.job, history.live_output)
 
     def close(self) -> None:
-        """Leave nothing behind but whole lines."""
+        """End the current line and clear the status line."""
         self._end_line()
         self.line.clear()
 
@@ -52,16 +52,16 @@ class JobOutput:
         why = f": {record.error.line}" if record.error else ""
         end = f"#{self.ended} {attempt_summary(record)}{why}"
         if not self._follows:
-            self._say(end)
+            self._note(end)
             self._write(record.output)
             self._end_line()
             return
         if not self._position and record.output:
-            self._say(f"#{self.ended} began at {instant(record.started_at)}")
+            self._note(f"#{self.ended} began at {instant(record.started_at)}")
         of_crash = record.outcome is Outcome.CRASHED
         self._write(_rest(record.output, self._position, of_crash=of_crash))
         self._end_line()
-        self._say(end)
+        self._note(end)
 
     def _print_live(self, job: JobView, live: LiveOutput) -> None:
         if live.end <= self._position:
@@ -73,7 +73,7 @@ class JobOutput:
             write_jsonl([live_document(job, self.ended + 1, news)])
         else:
             if not self._position:
-                self._say(f"#{self.ended + 1} is running")
+                self._note(f"#{self.ended + 1} is running")
             if missed:
                 self._end_line()
                 self._write(f"… {missed:,} bytes not shown …\n")
@@ -89,13 +89,13 @@ class JobOutput:
         if self._is_mid_line:
             self._write("\n")
 
-    def _say(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         self.line.clear()
         note(text)
 
 
 def ended_document(job_id: str, number: int, attempt: AttemptView) -> LogDocument:
-    """What an attempt has printed that has ended."""
+    """The output of a finished attempt."""
     record = attempt.record
     return LogDocument(
         id=job_id,
@@ -111,7 +111,7 @@ def ended_document(job_id: str, number: int, attempt: AttemptView) -> LogDocumen
 
 
 def live_document(job: JobView, number: int, live: LiveOutput) -> LogDocument:
-    """What an attempt has printed that is running."""
+    """The output of a running attempt."""
     return LogDocument(
         id=job.id,
         attempt=number,

@@ -1,9 +1,7 @@
-"""`holdfast list` and `holdfast show`: jobs, and one job."""
+"""`holdfast list` and `holdfast show`: many jobs, and one job."""
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,14 +16,23 @@ from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.job_documents import history_document, job_document
 from holdfast.cli.job_options import trait_facts
 from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
-from holdfast.cli.output import note, note_location, write, write_block, write_json, write_jsonl
+from holdfast.cli.output import (
+    json_text,
+    note,
+    note_location,
+    write,
+    write_block,
+    write_csv,
+    write_json,
+    write_jsonl,
+    write_names,
+)
 from holdfast.cli.progress import words
 from holdfast.cli.selecting import Filters, filter_options, say_if_unknown, state_option
 from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_table
 from holdfast.cli.why import why
-from holdfast.cli.words import age, attempt_summary, instant, utc_option
+from holdfast.cli.words import age, attempt_summary, command, instant, utc_option
 from holdfast.errors import ConfigError, UnknownJob
-from holdfast.plaintext import plain
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What a table shows of a job, by the name of the column. Every member of the JSON can be one, too.
+# Columns made for tables. Every member of the JSON document can also be a column.
 SHORT: Final[dict[str, Callable[[JobView], object]]] = {
     "job": lambda job: job.name or job.job,
     "try": lambda job: f"{runs(job)}/{possible_runs(job)}",
@@ -44,7 +51,7 @@ SHORT: Final[dict[str, Callable[[JobView], object]]] = {
     "error": lambda job: _shortened(_error(job)),
 }
 USUAL: Final = ("id", "state", "job", "queue", "try", "age", "error")
-# With -o wide, where nothing is cut.
+# The columns of -o wide.
 MORE: Final = (*USUAL[:-1], "priority", "accepted_at", "due_at", "finished_at", "tags", "error")
 FIT: Final = Fit(
     pliant={"ID": 17, "JOB": 12, "ERROR": 24},
@@ -52,41 +59,40 @@ FIT: Final = Fit(
     left_out=("QUEUE", "TRY", "AGE", "JOB"),
     shows_all="-o wide shows all",
 )
-# Columns that somebody chose are all wanted.
+# Columns that the user chose are never left out.
 CHOSEN_FIT: Final = msgspec.structs.replace(FIT, left_out=())
 TINTS: Final[dict[str, Tint]] = {"state": COLOURS, "error": BAD, "last_error": BAD}
 COLUMNS: Final = tuple(dict.fromkeys((*USUAL, *JobView.__struct_fields__)))
 
 
 def runs(job: JobView) -> int:
-    """How many runs of its possible ones a job has begun: those that failed, and the one that succeeded or goes on."""
+    """The number of runs a job has started in this life: the failed ones, and the one that succeeded or is running."""
     return job.attempts + (job.state in (JobState.COMPLETED, JobState.PROCESSING))
 
 
 def possible_runs(job: JobView) -> str:
-    """How many runs a job may have before it is dead; of some that is not known."""
+    """The number of runs after which a job is dead; `?` if unknown."""
     return "?" if job.max_retries is None else str(job.max_retries + 1)
 
 
 class Columns(click.ParamType[tuple[str, ...]]):
-    """Names of columns, separated by commas."""
+    """Column names, separated by commas."""
 
     name = "columns"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-
         if isinstance(value, tuple):
             return value  # pyright: ignore[reportUnknownVariableType]
         names = tuple(name.strip().lower().replace("-", "_") for name in str(value).split(","))
         for name in names:
             if name not in COLUMNS:
                 hint = f"{near} " if (near := did_you_mean(name, COLUMNS)) else ""
-                self.fail(f"{name!r} is no column; {hint}known are {', '.join(COLUMNS)}", param, ctx)
+                self.fail(f"{name!r} is not a column; {hint}known columns: {', '.join(COLUMNS)}", param, ctx)
         return names
 
 
 class ListShape(Struct, frozen=True, kw_only=True):
-    """How much of a list is wanted, and as what; by the names of the options."""
+    """The extent and the format of a list, by the names of the options."""
 
     limit: int
     after: str | None
@@ -100,7 +106,7 @@ class ListShape(Struct, frozen=True, kw_only=True):
     output: str | None
 
     def form(self) -> str:
-        """As what it is to be printed: the one form that was said."""
+        """The format to print. More than one is an error."""
         flags = {"--json": self.as_json, "--jsonl": self.as_jsonl, "--csv": self.as_csv, "--quiet": self.quiet}
         one_form({**flags, f"-o {self.output}": self.output is not None})
         form = self.output or next((name.removeprefix("--") for name, given in flags.items() if given), TABLE)
@@ -111,30 +117,32 @@ TABLE: Final = "table"
 
 
 def shape_options(command: F) -> F:
-    """The options of lists; they arrive as the fields of `ListShape`."""
+    """Add the options of lists; they arrive as the fields of `ListShape`."""
     return with_options(_SHAPES, command)
 
 
 _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
-    click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many."),
-    click.option("--after", metavar="CURSOR", help="Continue where the page before ended."),
+    click.option(
+        "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number of jobs."
+    ),
+    click.option("--after", metavar="CURSOR", help="Continue after the previous page."),
     click.option(
         "--look-at",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Give up a search after that many jobs; 0 = never.",
+        help="Search at most N jobs; 0 = no limit.",
     ),
     click.option(
-        "--columns", "--fields", type=Columns(), metavar="A,B", help="Show these columns, or members of the JSON."
+        "--columns", "--fields", type=Columns(), metavar="A,B", help="Columns to show; JSON members also work."
     ),
-    click.option("--count", is_flag=True, help="Print only how many there are."),
-    click.option("--quiet", "-q", is_flag=True, help="Print only ids, one on each line."),
+    click.option("--count", is_flag=True, help="Print only the number of jobs."),
+    click.option("--quiet", "-q", is_flag=True, help="Print only ids, one per line."),
     click.option(
         "--output",
         "-o",
         type=click.Choice(("wide", "json", "jsonl", "csv", "ids")),
-        metavar="FORM",
-        help="A form: wide (more columns, none cut), json, jsonl, csv, ids.",
+        metavar="FORMAT",
+        help="Output format: wide (more columns, none cut), json, jsonl, csv, ids.",
     ),
     click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
     jsonl_option,
@@ -148,8 +156,8 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
 @state_option
 @filter_options
 @shape_options
-def list_jobs(url: str | None, **said: Any) -> int:
-    """Show jobs, newest first.
+def list_jobs(url: str | None, **given: Any) -> int:
+    """List jobs, newest first.
 
     \b
     Examples:
@@ -158,19 +166,19 @@ def list_jobs(url: str | None, **said: Any) -> int:
       holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'
       holdfast list -q --where 'tag:import -state:completed' | holdfast cancel - --yes
     """
-    return print_list(url, taken(Filters, said), taken(ListShape, said))
+    return print_list(url, taken(Filters, given), taken(ListShape, given))
 
 
 T = TypeVar("T", bound=Struct)
 
 
-def taken(kind: type[T], said: dict[str, Any]) -> T:
-    """Those of the options that are fields of this."""
-    return kind(**{name: said[name] for name in kind.__struct_fields__ if name in said})
+def taken(kind: type[T], given: dict[str, Any]) -> T:
+    """The struct with those of the options that are its fields."""
+    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
 
 
 def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
-    """The jobs that were asked for, in the shape that was asked for."""
+    """Print the matching jobs and return the exit code."""
     form = shape.form()
     with existing(url, filters.queue) as site:
         engine = site.engine
@@ -187,8 +195,8 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
             say_if_unknown(engine, filters.queue)
     if finding.is_cut:
         note(
-            f"looked at {finding.looked_at:,} jobs; there may be more among older ones:  --after {finding.next}  "
-            "or look at all of them:  --look-at 0"
+            f"searched {finding.looked_at:,} jobs; to continue with older ones, add  --after {finding.next}  "
+            "or search all of them with  --look-at 0"
         )
     elif finding.next is not None:
         note(f"more:  --after {finding.next}")
@@ -196,7 +204,7 @@ def print_list(url: str | None, filters: Filters, shape: ListShape) -> int:
 
 
 def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:
-    """Jobs of a plan; a cursor that is none is the caller's mistake."""
+    """One page of the plan's jobs. An invalid cursor is the caller's error."""
     from holdfast.search import scan
     from holdfast.search.scanning import LOOK_AT
 
@@ -206,7 +214,9 @@ def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:
     except (ValueError, OverflowError):
         if shape.after is None:
             raise
-        raise ConfigError(f"{shape.after!r} is no cursor: pass what the page before printed behind  more:") from None
+        raise ConfigError(
+            f"{shape.after!r} is not a cursor; pass the one that the previous page printed after  more:"
+        ) from None
 
 
 def _print_count(engine: Engine, made: Plan, shape: ListShape, *, as_json: bool) -> None:
@@ -216,11 +226,11 @@ def _print_count(engine: Engine, made: Plan, shape: ListShape, *, as_json: bool)
     else:
         write(number)
     if looked_at is not None:
-        note(f"at least: counted among the newest {looked_at:,} jobs; look at all of them:  --look-at 0")
+        note(f"at least: only the newest {looked_at:,} jobs were counted; count all of them with  --look-at 0")
 
 
 def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:
-    """How many jobs a plan means, and how many were looked at if that was not all of them."""
+    """The number of jobs of a plan, and how many were searched if that was not all of them."""
     from holdfast.search.scanning import LOOK_AT, count
 
     where = made.where
@@ -236,8 +246,7 @@ def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | 
 def _print_finding(finding: ScanResult, shape: ListShape, form: str) -> None:
     match form:
         case "quiet":
-            for job in finding.jobs:
-                write(job.id)
+            write_names(job.id for job in finding.jobs)
         case "json":
             write_json([_members(job, shape.columns) for job in finding.jobs])
         case "jsonl":
@@ -266,13 +275,14 @@ def _members(job: JobView, columns: tuple[str, ...] | None) -> dict[str, Any]:
 
 
 def _print_csv(finding: ScanResult, columns: tuple[str, ...]) -> None:
-    """Whole values, as programs read them; what a spreadsheet would run as a formula is made text."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
+    """Print complete values for programs. A text that a spreadsheet would run as a formula is quoted."""
+    rows: list[Sequence[str]] = [columns]
     for job in finding.jobs:
-        document = {**job_document(job), "error": job.last_error or job.cancel_reason, "try": SHORT["try"](job)}
-        age_s = (datetime.now(UTC) - job.accepted_at).total_seconds()
-        writer.writerow([_csv_text(round(age_s, 3) if name == "age" else document[name]) for name in columns])
+        age_s = round((datetime.now(UTC) - job.accepted_at).total_seconds(), 3)
+        error = job.last_error or job.cancel_reason
+        document = {**job_document(job), "error": error, "try": SHORT["try"](job), "age": age_s}
+        rows.append([_csv_text(document[name]) for name in columns])
+    write_csv(rows)
 
 
 def _csv_text(value: Any) -> str:
@@ -282,12 +292,11 @@ def _csv_text(value: Any) -> str:
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case str():
-            text = plain(value)
-            return f"'{text}" if text[:1] in tuple("=+-@\t") else text
+            return f"'{value}" if value[:1] in tuple("=+-@\t") else value
         case int() | float():
             return str(value)
         case _:
-            return msgspec.json.encode(value).decode()
+            return json_text(value)
 
 
 def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
@@ -309,7 +318,7 @@ def _cell(job: JobView, column: str, chosen: tuple[str, ...] | None) -> object:
 
 def _error(job: JobView) -> str | None:
     if job.damaged:
-        return "its record is damaged"
+        return "damaged record"
     return job.cancel_reason if job.state is JobState.CANCELLED else job.last_error
 
 
@@ -323,19 +332,20 @@ def _shortened(text: str | None) -> str:
 @url_option
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
-    """Show one job with its history, and why it is where it is."""
+    """Show a job with its history, and why it is in its state."""
     with existing(url, job=job_id) as site:
         note_location(site.location)
         print_job(site.engine, job_id, as_json=as_json)
 
 
 def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
-    """One job with every attempt."""
+    """Print a job with all its attempts."""
     history = engine.get(job_id)
     if history is None:
         raise UnknownJob(job_id)
     if only_dead and history.job.state is not JobState.DEAD:
-        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; look at it with  holdfast show {job_id}")
+        see = command("holdfast", "show", job_id)
+        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; see  {see}")
     reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), datetime.now(UTC))
     if as_json:
         tag = ShownDocument.__struct_config__.tag
@@ -345,7 +355,7 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
 
 
 class NotDead(click.ClickException):
-    """The job is there, but it is no dead letter."""
+    """The job exists, but it is not a dead letter."""
 
     exit_code = NOT_FOUND
 
@@ -380,10 +390,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("expires", instant(job.expires_at) if job.expires_at else None),
         ("timeout", None if job.timeout is None else format_duration(job.timeout) if job.timeout else "none"),
         ("cancelled", job.cancel_reason or None),
-        (
-            "cancelling",
-            "asked for; its worker stops it, by force if need be" if job.cancel_requested else None,
-        ),
+        ("cancelling", "requested; its worker will stop it" if job.cancel_requested else None),
         *trait_facts(job).items(),
         ("payload", bytes(job.payload).decode(errors="replace")),
         ("last error", job.last_error),

@@ -1,4 +1,4 @@
-"""`holdfast logs`: what a job has printed, attempt by attempt."""
+"""`holdfast logs`: print a job's output, attempt by attempt."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from holdfast.cli.progress import StatusLine
 from holdfast.cli.waiting import looks
 from holdfast.cli.words import utc_option
 from holdfast.errors import UnknownJob
+from holdfast.units import counted
 from holdfast.values import JobHistory, JobState
 
 if TYPE_CHECKING:
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 
 
 class NoSuchAttempt(click.ClickException):
-    """The job has made no attempt of that number."""
+    """The job has no attempt with that number."""
 
     exit_code = NOT_FOUND
 
 
 @click.command()
 @click.argument("job_id", metavar="ID", shell_complete=complete_job_ids)
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Print output as it appears, until the job finishes.")
 @click.option(
     "--attempt",
     "number",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only of attempt N, counted over all lives of the job.",
+    help="Only attempt N, counted over all lives of the job.",
 )
 @jsonl_option
 @utc_option
 @url_option
 @json_option
 def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str | None, as_json: bool) -> int:
-    """Print what a job has printed. Of a running one, that is what its worker tells each second.
+    """Print a job's output. The output of a running job is updated every second.
 
     \b
     Examples:
@@ -52,7 +53,7 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
       holdfast logs job1 -f
     """
     if as_json and (as_jsonl or follow):
-        raise click.UsageError("--json is one document at the end of everything; say --jsonl instead")
+        raise click.UsageError("--json prints one document at the end; pass --jsonl instead")
     output = JobOutput(StatusLine(), follows=follow, number=number, as_jsonl=as_jsonl)
     with existing(url, job=job_id) as site:
         note_location(site.location)
@@ -71,15 +72,15 @@ def logs(job_id: str, follow: bool, number: int | None, as_jsonl: bool, url: str
     if not shown:
         note(_nothing_yet(history))
     elif not as_jsonl and not any(one.output for one in shown):
-        note("nothing was printed")
+        note("no output")
     return 0
 
 
 def _nothing_yet(history: JobHistory) -> str:
     job = history.job
     if job.state is JobState.PROCESSING:
-        return f"{job.id} is running, and its worker has told no output yet; wait for it with  -f"
-    return f"{job.id} is {job.state} and has made no attempt yet; wait for it with  -f"
+        return f"{job.id} is running and has no output yet; wait for it with  -f"
+    return f"{job.id} is {job.state} and has no attempt yet; wait for it with  -f"
 
 
 def _get(engine: Engine, job_id: str) -> JobHistory:
@@ -90,7 +91,7 @@ def _get(engine: Engine, job_id: str) -> JobHistory:
 
 
 def _documents(history: JobHistory) -> list[LogDocument]:
-    """Of each attempt what it has printed; of a running one, if it has printed anything."""
+    """The output of each attempt; of a running one, if there is any."""
     job = history.job
     documents = [ended_document(job.id, at, attempt) for at, attempt in enumerate(history.attempts, start=1)]
     if history.live_output is not None:
@@ -101,19 +102,18 @@ def _documents(history: JobHistory) -> list[LogDocument]:
 def _check_number(history: JobHistory, number: int | None) -> None:
     made = len(_documents(history))
     if number is not None and number > made:
-        so_far, or_wait = ("", "") if history.job.state.is_final else (" so far", ", or wait for it with  --follow")
+        so_far, hint = ("", "") if history.job.state.is_final else (" so far", "; wait for it with  --follow")
         raise NoSuchAttempt(
-            f"job '{history.job.id}' has made {made} attempt{'' if made == 1 else 's'}{so_far}, so there is no attempt "
-            f"{number}: name another{or_wait}"
+            f"job '{history.job.id}' has no attempt {number}, only {counted(made, 'attempt')}{so_far}{hint}"
         )
 
 
 def _follow(engine: Engine, history: JobHistory, number: int | None, output: JobOutput) -> int:
-    """Print what comes, until there can be no more that is asked for."""
-    from holdfast.cli.endings import say_fate, say_if_nobody_works
+    """Print output as it appears, until nothing more can come."""
+    from holdfast.cli.endings import note_failure, note_missing_worker
 
     line, job_id = output.line, history.job.id
-    say_if_nobody_works(engine, [job_id])
+    note_missing_worker(engine, [job_id])
     try:
         for _ in looks(0):
             output.show(history)
@@ -123,12 +123,12 @@ def _follow(engine: Engine, history: JobHistory, number: int | None, output: Job
             found = engine.get(job_id)
             if found is None:
                 output.close()
-                note(f"the record of {job_id} is no longer kept")
+                note(f"the record of {job_id} has been deleted")
                 return FAILED
             history = found
     finally:
         output.close()
     _check_number(history, number)
     if number is None:
-        say_fate(history.job)
+        note_failure(history.job)
     return 0

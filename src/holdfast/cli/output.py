@@ -1,14 +1,16 @@
-"""The one way out of the command line: every line that `holdfast` prints is written here.
+"""The only module that writes: every line, document, prompt and error of `holdfast` goes through here.
 
-What jobs and databases contain is not trusted, and a terminal obeys what it is sent. So nothing here passes a control
-character on, except the colours of `style.paint`, and no value can start a line of its own. A lint rule keeps
-`click.echo` and `print` out of every other module.
+Jobs and databases are untrusted, and a terminal obeys the bytes it receives. So no control character passes except
+the colours of `paint`, and no value can start a line. A lint rule keeps `click.echo` and `print` out of every other
+module.
 """
 
+import csv
+import io
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,18 +18,19 @@ import click
 import msgspec
 
 from holdfast.cli.documents import ErrorDocument, ErrorText
-from holdfast.cli.words import in_ascii, shows_unicode
-from holdfast.plaintext import plain
+from holdfast.cli.words import in_ascii, is_well_formed, shows_unicode
+from holdfast.plaintext import one_line, plain, safe_json
+from holdfast.units import counted
 
-# The sequences of `style.paint`: reset, bold, and the colours it knows.
-_PAINT: Final = r"\x1b\[(?:0|1|31|32|33|36|90)m"
-_painted: Final = re.compile(f"({_PAINT})")
-# Valid in JSON, but a terminal would obey them, or show the text in another order.
-_unsafe_in_json: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+COLOUR_CODES: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright_black": 90}
+# Precedes every colour until it is written. It is random, so no stored text can contain a colour of its own.
+_MARK: Final = f"\x1b{os.urandom(8).hex()}"
+RESET: Final = f"{_MARK}[0m"
+_painted: Final = re.compile(f"{_MARK}(\\[[0-9]+m)")
 
 
 def write(line: object = "") -> None:
-    """Write one line to stdout. A line feed inside it is shown, not obeyed."""
+    """Write one line to stdout. A line feed inside it is shown as a sign."""
     click.echo(safe_line(str(line)))
 
 
@@ -38,17 +41,33 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def write_block(text: str, indent: str = "  ") -> None:
-    """Write a text of several lines to stdout, indented, so that none of them can be taken for one of ours."""
+    """Write a text of several lines to stdout, each indented, so that none can be mistaken for one of our own."""
     write_lines(f"{indent}{line}" for line in text.splitlines())
 
 
+def write_names(names: Iterable[str]) -> None:
+    """Write ids or names to stdout, one per line, for other commands to read. Malformed ones are left out."""
+    everything = list(names)
+    well_formed = list(filter(is_well_formed, everything))
+    write_lines(well_formed)
+    if malformed := len(everything) - len(well_formed):
+        note(f"left out {counted(malformed, 'malformed name')}; --json shows everything")
+
+
 def write_output(text: str, *, is_trusted: bool = False) -> None:
-    """Pass on what a job has printed, at once and without a line feed of our own.
+    """Write job output to stdout as it is, immediately and without adding a line feed.
 
     Only the output of a command that the user has just typed is trusted, as a shell would trust it.
     """
     click.echo(text if is_trusted else plain(text), nl=False)
     sys.stdout.flush()
+
+
+def write_csv(rows: Iterable[Sequence[str]]) -> None:
+    """Write rows to stdout as CSV, one line each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([safe_line(cell) for cell in row] for row in rows)
+    click.echo(text.getvalue(), nl=False, color=True)
 
 
 def redraw(lines: Iterable[str], *, over: int) -> None:
@@ -58,13 +77,13 @@ def redraw(lines: Iterable[str], *, over: int) -> None:
 
 
 def note(line: str) -> None:
-    """Write a line for people to stderr: it is not the command's data. A closed stderr is not an error."""
+    """Write a line for people to stderr: it is not part of the command's data. A closed stderr is not an error."""
     with suppress(OSError):
         click.echo(safe_line(line), err=True)
 
 
 def note_location(location: str) -> None:
-    """Tell a person which database this is: using the wrong one is the classic mistake."""
+    """On a terminal, print which database this is: using the wrong one is a classic mistake."""
     if sys.stderr.isatty():
         note(f"in {location}")
 
@@ -75,33 +94,73 @@ def write_json(document: object, *, is_indented: bool = False) -> None:
 
 
 def write_jsonl(documents: Iterable[object]) -> None:
-    """Write each document to stdout, as JSON on one line, all in one piece."""
-    if text := "\n".join(msgspec.json.encode(document).decode() for document in documents):
-        click.echo(_escaped(text))
+    """Write each document to stdout as one line of JSON, all in one piece."""
+    if text := "\n".join(map(json_text, documents)):
+        click.echo(text)
+
+
+def json_text(value: object) -> str:
+    """The value as one line of JSON that is safe to print."""
+    return safe_json(msgspec.json.encode(value).decode())
 
 
 def write_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
-    """Write an error to stderr: a document, or a sentence and, below it, what to do next."""
+    """Write an error to stderr: as a document, or as a message with a hint below it."""
     if as_json:
         document = ErrorDocument(error=ErrorText(code=code, message=message, hint=hint))
         click.echo(_json(document), err=True)
         return
-    note(f"holdfast: {message}")
+    _note_message(f"holdfast: {message}")
     if hint is not None:
         note(f"  {hint}")
 
 
-def write_status(text: str, encoding: str) -> None:
-    """Write part of a status line straight to the descriptor: while a job runs here, `sys.stderr` is the job's."""
+def write_usage_error(problem: click.UsageError) -> None:
+    """Write a usage error to stderr in the layout that Click uses."""
+    if problem.ctx is not None:
+        for line in problem.ctx.get_usage().splitlines():
+            note(line)
+        note(f"Try '{problem.ctx.command_path} {problem.ctx.help_option_names[0]}' for help.")
+        note("")
+    _note_message(f"Error: {problem.format_message()}")
+
+
+def _note_message(message: str) -> None:
+    """Write an error of one or more lines. All but the first are indented, so that none can pass for another error."""
+    first, *rest = message.split("\n")
+    note(first)
+    for line in rest:
+        note(line if line.startswith("  ") else f"  {line}")
+
+
+def ask_yes_or_no(question: str) -> None:
+    """Ask on the terminal, and abort the command unless the answer is yes."""
+    click.confirm(safe_line(question), abort=True, err=True)
+
+
+def ask_for_word(question: str) -> str:
+    """Ask on the terminal, and return what was typed."""
+    return str(click.prompt(safe_line(question), default="", show_default=False, err=True)).strip()
+
+
+def draw_status(text: str, *, over: int, encoding: str) -> None:
+    """Draw a status line in place of one that is `over` cells wide.
+
+    It goes straight to the descriptor: while a job runs in this process, `sys.stderr` is the job's.
+    """
+    erasure = f"\r{' ' * over}\r" if over else ""
     with suppress(OSError):
-        os.write(2, text.encode(encoding, "replace"))
+        os.write(2, f"{erasure}{plain(text)}".replace("\n", " ").encode(encoding, "replace"))
+
+
+def paint(text: str, colour: str | None) -> str:
+    """The text, made safe, in a colour. `click.echo` removes the colour again where it is not wanted."""
+    return f"{_MARK}[{COLOUR_CODES[colour]}m{plain(text)}{RESET}" if colour else plain(text)
 
 
 def safe_line(line: str) -> str:
-    """The line with our colours and nothing else that a terminal obeys; a line feed inside it is shown."""
-    text = "".join(
-        part if number % 2 else plain(part).replace("\n", "↵") for number, part in enumerate(_painted.split(line))
-    )
+    """The line with the colours of `paint` and nothing else that a terminal obeys; a line feed is shown as a sign."""
+    text = "".join(f"\x1b{part}" if number % 2 else one_line(part) for number, part in enumerate(_painted.split(line)))
     return text if shows_unicode() else in_ascii(text)
 
 
@@ -109,8 +168,4 @@ def _json(document: object, indent: int | None = None) -> str:
     import json
 
     text = json.dumps(msgspec.to_builtins(document), ensure_ascii=False, indent=indent)
-    return _escaped(text)
-
-
-def _escaped(json_text: str) -> str:
-    return _unsafe_in_json.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)
+    return safe_json(text)

@@ -1,4 +1,4 @@
-"""How far a job is: in words, and as a bar in one line of the terminal that is written over again and again."""
+"""Progress of a job: in words, and as a bar in a status line that is redrawn in place."""
 
 import os
 import sys
@@ -7,7 +7,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.cli.output import write_status
+from holdfast.cli.output import draw_status
+from holdfast.cli.words import in_ascii, shows_unicode
 from holdfast.plaintext import plain
 from holdfast.values import Progress
 
@@ -15,37 +16,34 @@ BAR_CELLS: Final = 24
 
 
 class StatusLine:
-    """The last line of a terminal on stderr; where there is none, nothing is shown. Any thread may call.
-
-    It is written to the descriptor: while a job runs here, `sys.stderr` is the job's.
-    """
+    """The last line of the terminal on stderr. Without a terminal nothing is shown. Any thread may call it."""
 
     def __init__(self) -> None:
         self._is_seen = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shares_terminal = self._is_seen and sys.stdout.isatty()
         self._encoding = sys.stderr.encoding
-        self._full, self._empty, self._cut = "█", "░", "…"
+        self._is_ascii = not shows_unicode()
         self._lock = threading.Lock()
         self._text = ""
         self._drawn = ""
         self._is_at_start = True
 
     def show(self, text: str) -> None:
-        """Put this text into the line."""
+        """Show this text in the line."""
         with self._lock:
-            self._text = text
+            self._text = in_ascii(text) if self._is_ascii else text
             self._draw()
 
     def show_progress(self, progress: Progress) -> None:
-        """Put a bar into the line, or what is known if there can be none."""
-        self.show(bar(progress, self._full, self._empty))
+        """Show a bar in the line, or only the numbers if the total is unknown."""
+        self.show(bar(progress))
 
     def clear(self) -> None:
-        """Leave the line empty."""
+        """Empty the line."""
         self.show("")
 
     def pass_by(self, text: str, write: Callable[[str], None]) -> None:
-        """Write output to stdout; if that is the same terminal, the line makes room and comes back below it."""
+        """Write output to stdout. If that is the same terminal, the status line is redrawn below the output."""
         if not self._shares_terminal:
             write(text)
             return
@@ -56,31 +54,27 @@ class StatusLine:
             self._draw()
 
     def _draw(self) -> None:
-        # In the middle of a line of output there is no room for ours: it comes when that line has ended.
+        # In the middle of a line of output there is no room for ours; it is drawn when that line is complete.
         if not self._is_seen or not self._is_at_start:
             return
-        text = cut(self._text, _columns() - 1, self._cut)
+        text = cut(self._text, _columns() - 1, "~" if self._is_ascii else "…")
         if text != self._drawn:
-            self._erase()
-            self._drawn = text  # noted first: an interrupt may come between the two
-            self._put(text)
+            over, self._drawn = cells(self._drawn), text  # noted first: an interrupt may come between the two
+            draw_status(text, over=over, encoding=self._encoding)
 
     def _erase(self) -> None:
         if self._drawn:
-            self._put(f"\r{' ' * cells(self._drawn)}\r")
-            self._drawn = ""
-
-    def _put(self, text: str) -> None:
-        write_status(text, self._encoding)
+            over, self._drawn = cells(self._drawn), ""
+            draw_status("", over=over, encoding=self._encoding)
 
 
-def bar(progress: Progress, full: str = "#", empty: str = ".") -> str:
-    """A bar with its numbers and message, in one line; without a total there are only the numbers."""
+def bar(progress: Progress) -> str:
+    """A bar with its numbers and message, in one line; only the numbers if the total is unknown."""
     share = _share(progress)
     if share is None:
         return words(progress)
     filled = int(share * BAR_CELLS)
-    return f"{full * filled}{empty * (BAR_CELLS - filled)} {words(progress)}"
+    return f"{'█' * filled}{'░' * (BAR_CELLS - filled)} {words(progress)}"
 
 
 def words(progress: Progress) -> str:
@@ -111,20 +105,25 @@ def _columns() -> int:
 
 
 def cut(text: str, room: int, mark: str) -> str:
-    """The text in at most that many cells of the terminal, so that it never wraps into a second line."""
-    if cells(text) <= room:
-        return text
-    while text and cells(text) + 1 > room:
-        text = text[:-1]
-    return text + mark
+    """The text in at most this many terminal cells, ending in the mark if it was cut, so that it never wraps."""
+    taken = fitting = 0
+    for at, sign in enumerate(text, start=1):
+        taken += _cell(sign)
+        if taken < room:
+            fitting = at
+        elif taken > room:
+            return text[:fitting] + mark
+    return text
 
 
 def cells(text: str) -> int:
-    """How many cells of the terminal a text takes."""
-    return sum(_cell(sign) for sign in text)
+    """The number of terminal cells that a text takes."""
+    return sum(map(_cell, text))
 
 
 def _cell(sign: str) -> int:
+    if sign.isascii():
+        return 1
     if unicodedata.combining(sign):
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1

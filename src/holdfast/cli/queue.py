@@ -33,8 +33,8 @@ from holdfast.cli.options import (
     one_form,
     url_option,
 )
-from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
-from holdfast.cli.private_queue import is_private
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl, write_names
+from holdfast.cli.private_queue import SHOWN, is_private
 from holdfast.cli.selecting import (
     Filters,
     change_options,
@@ -45,7 +45,7 @@ from holdfast.cli.selecting import (
 )
 from holdfast.cli.status import folded
 from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
-from holdfast.cli.words import NOTHING, instant, utc_option
+from holdfast.cli.words import NOTHING, command, instant, utc_option
 from holdfast.cli.worker.choosing import queues_of
 from holdfast.cli.worker.options import work_options
 from holdfast.state.workers import WorkerRegistry
@@ -111,8 +111,7 @@ def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> 
     elif as_jsonl:
         write_jsonl(documents)
     elif quiet:
-        for document in documents:
-            write(document.queue)
+        write_names(document.queue for document in documents if document.queue != SHOWN)
     elif documents:
         _table(documents).print()
     else:
@@ -213,10 +212,10 @@ def pause(names: tuple[str, ...], reason: str, dry_run: bool, url: str | None, a
     for name in chosen:
         write(f"would pause {name}" if dry_run else f"✓ {name} paused")
     for name, hint in unknown.items():
-        undo = "" if dry_run else f"  undo:  holdfast queue resume {name}"
+        undo = "" if dry_run else f"  undo:  {command('holdfast', 'queue', 'resume', name)}"
         note(f"  queue '{name}' has no jobs and no worker; {hint or 'see  holdfast queue list'}{undo}")
     if not dry_run and len(unknown) < len(chosen):
-        note(f"  resume:  holdfast queue resume {' '.join(name for name in chosen if name not in unknown)}")
+        note(f"  resume:  {command('holdfast', 'queue', 'resume', *(name for name in chosen if name not in unknown))}")
 
 
 @queue.command()

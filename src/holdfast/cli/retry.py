@@ -1,39 +1,31 @@
-"""`holdfast retry`: jobs that ended dead or cancelled get a new life."""
+"""`holdfast retry`: replay dead and cancelled jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from holdfast.cli.changing import UNKNOWN, Change, Result, make_change, only_in, view_of
 from holdfast.cli.documents import RetryDocument
 from holdfast.cli.failing import NOT_FOUND, REFUSED
-from holdfast.cli.options import existing, json_option, url_option
-from holdfast.cli.output import note, note_location, write, write_json
+from holdfast.cli.options import json_option, url_option
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.selecting import (
-    Chosen,
-    choice_options,
-    chosen,
-    dry_run_option,
-    first_code,
-    only_in,
-    print_rehearsal,
-    say_unknown,
-)
+from holdfast.cli.selecting import Chosen, choice_options, dry_run_option
+from holdfast.cli.words import command
 from holdfast.values import JobState, JobView, ReplayAnswer
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 REPLAYABLE: Final = (JobState.DEAD, JobState.CANCELLED)
-ignore_expiry_option: Final = click.option("--ignore-expiry", is_flag=True, help="Run it although it has expired.")
+ignore_expiry_option: Final = click.option("--ignore-expiry", is_flag=True, help="Also retry jobs that have expired.")
 
 
 class OverAndDone(click.ClickException):
-    """The job cannot have a new life: nobody would ever come for it."""
+    """The job belongs to a `holdfast run` that has exited, so no worker processes its queue."""
 
     exit_code = REFUSED
 
@@ -44,17 +36,10 @@ class OverAndDone(click.ClickException):
 @dry_run_option
 @url_option
 @json_option
-def retry(
-    job_ids: tuple[str, ...],
-    searches: tuple[str, ...],
-    ignore_expiry: bool,
-    dry_run: bool,
-    url: str | None,
-    as_json: bool,
-) -> int:
-    """Give dead or cancelled jobs a new life: attempts from zero, history kept.
+def retry(ignore_expiry: bool, **given: Any) -> int:
+    """Retry dead or cancelled jobs. Attempts restart at zero; the history is retained.
 
-    The ids may come from stdin, one on each line, if ID is -.
+    Pass - as ID to read ids from stdin, one per line.
 
     \b
     Examples:
@@ -62,64 +47,51 @@ def retry(
       holdfast retry --where 'error:Timeout finished:>1h'
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
-    with existing(url, job=next(iter(job_ids), None)) as site:
-        note_location(site.location)
-        jobs = chosen(site.engine, job_ids, searches, within=REPLAYABLE)
-        none = "no job that could be retried is meant"
-        return replay(site.engine, jobs, ignore_expiry=ignore_expiry, dry_run=dry_run, as_json=as_json, none=none)
+    return make_change(replaying(ignore_expiry=ignore_expiry), **given)
 
 
-def replay(engine: Engine, jobs: Chosen, *, ignore_expiry: bool, dry_run: bool, as_json: bool, none: str) -> int:
-    """Give these jobs a new life, say which got one, and return the exit code."""
+def _without_private(engine: Engine, jobs: Chosen) -> Chosen:
+    """The jobs without those of a `holdfast run`, which no worker would process. To name one is an error."""
     if jobs.found:
-        # Of a run that is over nobody would come for the job.
-        left = tuple(job_id for job_id, job in jobs.found.items() if not is_private(job.queue))
-        jobs = Chosen(ids=left, found=jobs.found, is_bulk=jobs.is_bulk)
-    elif over := next((job_id for job_id in jobs.ids if _of_a_run(engine, job_id)), None):
-        raise OverAndDone(
-            f"job '{over}' belongs to a 'holdfast run' that is over, and nobody works its queue: run the command again"
-        )
-    if dry_run:
-        refusal = _refusal(ignore_expiry=ignore_expiry)
-        return first_code(print_rehearsal(engine, jobs, "retry", refusal, as_json=as_json))
-    answers = {job_id: engine.replay(job_id, ignore_expiry=ignore_expiry) for job_id in jobs.ids}
-    if as_json:
-        write_json([RetryDocument(id=job_id, answer=answer) for job_id, answer in answers.items()])
-    elif not answers:
-        note(none)
-    else:
-        for job_id, answer in answers.items():
-            _say_replay(engine, job_id, answer)
-    if ReplayAnswer.UNKNOWN in answers.values():
-        return NOT_FOUND
-    return 0 if all(answer is ReplayAnswer.REPLAYED for answer in answers.values()) else REFUSED
+        ids = tuple(job_id for job_id, job in jobs.found.items() if not is_private(job.queue))
+        return Chosen(ids=ids, found=jobs.found, is_bulk=jobs.is_bulk)
+    for job_id in jobs.ids:
+        job = view_of(engine, job_id)
+        if job is not None and is_private(job.queue):
+            raise OverAndDone(f"job '{job_id}' belongs to a 'holdfast run' that has exited; run the command again")
+    return jobs
 
 
-def _refusal(*, ignore_expiry: bool) -> Callable[[JobView], str | None]:
-    now, other_state = datetime.now(UTC), only_in(REPLAYABLE)
+def replaying(
+    *,
+    ignore_expiry: bool,
+    within: tuple[JobState, ...] = REPLAYABLE,
+    nothing: str = "no matching job can be retried",
+) -> Change:
+    """The change that `retry` and `dlq retry` make."""
+    now, in_another_state = datetime.now(UTC), only_in(REPLAYABLE)
 
     def refusal(job: JobView) -> str | None:
-        has_expired = job.expires_at is not None and job.expires_at <= now
-        return other_state(job) or ("has expired" if has_expired and not ignore_expiry else None)
+        has_expired = job.expires_at is not None and job.expires_at <= now and not ignore_expiry
+        return in_another_state(job) or ("has expired and would be refused" if has_expired else None)
 
-    return refusal
+    def act(engine: Engine, job_ids: Sequence[str]) -> list[Result]:
+        return [_result(engine, job_id, engine.replay(job_id, ignore_expiry=ignore_expiry)) for job_id in job_ids]
 
-
-def _of_a_run(engine: Engine, job_id: str) -> bool:
-    history = engine.get(job_id)
-    return history is not None and is_private(history.job.queue)
+    return Change(verb="retry", act=act, within=within, refusal=refusal, nothing=nothing, narrow=_without_private)
 
 
-def _say_replay(engine: Engine, job_id: str, answer: ReplayAnswer) -> None:
+def _result(engine: Engine, job_id: str, answer: ReplayAnswer) -> Result:
+    document = RetryDocument(id=job_id, answer=answer)
     match answer:
         case ReplayAnswer.REPLAYED:
-            write(f"✓ {job_id} waits again, attempts from zero, history kept")
+            return Result(job_id, document, 0, "queued again (attempts reset, history kept)")
         case ReplayAnswer.EXPIRED:
-            note(f"✗ {job_id} has expired; to run it all the same add  --ignore-expiry")
+            return Result(job_id, document, REFUSED, "has expired; to retry it anyway, add  --ignore-expiry")
         case ReplayAnswer.NOT_FINAL:
-            history = engine.get(job_id)
-            state = f"{history.job.state}, " if history is not None else ""
-            note(f"✗ {job_id} is {state}neither dead nor cancelled; nothing was changed")
-            note(f"  look at it:  holdfast show {job_id}")
+            job = view_of(engine, job_id)
+            state = "neither dead nor cancelled" if job is None else f"{job.state}, neither dead nor cancelled"
+            sentence = f"is {state}; nothing was changed, see  {command('holdfast', 'show', job_id)}"
+            return Result(job_id, document, REFUSED, sentence)
         case ReplayAnswer.UNKNOWN:
-            say_unknown(job_id)
+            return Result(job_id, document, NOT_FOUND, UNKNOWN)

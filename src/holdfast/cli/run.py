@@ -1,4 +1,4 @@
-"""`holdfast run`: one command, kept as a durable job and worked here."""
+"""`holdfast run`: enqueue one command as a job and run it in this process."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from holdfast.cli.options import Span, deployment_at, json_option, url_option, w
 from holdfast.cli.output import note, write_json, write_output
 from holdfast.cli.private_queue import new_private_queue
 from holdfast.cli.progress import StatusLine
+from holdfast.cli.words import command as quoted
 from holdfast.errors import UnknownJob
-from holdfast.plaintext import plain
 from holdfast.units import format_duration
 from holdfast.values import ErrorInfo, JobView, WorkerResult, WorkerStatus
 
 if TYPE_CHECKING:
     from holdfast.worker import QueueWorker
 
-# As timeout(1) ends what ran too long; a command that was cancelled ends the same way.
+# The exit code of timeout(1); a cancelled command has the same one.
 TIMED_OUT: Final = 124
 CANCELLED: Final = 124
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--timeout", type=Span(), default=0.0, metavar="SPAN", help="End it after that long; 0 = no limit.")
+@click.option(
+    "--timeout", type=Span(), default=0.0, metavar="DURATION", help="Time limit for the command; 0 = no limit."
+)
 @partial(with_options, job_options(*LABELS))
-@click.option("--cwd", metavar="DIR", help="The directory to run it in.")
+@click.option("--cwd", metavar="DIR", help="Directory to run the command in.")
 @url_option
 @json_option
-def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | None, as_json: bool, **said: Any) -> int:
-    """Keep COMMAND as a job, work it here, and exit with its exit code.
+def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | None, as_json: bool, **given: Any) -> int:
+    """Store COMMAND as a job, run it here, and exit with its exit code.
 
-    The job is durable before it starts. It waits in a queue of its own, and what you type here is allowed for this
-    one job only.
+    The job is stored durably before it starts, on a private queue. The command is allowed for this one job only.
 
     \b
     Examples:
@@ -55,11 +56,11 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
     argv = parse_command(command)
     queue = new_private_queue()
     fields = {"command": argv, "cwd": cwd, "queue": queue, "max_retries": 0, "timeout": timeout}
-    spec = read_spec(fields, take_options(said))
+    spec = read_spec(fields, take_options(given))
     with Holdfast(deployment=deployment_at(url)) as hf:
         hf.commands.allowed |= {argv[0]}
         job_id = hf.enqueue(spec.definition(), id=spec.id)
-        note(f"✓ kept as {job_id} in {hf.deployment.location()}")
+        note(f"✓ stored as {job_id} in {hf.deployment.location()}")
         line = StatusLine()
 
         with RunWatch(line, None if as_json else partial(write_output, is_trusted=True)) as watch:
@@ -73,13 +74,13 @@ def run(command: tuple[str, ...], timeout: float, cwd: str | None, url: str | No
     if as_json:
         write_json(history_document(history))
     if stopped_by is not None:
-        note(f"✗ {shlex.join(argv)}: {history.job.state}, {stopped_by.name} came")
+        note(f"✗ {shlex.join(argv)}: {history.job.state}, received {stopped_by.name}")
         return 128 + stopped_by
     return _finish(history.job, result, argv)
 
 
 def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals | None]:
-    """Run the queue's one job: what came of it, and the signal that stopped it, if one came."""
+    """Run the only job of the queue. Return its result, and the signal that stopped it, if any."""
     from holdfast.worker.signals import handling_signals
 
     stopped_by: signal.Signals | None = None
@@ -95,32 +96,32 @@ def _work(worker: QueueWorker, queue: str) -> tuple[WorkerResult, signal.Signals
 
 
 def _finish(job: JobView, result: WorkerResult, argv: list[str]) -> int:
-    took, command = format_duration(result.duration_s), plain(shlex.join(argv))
+    took, typed = format_duration(result.duration_s), shlex.join(argv)
     if result.status is WorkerStatus.LOST_LEASE:
-        note(f"✗ {command}: it ran for {took}, but its lease was lost meanwhile; the job is {job.state}")
+        note(f"✗ {typed}: lost its lease after {took}; the job is {job.state}")
     elif result.status is WorkerStatus.CANCELLED:
-        note(f"✗ {command}: cancelled after {took}: {job.cancel_reason or 'no reason was given'}")
+        note(f"✗ {typed}: cancelled after {took}: {job.cancel_reason or 'no reason was given'}")
         return CANCELLED
     elif result.error is None:
-        note(f"✓ {command}: completed in {took}")
+        note(f"✓ {typed}: completed in {took}")
     else:
-        note(f"✗ {command}: {job.state} after {took}: {result.error.line}")
-        note(f"  look at it:  holdfast show {job.id}")
+        note(f"✗ {typed}: {job.state} after {took}: {result.error.line}")
+        note(f"  see  {quoted('holdfast', 'show', job.id)}")
     return 0 if result.error is None else _exit_code(result.error)
 
 
 def _exit_code(error: ErrorInfo) -> int:
-    """The command's own exit code, as the record of its failed attempt says it; 128 + n if signal n killed it.
+    """The exit code of the command, from the record of its failed attempt; 128 + n if signal n killed it.
 
-    What could not be started ends as a shell would have it: 127 not found, 126 not runnable.
+    As in a shell, a command that was not found has 127, and one that cannot be run has 126.
     """
     from holdfast.execution.timeout import JobTimeout
 
-    said = error.message
+    message = error.message
     if error.type.endswith(JobTimeout.__name__):
         return TIMED_OUT
-    if code := re.fullmatch(r"exit code (\d+)", said):
+    if code := re.fullmatch(r"exit code (\d+)", message):
         return int(code[1])
-    if killed := re.fullmatch(r"killed by (?:signal (\d+)|(SIG\w+))", said):
+    if killed := re.fullmatch(r"killed by (?:signal (\d+)|(SIG\w+))", message):
         return 128 + (int(killed[1]) if killed[1] else signal.Signals[killed[2]])
-    return 126 if "cannot be run: " in said else 127
+    return 126 if "cannot be run: " in message else 127

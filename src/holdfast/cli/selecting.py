@@ -1,12 +1,12 @@
-"""Which jobs a command is about: filters and searches for those that read, and ids or a search for those that change.
+"""Which jobs a command is about: filters and searches for commands that read, ids or a search for those that change.
 
-What was not named by its id is counted first; before it is destroyed, people are asked, and programs have to say --yes.
+`changing.py` acts on the chosen jobs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,15 +14,11 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.completion import complete_handlers, complete_job_ids, complete_queues
-from holdfast.cli.documents import RehearsalDocument
-from holdfast.cli.failing import NOT_FOUND, REFUSED
 from holdfast.cli.options import States, did_you_mean, with_options
-from holdfast.cli.output import note, write, write_json
+from holdfast.cli.output import ask_for_word, ask_yes_or_no, note
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
-from holdfast.plaintext import abridged
 from holdfast.state.workers import WorkerRegistry
-from holdfast.units import counted
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -37,7 +33,7 @@ NO_INPUT: Final = "holdfast.no_input"
 
 
 class Moment(click.ParamType[tuple[int, int]]):
-    """A moment: a day, a time, or a span that is over. As the first and the last microsecond of it."""
+    """A day, a time, or a duration ago; as its first and last microsecond."""
 
     name = "when"
 
@@ -56,43 +52,38 @@ def where_option(command: F) -> F:
         "searches",
         multiple=True,
         metavar="SEARCH",
-        help="Only what the search means, such as 'state:dead error:Timeout age:>1h'; repeatable.",
+        help="Only jobs that match, such as 'state:dead error:Timeout age:>1h'. Repeatable.",
     )(command)
 
 
 def choice_options(command: F) -> F:
-    """The ids and the search of commands that change jobs."""
+    """Add the ids and the search of commands that change jobs."""
     ids = click.argument("job_ids", metavar="[ID]...", nargs=-1, shell_complete=complete_job_ids)
     return with_options((ids, where_option), command)
 
 
 def filter_options(command: F) -> F:
-    """The filters of commands that read; they arrive as the fields of `Filters`."""
+    """Add the filters of commands that read; they arrive as the fields of `Filters`."""
     return with_options(_FILTERS, command)
 
 
 # In the order of the help.
 _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
-        "--queue", metavar="NAME", shell_complete=complete_queues, help="Only this queue; * stands for anything."
+        "--queue", metavar="NAME", shell_complete=complete_queues, help="Only this queue; * matches any text."
     ),
     click.option(
-        "--job",
-        metavar="KEY",
-        shell_complete=complete_handlers,
-        help="Only jobs of this handler; * stands for anything.",
+        "--job", metavar="KEY", shell_complete=complete_handlers, help="Only jobs of this handler; * matches any text."
     ),
-    click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag; repeatable."),
+    click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag. Repeatable."),
     where_option,
-    click.option(
-        "--since", type=Moment(), metavar="WHEN", help="Only jobs accepted then or later, such as 2h or today."
-    ),
-    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted then or before."),
+    click.option("--since", type=Moment(), metavar="WHEN", help="Only jobs accepted since, such as 2h or today."),
+    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted until then."),
 )
 
 
 class Filters(Struct, frozen=True, kw_only=True):
-    """What was chosen, by the names of the options."""
+    """The filters that were given, by the names of the options."""
 
     queue: str | None
     job: str | None
@@ -103,7 +94,7 @@ class Filters(Struct, frozen=True, kw_only=True):
     states: tuple[tuple[JobState, ...], ...] = ()
 
     def plan(self) -> Plan:
-        """Where to look for these jobs, now."""
+        """The plan that finds these jobs now."""
         from holdfast.search import plan
         from holdfast.search.terms import Measure, Pattern, Range, RangeTerm, StateTerm, TextField, TextTerm
 
@@ -130,7 +121,7 @@ def state_option(command: F) -> F:
         type=States(),
         multiple=True,
         metavar="S",
-        help="Only these states; repeatable.",
+        help="Only these states. Repeatable.",
     )(command)
 
 
@@ -138,25 +129,25 @@ def _search(searches: Sequence[str], now: datetime) -> Search:
     from holdfast.search import Search, parse
 
     for text in searches:
-        text.encode()  # what is no text could be found nowhere; it is refused like any other such argument
+        text.encode()  # bytes that are not UTF-8 are refused here as in any other argument
     return Search(tuple(term for text in searches for term in parse(text, now=now).terms))
 
 
 def dry_run_option(command: F) -> F:
-    return click.option("--dry-run", is_flag=True, help="Change nothing; show what would be changed.")(command)
+    return click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")(command)
 
 
 def change_options(command: F) -> F:
-    """`--yes`, `--dry-run` and `--no-input`, for commands that may destroy much at once."""
+    """Add `--yes`, `--dry-run` and `--no-input`, for commands that may destroy many jobs at once."""
     options: tuple[Callable[[Any], Any], ...] = (
-        click.option("--yes", "--force", "yes", is_flag=True, help="Do not ask."),
+        click.option("--yes", "--force", "yes", is_flag=True, help="Do not ask for confirmation."),
         dry_run_option,
         click.option(
             "--no-input",
             is_flag=True,
             expose_value=False,
             callback=_note_no_input,
-            help="Never ask; without --yes, refuse what would have to be asked.",
+            help="Never prompt; fail if a confirmation is needed.",
         ),
     )
     return with_options(options, command)
@@ -167,7 +158,7 @@ def _note_no_input(ctx: click.Context, param: click.Parameter, given: bool) -> N
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """The jobs a change is about. Of those that a search found, how they looked is known; `is_bulk`: none was named."""
+    """The jobs to change. `found` has those that a search found; `is_bulk` if they were not named by their ids."""
 
     ids: tuple[str, ...]
     found: Mapping[str, JobView]
@@ -175,31 +166,43 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 def chosen(
-    engine: Engine, job_ids: Sequence[str], searches: Sequence[str], *, within: Sequence[JobState], others: str = ""
+    engine: Engine,
+    job_ids: Sequence[str],
+    searches: Sequence[str],
+    *,
+    within: Sequence[JobState],
+    everything: bool | None = None,
+    queue: str | None = None,
 ) -> Chosen:
-    """The jobs that were named, read from stdin, or found in these states; `others` is what else can be said."""
-    from holdfast.search import plan
-    from holdfast.search.terms import StateTerm
+    """The jobs that were named, read from stdin, or found in these states.
 
-    if bool(job_ids) == bool(searches):
-        raise click.UsageError(f"name the jobs by their ids, {others}or say --where SEARCH; - reads ids from stdin")
-    if searches:
-        now = datetime.now(UTC)
-        return found_by(engine, plan(_search(searches, now).and_also(StateTerm(states=tuple(within))), now=now))
-    ids = tuple(dict.fromkeys(job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])))
-    return Chosen(ids=ids, found={}, is_bulk=STDIN in job_ids)
+    `everything` is the option --all, which chooses all of them, or those of one queue; None if there is no such option.
+    """
+    from holdfast.search import plan, walk
+    from holdfast.search.terms import Pattern, StateTerm, TextField, TextTerm
 
-
-def found_by(engine: Engine, made: Plan) -> Chosen:
-    """All the jobs of a plan."""
-    from holdfast.search import walk
-
-    found = {job.id: job for job in walk(engine, made)}
+    if queue is not None and not everything:
+        raise click.UsageError("--queue needs --all; in a search, write queue:NAME")
+    if [bool(job_ids), bool(searches), bool(everything)].count(True) != 1:
+        ways = "either job ids or --where SEARCH" if everything is None else "one of job ids, --where SEARCH and --all"
+        raise click.UsageError(f"pass {ways}; - reads ids from stdin")
+    if job_ids:
+        return Chosen(ids=tuple(ids_of(job_ids)), found={}, is_bulk=STDIN in job_ids)
+    now = datetime.now(UTC)
+    search = _search(searches, now).and_also(StateTerm(states=tuple(within)))
+    if queue is not None:
+        search = search.and_also(TextTerm(field=TextField.QUEUE, patterns=(Pattern(queue, is_quoted=True),)))
+    found = {job.id: job for job in walk(engine, plan(search, now=now))}
     return Chosen(ids=tuple(found), found=found, is_bulk=True)
 
 
-def ids_from_stdin() -> Iterator[str]:
-    """Ids, one on each line, as they are or as members of JSON documents."""
+def ids_of(words: Sequence[str]) -> list[str]:
+    """The ids in these arguments, each once; `-` stands for the ids on stdin."""
+    return list(dict.fromkeys(job_id for word in words for job_id in (_ids_on_stdin() if word == STDIN else [word])))
+
+
+def _ids_on_stdin() -> Iterator[str]:
+    """Ids, one per line, as they are or in JSON documents."""
     for number, line in enumerate(sys.stdin, start=1):
         word = line.strip()
         if word.startswith("{"):
@@ -216,34 +219,33 @@ def _id_in(line: str, number: int) -> str:
         job_id: Any = document["id"]
     except (ValueError, KeyError) as problem:
         raise ConfigError(
-            f"line {number} of stdin is no JSON document with an id ({problem}): "
-            "pass ids, or what  holdfast list --jsonl  prints"
+            f"line {number} of stdin is not a JSON document with an id ({problem}); "
+            "pass ids, or the output of  holdfast list --jsonl"
         ) from None
     if not isinstance(job_id, str):
-        raise ConfigError(f"line {number} of stdin: an id is text, not {job_id!r}: put it in quotes")
+        raise ConfigError(f"line {number} of stdin: an id must be text, not {job_id!r}; put it in quotes")
     return job_id
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before many are destroyed; nobody to ask is no answer."""
+    """Ask before many jobs are destroyed. Without a terminal to ask on, the command fails."""
     if yes:
         return
     if not _can_ask():
-        raise click.UsageError(f"this would {question}: say --yes, or look first with --dry-run")
-    click.confirm(f"{question[:1].upper()}{question[1:]}?", abort=True, err=True)
+        raise click.UsageError(f"this would {question}; pass --yes, or check first with --dry-run")
+    ask_yes_or_no(f"{question[:1].upper()}{question[1:]}?")
 
 
 def confirm_severe(question: str, word: str, *, said: str | None) -> None:
-    """Have the word typed before everything there is is destroyed; a quick yes is not enough."""
+    """Ask for a word to be typed before everything is destroyed; a quick yes is not enough."""
     if said is None and _can_ask():
-        asked = f"{question[:1].upper()}{question[1:]}? Type '{word}' to go on"
-        said = str(click.prompt(asked, default="", show_default=False, err=True)).strip()
+        said = ask_for_word(f"{question[:1].upper()}{question[1:]}? Type '{word}' to continue")
         if said != word:
             raise click.Abort
     if said is None:
-        raise click.UsageError(f"this would {question}: say --confirm={word}, or look first with --dry-run")
+        raise click.UsageError(f"this would {question}; pass --confirm={word}, or check first with --dry-run")
     if said != word:
-        raise click.UsageError(f"this would {question}: --confirm={said} is not --confirm={word}; nothing was done")
+        raise click.UsageError(f"this would {question}; --confirm={said} is not --confirm={word}, so nothing was done")
 
 
 def _can_ask() -> bool:
@@ -252,13 +254,13 @@ def _can_ask() -> bool:
 
 
 def say_if_unknown(engine: Engine, *queues: str | None) -> None:
-    """Tell whoever may have mistyped a queue which one it could have been."""
+    """Note which of these queues are unknown, in case one was mistyped."""
     for queue, hint in unknown_queues(engine, *queues).items():
-        note(f"nothing is known of a queue '{queue}' yet; {hint or 'see  holdfast queue list'}")
+        note(f"queue '{queue}' is unknown; {hint or 'see  holdfast queue list'}")
 
 
 def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
-    """Those of the queues of which there is no job, no pause and no worker, each with what could have been meant."""
+    """The queues without a job, a pause or a worker, each with a suggestion."""
     known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
     known |= {name.partition(":")[0] for view in WorkerRegistry(engine.state).all() for name in view.report.queues}
     return {
@@ -266,51 +268,3 @@ def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
         for queue in queues
         if queue is not None and queue not in known and "*" not in queue
     }
-
-
-def print_rehearsal(
-    engine: Engine, jobs: Chosen, verb: str, refusal: Callable[[JobView], str | None], *, as_json: bool
-) -> list[int]:
-    """What would be done to which jobs, and the exit code for each; `refusal` is why it would not be done to one."""
-    views = {job_id: jobs.found.get(job_id) or _view(engine, job_id) for job_id in jobs.ids}
-    refusals = {job_id: None if job is None else refusal(job) for job_id, job in views.items()}
-    if as_json:
-        write_json(
-            [
-                RehearsalDocument(
-                    id=job_id, state=job.state if job else None, would=verb, refused=refusals[job_id] is not None
-                )
-                for job_id, job in views.items()
-            ]
-        )
-    else:
-        for job_id, job in views.items():
-            if job is None:
-                say_unknown(job_id)
-            elif (why := refusals[job_id]) is not None:
-                note(f"✗ {job_id} {why}: would be refused")
-            else:
-                write(f"would {verb} {job_id} ({job.state} on {job.queue})")
-        note(f"nothing was changed: {counted(len(views), 'job')}, --dry-run")
-    return [NOT_FOUND if job is None else REFUSED if refusals[job_id] else 0 for job_id, job in views.items()]
-
-
-def say_unknown(job_id: str, *, see: str = "holdfast list") -> None:
-    """Tell that there is no job of this id."""
-    note(f"✗ {abridged(job_id)} is not known here; see  {see}")
-
-
-def only_in(states: Iterable[JobState]) -> Callable[[JobView], str | None]:
-    """The refusal of a command that acts only on jobs in these states."""
-    wanted = frozenset(states)
-    return lambda job: None if job.state in wanted else f"is {job.state}"
-
-
-def first_code(codes: Iterable[int]) -> int:
-    """The exit code of a command that was asked for several jobs: one that is not known counts before a refusal."""
-    return min(filter(None, codes), default=0)
-
-
-def _view(engine: Engine, job_id: str) -> JobView | None:
-    history = engine.get(job_id)
-    return None if history is None else history.job

@@ -1,4 +1,4 @@
-"""A job as people write it in JSON: the fields, their spellings, and the definition they make."""
+"""A job described in JSON: its fields, their spellings, and the definition that they make."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Instant = Annotated[datetime, Meta(tz=True)]
 
 # Spellings from the reference documents and their users.
 _ALIASES: Final = {"timeout_seconds": "timeout", "handler": "job"}
-# Members of the jobs in the reference documents, and the value that every new job has; None stands for any value.
+# Members of jobs in the reference documents, with the value that a new job must have; None stands for any value.
 _OF_NEW_JOBS: Final[dict[str, Any]] = {"state": "pending", "attempts": 0, "created_at": None, "updated_at": None}
 _EITHER: Final = (("delay", "run_at"), ("expires", "expires_at"))
 
@@ -39,7 +39,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         return self.options.get("id")
 
     def definition(self, template: JobDefinition | None = None) -> JobDefinition:
-        """The job to enqueue. Options that were not given are those of the template, if there is one."""
+        """The job to enqueue. The template, if given, supplies the other options."""
         options: JobOptions = {**self.options}
         options.pop("id", None)
         return self._described(template).with_options(**options)
@@ -47,12 +47,12 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     def _described(self, template: JobDefinition | None) -> JobDefinition:
         if self.command is not UNSET:
             if self.job is not UNSET or self.payload is not None:
-                raise DefinitionError("a job has either a command, or a job and its payload, not both")
+                raise DefinitionError("pass either a command, or a job with its payload, not both")
             return command_job(parse_command(self.command), self.cwd).definition()
         if self.job is UNSET:
             raise DefinitionError('nothing to run: add "command": "sleep 2", or "job": "name" with its "payload"')
         if self.cwd is not None:
-            raise DefinitionError("cwd is only for commands")
+            raise DefinitionError("cwd is only valid for commands")
         return (template or JobDefinition(handler=self.job)).with_payload(self.payload)
 
 
@@ -96,12 +96,12 @@ def _options(values: dict[str, Any]) -> JobOptions:
             values[name] = _read(name, values[name], as_seconds)
     if "expires_at" in values:
         if "expires" in values:
-            raise DefinitionError("a job has either expires or expires_at, not both")
+            raise DefinitionError("pass either expires or expires_at, not both")
         values["expires"] = values.pop("expires_at")
     if isinstance(values.get("backoff"), str):
         values["backoff"] = _read("backoff", values["backoff"], parse_backoff)
     elif values.get("backoff") == []:
-        raise DefinitionError("field 'backoff': a list of delays needs at least one")
+        raise DefinitionError("field 'backoff': a list of delays needs at least one delay")
     return cast("JobOptions", values)
 
 
@@ -114,7 +114,7 @@ def _converted(name: str, value: object) -> Any:
 
 
 def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields under the names that they have here."""
+    """The fields by their canonical names."""
     known: dict[str, Any] = {}
     for spelled, value in fields.items():
         name = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in spelled).replace("-", "_")
@@ -138,7 +138,7 @@ def _check_new(spelled: str, value: object, of_new_jobs: object) -> None:
 
 
 def command_job(argv: Sequence[str], cwd: str | None = None) -> JobBuilder:
-    """A command as a job, named by how it would be typed."""
+    """A command as a job, named as it would be typed."""
     typed = "".join(sign if sign.isprintable() else " " for sign in shlex.join(argv))
     payload = {"argv": list(argv)} if cwd is None else {"argv": list(argv), "cwd": cwd}
     return JobBuilder(COMMAND_KEY, payload).named(typed if len(typed) <= 200 else f"{typed[:199]}…")

@@ -1,7 +1,7 @@
-"""Colour and width: what a terminal is given beyond plain text, and when.
+"""Colours and tables.
 
-Whoever prints paints; `click.echo` takes the colour away again where it is not wanted: in a pipe, or as `--color`,
-`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` say.
+Commands always paint. `click.echo` removes the colours where they are not wanted: in a pipe, or as `--color`,
+`NO_COLOR`, `FORCE_COLOR` and `TERM=dumb` ask.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import click
 from msgspec import Struct
 
-from holdfast.cli.output import note, write
+from holdfast.cli.output import RESET, note, paint as paint, write
 from holdfast.cli.progress import cells, cut
 from holdfast.cli.words import NOTHING
 from holdfast.plaintext import plain
@@ -27,18 +27,13 @@ FAINT: Final = "bright_black"
 USUAL_COLUMNS: Final = 80
 WIDEST_TEXT: Final = 110
 SHORTEST_CELL: Final = 8
-# The colour of a column, or of what its cells may say.
+# The colour of a column, or the colour for each value in it.
 Tint: TypeAlias = str | Mapping[str, str] | None
 COLOURS: Final[Mapping[str, str]] = {JobState.PROCESSING: "cyan", JobState.FAILED: DOUBTFUL, JobState.DEAD: BAD}
 
 
-def paint(text: str, colour: str | None) -> str:
-    """Text in a colour; what it says is made safe first, for a terminal obeys whatever it is sent."""
-    return click.style(plain(text), fg=colour) if colour else plain(text)
-
-
 def columns() -> int | None:
-    """How many columns a line may take; None where nobody looks: in a pipe or a file nothing is cut."""
+    """The width of the terminal; None in a pipe or a file, where nothing is cut."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given):
         return int(given)
@@ -50,36 +45,35 @@ def columns() -> int | None:
 
 
 def shortened(line: str, width: int | None) -> str:
-    """The line, cut where the terminal would break it."""
+    """The line, cut to this width."""
     return line if width is None else cut(line, width, "…")
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """What gives way where a terminal is too narrow for a table: columns by their headings, the first of each first."""
+    """How a table adapts to a narrow terminal. Columns are named by their headings; the first yields first."""
 
-    # Down to how many cells these may be shortened before a column is left out.
+    # The fewest cells that these columns are cut to before other columns are left out.
     pliant: Mapping[str, int] = {}
-    # Shortened in the middle: both ends of an id tell it from others.
+    # Cut in the middle: ids differ at either end.
     in_the_middle: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    # How everything is seen.
     shows_all: str = "--json has all"
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """A table as it is drawn, and what had to be left out of it."""
+    """A table as it is drawn, and a remark on the columns that did not fit."""
 
     lines: list[str]
     remark: str = ""
 
     def print(self) -> None:
-        """Print it; what is not in it is said beside it."""
+        """Print the table to stdout and the remark to stderr."""
         for line in self.lines:
             write(line)
         self.say_what_is_missing()
 
     def say_what_is_missing(self) -> None:
-        """Tell a person which columns there are, too."""
+        """Print the remark to stderr."""
         for line in textwrap.wrap(self.remark, columns() or WIDEST_TEXT):
             note(line)
 
@@ -92,10 +86,9 @@ def painted_table(
     fit: Fit | None = None,
     is_wide: bool = False,
 ) -> Table:
-    """A table no wider than the terminal, unless it is to be; a cell with nothing in it stays faint."""
+    """A table no wider than the terminal, unless `is_wide`. Empty cells are faint."""
     fit = fit or Fit()
     width = None if is_wide else columns()
-    empty = NOTHING
     lines = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     natural = {
         heading: max(cells(heading), *(cells(line[at]) for line in lines), 0) for at, heading in enumerate(headings)
@@ -112,19 +105,19 @@ def painted_table(
             padded = shown + " " * (widths[heading] + 2 - cells(shown))
             tint = tints[heading]
             colour = tint.get(cell) if isinstance(tint, Mapping) else tint
-            parts.append(paint(padded, FAINT if number == 0 or cell == empty else colour))
+            parts.append(paint(padded, FAINT if number == 0 or cell == NOTHING else colour))
         drawn.append(_trimmed("".join(parts)))
     return Table(lines=drawn, remark=_remark(natural, widths, fit))
 
 
 def _fitted(natural: Mapping[str, int], width: int, fit: Fit) -> dict[str, int]:
-    """The columns that are shown, and how wide they are."""
+    """The columns to show, with their widths."""
     least = {heading: min(room, fit.pliant.get(heading, room)) for heading, room in natural.items()}
     for heading in fit.left_out:
         if _taken(least) > width:
             least.pop(heading, None)
     widths = {heading: natural[heading] for heading in least}
-    # The last column is cut where nothing else helps: it is the one that is read on.
+    # The last column is cut when nothing else helps.
     last = next(reversed(widths))
     order = [*(heading for heading in fit.pliant if heading in widths), last]
     for floors, headings in ((least, order), (dict.fromkeys(order, SHORTEST_CELL), order[::-1])):
@@ -146,31 +139,30 @@ def _taken(widths: Mapping[str, int]) -> int:
 def _in_room(cell: str, room: int, *, is_in_the_middle: bool) -> str:
     if not is_in_the_middle or cells(cell) <= room or not cell.isascii():
         return shortened(cell, room)
-    mark = "…"
     tail = (room - 1) // 2
-    return f"{cell[: room - 1 - tail]}{mark}{cell[len(cell) - tail :]}"
+    return f"{cell[: room - 1 - tail]}…{cell[len(cell) - tail :]}"
 
 
 def _remark(natural: Mapping[str, int], widths: Mapping[str, int], fit: Fit) -> str:
     missing = ", ".join(heading for heading in natural if heading not in widths)
     cut_ids = ", ".join(each for each in fit.in_the_middle if each in widths and widths[each] < natural[each])
-    said = [f"{what}: {names}" for what, names in (("shortened", cut_ids), ("left out", missing)) if names]
-    return f"{'; '.join(said)} ({fit.shows_all})" if said else ""
+    parts = [f"{what}: {names}" for what, names in (("shortened", cut_ids), ("left out", missing)) if names]
+    return f"{'; '.join(parts)} ({fit.shows_all})" if parts else ""
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], colours: Sequence[Tint] = ()) -> None:
-    """Print such a table."""
+    """Print a table."""
     painted_table(headings, rows, colours).print()
 
 
 def definitions(rows: Iterable[tuple[str, str]]) -> str:
-    """Words with what they mean beside them, wrapped where the terminal ends."""
+    """Terms with their definitions next to them, wrapped to the terminal."""
     formatter = click.HelpFormatter(width=min(columns() or WIDEST_TEXT, WIDEST_TEXT))
     formatter.write_dl(list(rows))
     return formatter.getvalue().rstrip("\n")
 
 
 def _trimmed(line: str) -> str:
-    """Without blanks at its end, also where the last cell is painted."""
-    plain_end = line.removesuffix("\x1b[0m")
-    return plain_end.rstrip() + ("\x1b[0m" if plain_end != line else "")
+    """The line without trailing blanks, also if the last cell is painted."""
+    unpainted = line.removesuffix(RESET)
+    return unpainted.rstrip() + (RESET if unpainted != line else "")

@@ -13,7 +13,7 @@ from holdfast.cli.options import Site, Span, existing, json_option, url_option
 from holdfast.cli.output import write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, read_status
-from holdfast.cli.words import age
+from holdfast.cli.words import age, command
 from holdfast.errors import ConfigError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView
@@ -99,7 +99,7 @@ class Board:
             case ReplayAnswer.REPLAYED:
                 return f"{job_id} requeued"
             case ReplayAnswer.EXPIRED:
-                return f"{job_id} has expired:  holdfast retry --ignore-expiry {job_id}"
+                return f"{job_id} has expired:  {command('holdfast', 'retry', '--ignore-expiry', job_id)}"
             case ReplayAnswer.NOT_FINAL:
                 return f"{job_id} is neither dead nor cancelled"
             case ReplayAnswer.UNKNOWN:

@@ -16,7 +16,7 @@ from holdfast.cli.style import COLOURS
 from holdfast.cli.top import Board, Snapshot, job_cells
 from holdfast.cli.words import age
 from holdfast.errors import HoldfastError
-from holdfast.plaintext import plain
+from holdfast.plaintext import one_line, plain
 from holdfast.values import JobState, WorkerState
 
 JOB_COLUMNS: Final = ("", "ID", "STATE", "JOB", "QUEUE", "TRY", "AGE", "MESSAGE")
@@ -217,7 +217,7 @@ class Screen(App[int]):
         under = self._under_cursor(name)
         table.clear()
         for key, cells in rows.items():
-            table.add_row(*(cell if isinstance(cell, Text) else Text(plain(cell)) for cell in cells), key=key)
+            table.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in cells), key=key)
         if under in rows:
             table.move_cursor(row=list(rows).index(under), animate=False)
 
@@ -231,7 +231,7 @@ class Screen(App[int]):
         return cast("DataTable[Text]", self.query_one(f"#{name}", DataTable))
 
     def _say(self, sentence: str) -> None:
-        self.query_one("#log", RichLog).write(plain(sentence))
+        self.query_one("#log", RichLog).write(one_line(sentence))
 
 
 def _queue_cells(name: str, states: Mapping[str, int | bool]) -> Cells:

@@ -1,25 +1,27 @@
-"""`holdfast wait`: until jobs have ended, however they end."""
+"""`holdfast wait`: wait until jobs finish."""
 
 import click
 
 from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.options import Span, existing, json_option, url_option
 from holdfast.cli.output import note_location
-from holdfast.cli.selecting import STDIN, ids_from_stdin
+from holdfast.cli.selecting import ids_of
 from holdfast.errors import UnknownJob
 
 
 @click.command()
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_job_ids)
-@click.option("--timeout", "limit_s", type=Span(), default=0.0, metavar="SPAN", help="Give up after that; 0 = never.")
-@click.option("--any", "is_any", is_flag=True, help="Until the first of them has ended.")
+@click.option(
+    "--timeout", "limit_s", type=Span(), default=0.0, metavar="DURATION", help="Give up after this long; 0 = no limit."
+)
+@click.option("--any", "is_any", is_flag=True, help="Wait only until the first of the jobs finishes.")
 @url_option
 @json_option
 def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None, as_json: bool) -> int:
-    """Wait until jobs have ended; print the result of a single one, or how many ended how.
+    """Wait until jobs finish. Print the result of a single job, or the number of jobs in each state.
 
-    The ids may come from stdin, one on each line, if ID is -. Exits with 7 if a job is dead or cancelled in the end,
-    with 6 if the time is up.
+    Pass - as ID to read ids from stdin, one per line. The exit code is 7 if a job is dead or cancelled, and 6 if the
+    wait times out.
 
     \b
     Examples:
@@ -28,8 +30,7 @@ def wait(job_ids: tuple[str, ...], limit_s: float, is_any: bool, url: str | None
     """
     from holdfast.cli.endings import Shape, await_any, await_job, await_jobs
 
-    named = [job_id for word in job_ids for job_id in (ids_from_stdin() if word == STDIN else [word])]
-    ids = list(dict.fromkeys(named))
+    ids = ids_of(job_ids)
     with existing(url, job=next(iter(job_ids), None)) as site:
         note_location(site.location)
         engine = site.engine

@@ -1,20 +1,20 @@
-"""Waiting for something another process does: how often to look, and when to give up."""
+"""Polling for something that another process does."""
 
 import time
 from collections.abc import Iterator
 from typing import Final
 
-FIRST_LOOK_S: Final = 0.005
-SLOWEST_LOOK_S: Final = 0.2
+FIRST_PAUSE_S: Final = 0.005
+LONGEST_PAUSE_S: Final = 0.2
 
 
 def looks(limit_s: float) -> Iterator[None]:
-    """One turn for each look, ever more seldom, the last when that many seconds have passed; 0 = without end.
+    """Yield once per poll, at growing intervals, and a last time when this many seconds have passed; 0 = no limit.
 
-    A look that itself takes long is followed by a pause as long: waiting shall not be half of an engine's work.
+    A slow poll is followed by an equally long pause, so that waiting takes at most half of the engine's time.
     """
     give_up_at = time.monotonic() + limit_s if limit_s else float("inf")
-    pause = FIRST_LOOK_S
+    pause = FIRST_PAUSE_S
     while True:
         began = time.monotonic()
         yield
@@ -22,4 +22,4 @@ def looks(limit_s: float) -> Iterator[None]:
         if now >= give_up_at:
             return
         time.sleep(min(max(pause, now - began), give_up_at - now))
-        pause = min(pause * 1.5, SLOWEST_LOOK_S)
+        pause = min(pause * 1.5, LONGEST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Why a job is where it is, in sentences, as far as the records tell; pure."""
+"""Why a job is in its state, in sentences, as far as the records show; pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
-from holdfast.cli.words import instant
+from holdfast.cli.words import command, instant
 from holdfast.units import format_duration
 from holdfast.values import (
     DeadReason,
@@ -19,23 +19,23 @@ from holdfast.values import (
 )
 
 _DEATHS: Final = {
-    DeadReason.FAILED: "its last run failed and no retry was left",
-    DeadReason.TIMEOUT: "its last run took too long and no retry was left",
-    DeadReason.CRASH_LOOP: "it was delivered again and again without a verdict: it may be what kills its workers",
-    DeadReason.BAD_SIGNATURE: "its message was signed by nobody its worker trusts; it was never started",
-    DeadReason.UNDECODABLE: "its message or its record could not be read; it was not started",
+    DeadReason.FAILED: "its last run failed, and no retry was left",
+    DeadReason.TIMEOUT: "its last run timed out, and no retry was left",
+    DeadReason.CRASH_LOOP: "its workers died repeatedly while running it",
+    DeadReason.BAD_SIGNATURE: "its message is not signed with a key that the worker trusts; it was never started",
+    DeadReason.UNDECODABLE: "its message or its record cannot be read; it was not started",
     DeadReason.WRONG_QUEUE: "its message belongs to another queue; it was never started",
-    DeadReason.HANDLER_FORBIDDEN: "its queue forbids its handler, or its worker its command; it was never started",
-    DeadReason.NO_RETRY: "it failed with an error that is not to be retried",
-    DeadReason.PARENT_FAILED: "what it depends on failed",
+    DeadReason.HANDLER_FORBIDDEN: "its handler or its command is not allowed; it was never started",
+    DeadReason.NO_RETRY: "it failed with an error that is not retried",
+    DeadReason.PARENT_FAILED: "a job that it depends on failed",
 }
 
 
 def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
-    """What keeps the job in its state; nothing where the state says it all."""
+    """The reasons why the job is in its state; none if the state explains itself."""
     if not history.job.damaged:
         return _reasons(history.job, pauses, workers, now)
-    damage = "its record in the store is damaged; only readable values are shown, and its state may be wrong"
+    damage = "its record is damaged; only readable values are shown, and its state may be wrong"
     return [damage, *_reasons(history.job, pauses, workers, now)]
 
 
@@ -66,35 +66,35 @@ def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Worke
 
 
 def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView]) -> list[str]:
-    """What keeps workers from the job, now."""
+    """What currently prevents workers from claiming the job."""
     found = [
         f"the queue has been paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''};  "
-        f"holdfast queue resume {job.queue}"
+        f"{command('holdfast', 'queue', 'resume', job.queue)}"
         for pause in pauses
         if pause.queue == job.queue
     ]
-    heard = [view for view in workers if view.state is not WorkerState.LOST]
-    takers = [view for view in heard if job.queue in (queue.partition(":")[0] for queue in view.report.queues)]
+    running = [view for view in workers if view.state is not WorkerState.LOST]
+    takers = [view for view in running if job.queue in (queue.partition(":")[0] for queue in view.report.queues)]
     if is_private(job.queue):
         return found if takers else [*found, "it belongs to a 'holdfast run' that may have exited"]
-    if not heard:
+    if not running:
         found.append(f"no worker is running;  {starting(job.queue, job=job.job)}")
     elif not takers:
         found.append(f"no worker processes this queue;  {starting(job.queue, job=job.job)}")
     elif not any(job.job in view.report.handlers for view in takers):
         found.append(f"no worker of this queue knows the handler '{job.job}'")
     elif all(view.state is WorkerState.DRAINING for view in takers):
-        found.append("every worker of this queue is about to stop")
+        found.append("every worker of this queue is shutting down")
     return found
 
 
 def _holder(job: JobView, workers: Sequence[WorkerView], now: datetime) -> str:
     for view in workers:
-        for running in view.report.jobs:
-            if running.id == job.id:
+        for one in view.report.jobs:
+            if one.id == job.id:
                 place = f"{view.report.host}, pid {view.report.pid}"
                 heard = "; the worker has missed its heartbeats" if view.state is WorkerState.LOST else ""
-                since = _until(now, running.started_at)
+                since = _until(now, one.started_at)
                 return f"worker {view.report.id} ({place}) has been running it for {since}{heard}"
     if job.lease_until is not None and job.lease_until < now:
         is_watched = any(view.state is not WorkerState.LOST for view in workers)

@@ -1,6 +1,8 @@
-"""Values in words: times, and the signs that a terminal may not be able to show."""
+"""Values in words: times, command lines to copy, and the signs that a terminal may not be able to show."""
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,9 +17,9 @@ from holdfast.values import AttemptRecord, Outcome
 F = TypeVar("F", bound=Callable[..., Any])
 
 UTC_KEY: Final = "holdfast.utc"
-# What an empty cell shows.
+# Shown in an empty cell.
 NOTHING: Final = "–"
-# The signs we use, each with its spelling where only ASCII can be shown. Signs in tables take one cell in both.
+# Our signs, each with its replacement where only ASCII can be shown. Signs in tables take one cell in both forms.
 SIGNS: Final = {
     "✓": "*",
     "✗": "x",
@@ -36,6 +38,17 @@ SIGNS: Final = {
 }
 _TO_ASCII: Final = str.maketrans(SIGNS)
 _SET_BY_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
+_well_formed: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}")
+
+
+def is_well_formed(name: str) -> bool:
+    """Whether this can be the id or name of a job, queue, handler or worker. A shell does not need quotes for it."""
+    return _well_formed.fullmatch(name) is not None
+
+
+def command(*words: object) -> str:
+    """A command line to copy, quoted for the shell where necessary."""
+    return shlex.join(map(str, words))
 
 
 def shows_unicode() -> bool:
@@ -54,9 +67,9 @@ def in_ascii(text: str) -> str:
 
 
 def is_ascii_locale(environment: Mapping[str, str]) -> bool:
-    """Whether the user has chosen a locale without characters beyond ASCII.
+    """Whether the user has chosen an ASCII locale.
 
-    Python itself writes UTF-8 there (PEP 538 and 540) and sets LC_CTYPE accordingly; that is not the user's choice.
+    In such a locale Python writes UTF-8 (PEP 538 and 540) and sets LC_CTYPE to match; that is not the user's choice.
     """
     if environment.get("PYTHONIOENCODING") or environment.get("PYTHONUTF8") == "1":
         return False
@@ -66,9 +79,9 @@ def is_ascii_locale(environment: Mapping[str, str]) -> bool:
 
 
 def utc_option(command: F) -> F:
-    """`--utc`: show times in UTC."""
+    """Add `--utc` to a command."""
     return click.option(
-        "--utc", is_flag=True, expose_value=False, callback=_note_utc, help="Show times in UTC, not in local time."
+        "--utc", is_flag=True, expose_value=False, callback=_note_utc, help="Show times in UTC instead of local time."
     )(command)
 
 
@@ -77,24 +90,24 @@ def _note_utc(ctx: click.Context, param: click.Parameter, given: bool) -> None:
 
 
 def instant(moment: datetime | None) -> str:
-    """A moment in local time with its offset, or in UTC with `--utc`."""
+    """The time in the local zone with its offset, or in UTC with `--utc`."""
     if moment is None:
         return NOTHING
     context = click.get_current_context(silent=True)
     if context is not None and context.meta.get(UTC_KEY):
         return moment.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
-    # At the ends of the calendar there may be no such local time.
+    # Near the limits of the calendar the local time may not exist.
     with suppress(OverflowError, ValueError):
         moment = moment.astimezone()
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def age(moment: datetime) -> str:
-    """The time since then."""
+    """The duration since then."""
     return format_duration(max(0.0, (datetime.now(UTC) - moment).total_seconds()))
 
 
 def attempt_summary(record: AttemptRecord) -> str:
-    """How an attempt ended, when, and how long it took."""
+    """The outcome of an attempt, its end and its duration."""
     how = "timed out" if record.outcome is Outcome.TIMEOUT else record.outcome
     return f"{how} at {instant(record.ended_at)}, took {format_duration(record.duration_s)}"

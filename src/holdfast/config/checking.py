@@ -73,7 +73,7 @@ def _keys(reading: Reading) -> Iterator[Problem]:
 
 def _unreadable(begin: str, problem: ConfigError, file: Path | None, *, key: str, origin: Origin) -> Problem:
     """Keys that cannot be read. If the message ends with the command that helps, that becomes the advice."""
-    message, close = str(problem), f"chmod 600 {file}"
+    message, close = str(problem), f"chmod 600 {shlex.quote(str(file))}"
     if message.endswith(close):
         advice = close
     elif file is not None and not file.exists():

@@ -15,7 +15,7 @@ from msgspec import Meta
 from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError
-from holdfast.plaintext import abridged
+from holdfast.plaintext import CONTROLS, FORMATTING, abridged
 from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits
 
 MAX_RETRIES: Final = 1000
@@ -25,7 +25,7 @@ _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
-_label = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_label = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}")
 
 
 class Option(NamedTuple):

@@ -1,6 +1,7 @@
 """Finds signing keys: in an argument, the environment or a file. Only the embedded engine generates its own."""
 
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ def read_secret(path: Path, what: str, *, encoding: str = "utf-8") -> str:
     except UnicodeDecodeError as problem:
         raise ConfigError(f"cannot read {what} in {path}: it is not {encoding.upper()} text") from problem
     if is_open(status):
-        raise ConfigError(f"{path} holds {what} and others can read it:  chmod 600 {path}")
+        raise ConfigError(f"{path} holds {what} and others can read it:  chmod 600 {shlex.quote(str(path))}")
     if not text.strip():
         raise ConfigError(f"cannot read {what} in {path}: it is empty")
     return text

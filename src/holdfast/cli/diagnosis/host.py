@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from holdfast import __version__
 from holdfast.cli.diagnosis import Findings, error, fine, note, warning
+from holdfast.cli.words import command
 from holdfast.config import KEYS, Project, read_settings, user_project
 from holdfast.config.checking import standing_above
 from holdfast.deployment import Deployment
@@ -89,7 +90,7 @@ def _settings_file(deployment: Deployment) -> Findings:
         yield error(
             "permissions",
             f"everyone can write to {path}, and so allow any command or redirect the jobs",
-            f"chmod o-w {path}",
+            command("chmod", "o-w", path),
         )
 
 
@@ -99,7 +100,7 @@ def _directory(directory: Path) -> Findings:
         yield error(
             "permissions",
             f"everyone can write to {directory}, and so replace the jobs and their key",
-            f"chmod o-w {directory}",
+            command("chmod", "o-w", directory),
         )
 
 
@@ -125,7 +126,7 @@ def _database(database: Path) -> Findings:
             yield warning(
                 "permissions",
                 f"every user of this machine can access {path} and the payloads in it",
-                f"chmod 600 {path}",
+                command("chmod", "600", path),
             )
 
 
@@ -187,7 +188,8 @@ def _other_files(deployment: Deployment) -> Findings:
                 "one place",
                 f"{path} has {counted(waiting, 'unfinished job')} and {counted(live, 'live worker')}, but the jobs of "
                 f"this project are in {deployment.location()}",
-                f"see  holdfast status --url sqlite:///{path}  and use one url for the whole project",
+                f"see  {command('holdfast', 'status', '--url', f'sqlite:///{path}')}  and use one url for the whole "
+                "project",
             )
 
 

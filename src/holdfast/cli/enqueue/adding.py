@@ -1,4 +1,4 @@
-"""Adding the jobs that `holdfast enqueue` was asked for, all or none, saying so, and waiting for them."""
+"""Adding the jobs of `holdfast enqueue`, all or none, and waiting for them."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,15 @@ from holdfast.cli.endings import Shape, await_job, await_jobs
 from holdfast.cli.enqueue.dry_run import rehearse
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
-from holdfast.cli.enqueue.request import Asked, Request, application, durable_backend, say_when
-from holdfast.cli.output import note, write, write_json, write_jsonl, write_lines
+from holdfast.cli.enqueue.request import Asked, Request, application, durable_backend, note_times
+from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
 from holdfast.definition import JobDefinition
+from holdfast.units import counted
 from holdfast.values import Accepted
 
 
 def act(choices: EnqueueChoices) -> int:
-    """Do what was asked for, or only show it; the exit code."""
+    """Add the jobs, or only show them, and return the exit code."""
     request = Request.of(choices)
     with application(choices) as hf:
         jobs = request.jobs(hf, choices)
@@ -32,7 +33,7 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     _print(definitions, accepted, choices, is_bulk=is_bulk)
     if not choices.quiet:
         note(f"  stored in {hf.deployment.location(backend)}")
-        say_when(definitions[0], is_bulk=is_bulk)
+        note_times(definitions[0], is_bulk=is_bulk)
         for remark in outlook(engine, [(one.queue, one.handler) for one in definitions], app=choices.app):
             note(f"  {remark}")
     if not choices.is_waiting:
@@ -55,9 +56,9 @@ def _print(
     definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], choices: EnqueueChoices, *, is_bulk: bool
 ) -> None:
     if choices.quiet:
-        write_lines(one.id for one in accepted)
+        write_names(one.id for one in accepted)
     elif not (choices.as_json or choices.as_jsonl):
-        # What a job has come to is the data of a command that waits for it; the rest is remarks.
+        # If the command waits, the results are its data; this line is only a note.
         (note if choices.is_waiting else write)(_accepted(definitions, accepted, is_bulk=is_bulk))
     elif not choices.is_waiting:
         documents = [_document(definition, one) for definition, one in zip(definitions, accepted, strict=True)]
@@ -83,9 +84,9 @@ def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument
 def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], *, is_bulk: bool) -> str:
     if is_bulk:
         created = sum(one.created for one in accepted)
-        already = f", {len(accepted) - created:,} were there already" if created < len(accepted) else ""
-        return f"✓ {created:,} {'job' if created == 1 else 'jobs'} queued{already}"
+        already = f", {len(accepted) - created:,} already existed" if created < len(accepted) else ""
+        return f"✓ {counted(created, 'job')} queued{already}"
     queue, one = definitions[0].queue, accepted[0]
     if one.created:
         return f"✓ {one.id} queued on {queue}"
-    return f"• {one.id} is already there with the same content; nothing was added"
+    return f"• {one.id} already exists with the same content; nothing was added"

@@ -1,4 +1,4 @@
-"""`holdfast enqueue`: jobs from their arguments, from JSON, from a file, from lines on stdin, or from a command."""
+"""`holdfast enqueue`: add jobs from arguments, JSON, a file, stdin, or a command."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from holdfast.cli.options import WithWait, configured_app
 
 @click.command(cls=WithWait)
 @enqueue_options
-def enqueue(**said: Any) -> int:
-    """Add jobs: by --job and its arguments, a JSON object, @FILE, - for JSON lines on stdin, or a command after --.
+def enqueue(**given: Any) -> int:
+    """Add jobs from --job and its arguments, a JSON object, @FILE, - (JSON lines on stdin), or a command after --.
 
-    All jobs of one call are added, or none. Options say it of every job, whatever the JSON says.
+    Either all jobs of one call are added or none. Options apply to every job and override the JSON.
 
     \b
     Examples:
@@ -27,10 +27,10 @@ def enqueue(**said: Any) -> int:
       make-jobs | holdfast enqueue -
       holdfast enqueue --queue nightly --delay 2h -- pg_dump shop
     """
-    # Imported here: whoever asks for help needs none of it.
+    # Imported here: --help does not need it.
     from holdfast.cli.enqueue.adding import act
 
-    choices = EnqueueChoices(options=take_options(said), **said)
+    choices = EnqueueChoices(options=take_options(given), **given)
     choices.check()
     if choices.job is not None and choices.app is None:
         choices = replace(choices, app=configured_app())

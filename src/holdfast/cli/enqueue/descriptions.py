@@ -1,4 +1,4 @@
-"""Where descriptions of jobs come from: an argument, a file, lines on stdin; and what was meant by the unreadable."""
+"""Reading job descriptions from an argument, a file or stdin, with hints for JSON that a shell has mangled."""
 
 import sys
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ from holdfast.errors import ConfigError, DefinitionError, PayloadRejected
 STDIN: Final = "-"
 MAX_INPUT_BYTES: Final = 4 * 1024**3
 _JSON_BEGINS: Final = ("{", "[")
-# A shell that does not know single quotes hands them on.
+_EXAMPLE: Final = '\'{"job": "x"}\''
+# JSON that was quoted twice.
 _QUOTED_JSON: Final = ("'{", "'[", '"{', '"[')
-_OTHER_WAYS: Final = "or let no shell read it:  holdfast enqueue --file job.json,  holdfast enqueue --command 'sleep 2'"
 
 
 class Description(NamedTuple):
-    """A JSON object, and where it stands, for messages."""
+    """A JSON object, and where it came from, for messages."""
 
     where: str
     fields: Mapping[str, Any]
 
 
 def is_bulk(words: tuple[str, ...]) -> bool:
-    """Whether the words stand for a list of jobs, however many there are in it."""
+    """Whether the words are a list of jobs, even if it has only one."""
     return len(words) == 1 and (words[0] == STDIN or words[0].lstrip().startswith(("@", "[")))
 
 
 def is_json(words: tuple[str, ...]) -> bool:
-    """Whether the words are JSON or say where it is, and are neither a command nor arguments."""
+    """Whether the words are JSON, a file or stdin, rather than a command or arguments."""
     return is_bulk(words) or (bool(words) and words[0].lstrip().startswith((*_JSON_BEGINS, *_QUOTED_JSON)))
 
 
 def read_json(words: tuple[str, ...], *, may_ask: bool) -> list[Description]:
-    """The objects that the words stand for."""
+    """The JSON objects that the words contain or refer to."""
     first = words[0]
     if first == STDIN:
         return _split(_stdin(may_ask=may_ask), "line")
@@ -55,37 +55,32 @@ def read_json(words: tuple[str, ...], *, may_ask: bool) -> list[Description]:
 
 
 def _value(words: tuple[str, ...]) -> Any:
-    """The JSON of one argument; several are one that a shell has broken, or too many."""
+    """The JSON value in one argument. Several arguments are one that the shell has split, or too many."""
     first = words[0]
     if first.startswith(_QUOTED_JSON):
-        raise DefinitionError("the job is not valid JSON: it begins with a quote")
+        raise DefinitionError("the job is not valid JSON: it starts with a quote")
     if len(words) > 1 and any('"' in word for word in words):
-        raise click.UsageError("one JSON text at a time: several jobs go into a list, a file (@FILE), or stdin (-)")
+        raise click.UsageError("pass one JSON text; put several jobs into a JSON list, a file (@FILE) or stdin (-)")
     if len(words) > 1:
-        raise DefinitionError(f"the job is not valid JSON: it came as {len(words)} words")
+        raise DefinitionError(f"the job is not valid JSON: it was split into {len(words)} arguments")
     return strict_json(first.encode(errors="surrogateescape"), what="the job")
 
 
 def _quoting_hint(words: tuple[str, ...]) -> str | None:
-    """What to do about quotes that a shell has taken away, or has not."""
+    """How to quote the JSON, if its quotes are wrong or the shell has removed them."""
     text = " ".join(words)
-    if text.startswith("'"):
-        return rf'this shell knows no single quotes: write  "{{\"job\": \"x\"}}",  {_OTHER_WAYS}'
-    if len(words) == 1 and "'" in text and '"' not in text:
-        return 'JSON has double quotes around names and texts, and the shell single ones around all: \'{"job": "x"}\''
+    if text.startswith("'") or ("'" in text and '"' not in text):
+        return f"put double quotes around names and text, and single quotes around everything: {_EXAMPLE}"
     if '"' not in text and any(sign.isalpha() for sign in text):
-        return (
-            'the shell has taken its quotes away: put all of it in single quotes, \'{"job": "x"}\', in older '
-            rf"PowerShell with '{{\"job\": \"x\"}}',  {_OTHER_WAYS}"
-        )
+        return f"the shell has removed the quotes; put single quotes around everything: {_EXAMPLE}"
     return None
 
 
 def _stdin(*, may_ask: bool) -> bytes:
     if sys.stdin.isatty():
         if not may_ask:
-            raise click.UsageError("there is nothing on stdin but the keyboard: pipe JSON lines into this command")
-        note("type one JSON object on each line, and Ctrl-D at the end")
+            raise click.UsageError("stdin is a terminal; pipe JSON lines into this command")
+        note("type one JSON object per line, then press Ctrl-D")
     return sys.stdin.buffer.read()
 
 
@@ -93,9 +88,7 @@ def _split(text: bytes, what: str) -> list[Description]:
     """JSON lines, or one JSON array or object over several lines."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if not lines:
-        raise DefinitionError(
-            "there is nothing to enqueue: the input is empty; it is one JSON object on each line, or an array"
-        )
+        raise DefinitionError("nothing to enqueue: the input is empty; pass one JSON object per line, or an array")
     one_document = text.lstrip().startswith(b"[") or (len(lines) > 1 and not lines[0][1].rstrip().endswith(b"}"))
     if one_document:
         return _described(strict_json(text, what="the input", limit=MAX_INPUT_BYTES), what)
@@ -108,7 +101,7 @@ def _line(line: bytes, where: str) -> Any:
     except PayloadRejected as problem:
         if line.startswith(b"\xef\xbb\xbf"):
             raise PayloadRejected(
-                f"{where} begins with a byte order mark: save the file as UTF-8 without one"
+                f"{where} starts with a byte order mark; save the file as UTF-8 without one"
             ) from None
         raise problem from None
 
@@ -119,4 +112,4 @@ def _described(value: object, where: str) -> list[Description]:
     if isinstance(value, list):
         items = cast("list[object]", value)
         return [one for place, item in enumerate(items, 1) for one in _described(item, f"{where} item {place}")]
-    raise DefinitionError(f"{where}: a job is a JSON object, not {type(value).__name__}")
+    raise DefinitionError(f"{where}: a job must be a JSON object, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""`holdfast enqueue --dry-run`: everything is checked and shown, as it would be kept; nothing is made or kept."""
+"""`holdfast enqueue --dry-run`: check the jobs and show them as they would be stored, without storing anything."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,13 +6,14 @@ from typing import Final
 import msgspec
 
 from holdfast.app import Holdfast
+from holdfast.cli.changing import MOST_SHOWN
 from holdfast.cli.documents import PlannedDocument
 from holdfast.cli.enqueue.options import EnqueueChoices
 from holdfast.cli.enqueue.outlook import outlook
-from holdfast.cli.enqueue.request import Asked, durable_backend, say_when
+from holdfast.cli.enqueue.request import Asked, durable_backend, note_times
 from holdfast.cli.job_documents import job_document
 from holdfast.cli.job_options import trait_facts
-from holdfast.cli.output import note, write, write_json, write_jsonl, write_lines
+from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
 from holdfast.codec import decode_message, unseal, without_trace
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
@@ -24,8 +25,8 @@ from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.units import format_duration
 from holdfast.values import JobEnvelope, JobTraits, traits_of
 
-# The members that decide whether two jobs with one id are the same, except for meta, and for the backoff, which no
-# record shows.
+# The members that decide whether two jobs with the same id are equal, except meta, and the backoff, which records do
+# not contain.
 _CONTENT: Final = (
     *("job", "payload", "queue", "max_retries", "timeout"),
     *(trait for trait in JobTraits.__struct_fields__ if trait not in ("meta", "trace_id")),
@@ -33,10 +34,10 @@ _CONTENT: Final = (
 
 
 def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bulk: bool) -> int:
-    """Check the jobs as if they were to be kept, and show them. The application's middleware is not asked."""
+    """Check the jobs as if they were to be stored, and show them. The application's middleware is not called."""
     backend = durable_backend(hf, jobs)
     location = hf.deployment.location(backend)
-    engine, keyring = _onlooking(hf, backend)
+    engine, keyring = _reading_engine(hf, backend)
     definitions, ids, names = [job.definition for job in jobs], [job.id for job in jobs], [job.where for job in jobs]
     with engine, hf.engines.replaced_by(engine, keyring):
         with hf.signed(definitions, ids, names=names, asks_middleware=False) as batch:
@@ -46,27 +47,29 @@ def rehearse(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is
             *outlook(engine, [(one.queue, one.job) for one in documents], app=choices.app),
         ]
     if choices.quiet:
-        write_lines(one.id for one in documents if one.id is not None)
+        write_names(one.id for one in documents if one.id is not None)
         return 0
     if choices.as_jsonl:
         write_jsonl(documents)
     elif choices.as_json:
         write_json(documents if is_bulk else documents[0])
     elif is_bulk:
-        for one in documents:
+        for one in documents[:MOST_SHOWN]:
             write(f"would queue {one.id or 'a job'} on {one.queue}: {_what(one)}")
+        if len(documents) > MOST_SHOWN:
+            write(f"would queue {len(documents) - MOST_SHOWN:,} more")
     else:
         _print_facts(documents[0])
     note(f"  dry run: nothing was stored in {location}")
-    say_when(jobs[0].definition, is_bulk=is_bulk)
+    note_times(jobs[0].definition, is_bulk=is_bulk)
     for remark in remarks:
         note(f"  {remark}")
     return 0
 
 
-def _onlooking(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
-    """The engine to be looked at. Where nothing has been kept yet, nothing is known, and nothing is made."""
-    # A key of the usual length: with its signature a message has its true size.
+def _reading_engine(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
+    """The engine, opened to read. If there is no schema yet, an empty engine in memory stands in for it."""
+    # A key of the usual length, so that a signed message has its real size.
     keyring = Keyring([SigningKey.generate()])
     settings = hf.settings
     envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
@@ -103,8 +106,8 @@ def _planned(job: Asked, envelope: JobEnvelope) -> PlannedDocument:
 
 
 def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
-    """What is to be said of ids that are in use; one with other content is an error, as it would be."""
-    said: list[str] = []
+    """A remark for each id that is in use. An id with other content is an error, as without --dry-run."""
+    remarks: list[str] = []
     for one in documents:
         found = None if one.id is None else engine.get(one.id)
         if found is None or one.id is None:
@@ -114,9 +117,8 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
             raise IdConflict(one.id)
         if without_trace(there["meta"]) != without_trace(one.meta):
             raise IdConflict(one.id)
-        there_already = f"{one.id} is already there, {found.job.state}"
-        said.append(f"{there_already}: the same content, as far as can be seen, adds nothing")
-    return said
+        remarks.append(f"{one.id} already exists ({found.job.state}), apparently with the same content; adds nothing")
+    return remarks
 
 
 def _print_facts(one: PlannedDocument) -> None:

@@ -1,4 +1,4 @@
-"""Instants as people type them where something lies ahead: `14:30`, `tomorrow 9:00`, `2026-11-20 08:00`, `+2h`."""
+"""Future times as people type them: `14:30`, `tomorrow 9:00`, `2026-11-20 08:00`, `+2h`."""
 
 import re
 from datetime import UTC, datetime, tzinfo
@@ -17,7 +17,7 @@ _offset: Final = re.compile(r"(?:in\s+|\+\s*)(.+)", re.IGNORECASE)
 
 
 class When(click.ParamType[datetime]):
-    """An instant; without an offset, in local time."""
+    """A time; without an offset, in the local zone."""
 
     name = "when"
 
@@ -31,7 +31,7 @@ class When(click.ParamType[datetime]):
 
 
 class SpanOrWhen(click.ParamType[float | datetime]):
-    """A span from now, or an instant."""
+    """A duration from now, or a time."""
 
     name = "when"
 
@@ -47,33 +47,33 @@ class SpanOrWhen(click.ParamType[float | datetime]):
         try:
             return parse_instant(str(value), now=datetime.now(UTC))
         except ValueError as problem:
-            self.fail(f"{problem}; or a span like 90s, 15m, 2h, 3d", param, ctx)
+            self.fail(f"{problem}; or a duration like 90s, 15m, 2h, 3d", param, ctx)
 
 
 def parse_instant(text: str, *, now: datetime, zone: tzinfo | None = None) -> datetime:
-    """The instant a text means; without an offset, in `zone`, else in local time. ValueError says how to write one."""
+    """The time that a text means; without an offset, in `zone` or the local zone. A ValueError explains the format."""
     from holdfast.config import as_seconds
     from holdfast.search.parsing import moment
     from holdfast.search.terms import moment_of
 
-    said = text.strip()
-    if is_duration(said):
-        raise ValueError(f"{text!r} could lie ahead or behind: write +{said}, or --delay {said}")
-    if (ahead := _offset.fullmatch(said)) and is_duration(ahead[1]):
-        said = f"+{as_seconds(ahead[1]):.6f}s"
-    said = _short_hour.sub(r"0\1", said)
+    typed = text.strip()
+    if is_duration(typed):
+        raise ValueError(f"{text!r} is a duration, not a time; write +{typed}, or --delay {typed}")
+    if (ahead := _offset.fullmatch(typed)) and is_duration(ahead[1]):
+        typed = f"+{as_seconds(ahead[1]):.6f}s"
+    typed = _short_hour.sub(r"0\1", typed)
     try:
-        if parts := _words.fullmatch(said):
+        if parts := _words.fullmatch(typed):
             day, _ = moment(parts[1].lower(), now=now, zone=zone)
-            said = f"{moment_of(day).astimezone(zone).date().isoformat()}T{parts[2]}"
-        first, _ = moment(said.lower() if said.isalpha() else said, now=now, zone=zone)
+            typed = f"{moment_of(day).astimezone(zone).date().isoformat()}T{parts[2]}"
+        first, _ = moment(typed.lower() if typed.isalpha() else typed, now=now, zone=zone)
     except ValueError:
-        raise ValueError(f"{text!r} is no time: {HOW}") from None
+        raise ValueError(f"{text!r} is not a time; {HOW}") from None
     return moment_of(first)
 
 
 def ahead(moment: datetime, now: datetime) -> str:
-    """An instant for people, and how far off it is."""
+    """A time, and how far away it is."""
     seconds = (moment - now).total_seconds()
     return (
         f"{instant(moment)}, in {format_duration(seconds)}"

@@ -1,4 +1,4 @@
-"""What awaits jobs that were just enqueued: a queue that is paused, or workers that will not take them."""
+"""What will keep newly enqueued jobs waiting: a paused queue, or no worker that claims them."""
 
 from collections.abc import Collection
 from contextlib import suppress
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
+from holdfast.cli.words import command
 from holdfast.errors import BackendError
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
@@ -14,7 +15,7 @@ from holdfast.values import QueuePause, WorkerState, WorkerView
 
 
 def outlook(engine: Engine, jobs: Collection[tuple[str, str]], *, app: str | None = None) -> list[str]:
-    """What keeps jobs of these queues and handlers waiting, as far as is known; never a reason to fail."""
+    """The obstacles for jobs of these queues and handlers, as far as they are known. Never fails."""
     with suppress(BackendError):
         return remarks(jobs, engine.pauses(), WorkerRegistry(engine.state).all(), app=app)
     return []
@@ -27,29 +28,29 @@ def remarks(
     *,
     app: str | None = None,
 ) -> list[str]:
-    """A sentence for each obstacle. That no worker is running is none: one may be about to be started."""
-    heard = [view.report for view in workers if view.state is not WorkerState.LOST]
-    worked = {queue.partition(":")[0] for report in heard for queue in report.queues}
+    """A sentence for each obstacle. A missing worker is not one, since it may be about to start."""
+    running = [view.report for view in workers if view.state is not WorkerState.LOST]
+    served = {queue.partition(":")[0] for report in running for queue in report.queues}
     queues = dict.fromkeys(queue for queue, _ in jobs)
     functions = {queue: job for queue, job in jobs if job != COMMAND_KEY}
-    said = [
+    found = [
         f"queue '{pause.queue}' is paused{f': {pause.reason}' if pause.reason else ''};  "
-        f"holdfast queue resume {pause.queue}"
+        f"{command('holdfast', 'queue', 'resume', pause.queue)}"
         for pause in pauses
         if pause.queue in queues
     ]
-    public = {queue for queue in worked if not is_private(queue)}
+    public = {queue for queue in served if not is_private(queue)}
     for queue in queues:
-        if public and queue not in worked:
+        if public and queue not in served:
             guess = _guess(queue, public)
             start = starting(queue, app=app, job=functions.get(queue, COMMAND_KEY))
-            said.append(f"no running worker takes jobs of queue '{queue}'{guess};  {start}")
+            found.append(f"no worker is running for queue '{queue}'{guess};  {start}")
     for queue, job in dict.fromkeys(jobs):
-        takers = [report for report in heard if queue in (each.partition(":")[0] for each in report.queues)]
+        takers = [report for report in running if queue in (each.partition(":")[0] for each in report.queues)]
         known = {handler for report in takers for handler in report.handlers}
         if takers and job not in known:
-            said.append(f"no running worker of queue '{queue}' knows the handler '{job}'{_guess(job, known)}")
-    return said
+            found.append(f"no running worker of queue '{queue}' knows the handler '{job}'{_guess(job, known)}")
+    return found
 
 
 def _guess(word: str, known: Collection[str]) -> str:

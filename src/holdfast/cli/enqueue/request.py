@@ -1,4 +1,4 @@
-"""What `holdfast enqueue` is asked for: words, JSON or a command, made definitions by what is known of their jobs."""
+"""The jobs that `holdfast enqueue` is to add: words, JSON or a command, turned into definitions."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ from holdfast.queues.engines.kinds import Home
 
 
 class Asked(NamedTuple):
-    """One job to enqueue, where its description came from, and the id it is to have."""
+    """One job to enqueue, where its description came from, and its id if it was given."""
 
     where: str
     definition: JobDefinition
@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What the command line asks for, read but not yet understood."""
+    """The request on the command line, read but not yet checked."""
 
     descriptions: list[Description]
     arguments: dict[str, Argument] | None
@@ -54,27 +54,28 @@ class Request(NamedTuple):
             return cls(described, parse_arguments(words), is_bulk=False)
         if not words:
             raise click.UsageError(
-                "say what to enqueue: --job KEY with its arguments, a JSON object, @FILE, - for stdin, or a command "
-                "after --"
+                "nothing to enqueue; pass --job KEY with its arguments, a JSON object, @FILE, - for stdin, "
+                "or a command after --"
             )
         if len(words) == 1 and " " in words[0].strip():
             raise click.UsageError(
-                f"{words[0]!r} is not JSON; a command goes after --, word by word:  holdfast enqueue -- {words[0]}"
+                f"{words[0]!r} is not JSON; pass a command after --, word by word:  holdfast enqueue -- {words[0]}"
             )
-        # Somebody may have meant a job and its arguments; it is said only if the command is refused.
-        where = (
-            "the command (a job and its arguments come behind --job)" if "=" in " ".join(words[1:2]) else "the command"
-        )
+        # The user may have meant a job with its arguments. The hint is shown only if the command is refused.
+        is_job_like = "=" in " ".join(words[1:2])
+        where = "the command (pass a job with its arguments after --job)" if is_job_like else "the command"
         return cls([Description(where, {"command": list(words)})], None, is_bulk=False)
 
     def jobs(self, hf: Holdfast, choices: EnqueueChoices) -> list[Asked]:
-        """The jobs, each checked as far as the application is known."""
+        """The jobs, checked against the application if it is known."""
         if not self.descriptions:
-            raise DefinitionError("there is nothing to enqueue: the list of jobs is empty")
+            raise DefinitionError("nothing to enqueue: the list of jobs is empty")
         if "id" in choices.options and len(self.descriptions) > 1:
-            raise click.UsageError(f"--id is the id of one job, and these are {len(self.descriptions):,}")
+            raise click.UsageError(f"--id names one job, but there are {len(self.descriptions):,}")
         if choices.follow and self.is_bulk:
-            raise click.UsageError("--follow is for one job: enqueue them, then follow one with  holdfast logs -f ID")
+            raise click.UsageError(
+                "--follow works for one job only; enqueue them, then follow one with  holdfast logs -f ID"
+            )
         overriding, is_checked = choices.fields(), choices.app is not None
         return [self._job(hf, one, overriding, is_checked=is_checked) for one in self.descriptions]
 
@@ -96,20 +97,20 @@ class Request(NamedTuple):
 
 
 def application(choices: EnqueueChoices) -> Holdfast:
-    """Your application, if it was named; else one that knows where the jobs are."""
+    """The application that was named, or else one that only knows the backends."""
     if choices.app is None:
         return Holdfast(deployment=deployment_at(choices.url))
-    # Imported here: most jobs are enqueued without their application.
+    # Imported here: most calls do not need it.
     from holdfast.loading import load_app
 
     hf = load_app(choices.app)
     if choices.url is not None:
-        hf.engines.move_to(hf.deployment.at(choices.url))  # the module may have used it while it was imported
+        hf.engines.move_to(hf.deployment.at(choices.url))  # the module may have opened a backend on import
     return hf
 
 
 def _check_handler(hf: Holdfast, definition: JobDefinition) -> None:
-    """Refuse a handler the application does not have, or its queue not allow, and a payload it could not read."""
+    """Refuse an unknown handler, one that the queue does not allow, and a payload that it cannot decode."""
     try:
         handler = hf.registry.resolve_for(definition.handler, definition.queue)
     except UnknownHandler as problem:
@@ -117,12 +118,12 @@ def _check_handler(hf: Holdfast, definition: JobDefinition) -> None:
     try:
         handler.decode(bytes(definition.payload))
     except msgspec.ValidationError as problem:
-        raise DefinitionError(f"job '{definition.handler}' cannot be given this payload: {located(problem)}") from None
+        raise DefinitionError(f"job '{definition.handler}' does not accept this payload: {located(problem)}") from None
 
 
 @contextmanager
 def named(where: str) -> Generator[None]:
-    """Let an error say which job it is about, unless there is but one."""
+    """Put the origin of the job in front of an error, unless it is empty."""
     try:
         yield
     except DefinitionError as problem:
@@ -130,23 +131,25 @@ def named(where: str) -> Generator[None]:
 
 
 def durable_backend(hf: Holdfast, jobs: Sequence[Asked]) -> str:
-    """The backend of these jobs, unless no other process would see them there."""
+    """The backend of these jobs. One that only lives in this process is refused."""
     name = hf.backend_of([job.definition for job in jobs])
     if kind_of(hf.deployment.url(name)).home is Home.PROCESS:
         location = hf.deployment.location(name)
-        raise ConfigError(f"jobs in {location} end with this command: name an engine that stores them")
+        raise ConfigError(
+            f"jobs in {location} would be lost when this command exits; choose an engine that stores them"
+        )
     return name
 
 
-def say_when(definition: JobDefinition, *, is_bulk: bool) -> None:
-    """Tell a person which instants were understood; of many jobs, each has its own."""
+def note_times(definition: JobDefinition, *, is_bulk: bool) -> None:
+    """Print the times as they were understood, unless there may be several jobs."""
     if is_bulk:
         return
     now = datetime.now(UTC)
     with suppress(OverflowError):
         if definition.run_at is not None:
-            late = "; that is over, so it is due at once" if definition.run_at <= now else ""
+            late = "; that has passed, so it is due now" if definition.run_at <= now else ""
             note(f"  due {ahead(definition.run_at, now)}{late}")
         if definition.expires_at is not None:
-            late = "; that is over, so it will not be started" if definition.expires_at <= now else ""
+            late = "; that has passed, so it will not be started" if definition.expires_at <= now else ""
             note(f"  expires {ahead(definition.expires_at, now)}{late}")

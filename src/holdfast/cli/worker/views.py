@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.advice import starting
 from holdfast.cli.completion import complete_worker_ids
 from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option
-from holdfast.cli.output import note, note_location, write, write_json, write_jsonl
+from holdfast.cli.output import note, note_location, write, write_json, write_jsonl, write_names
 from holdfast.cli.style import BAD, DOUBTFUL, GOOD, Fit, Table, columns, paint, painted_table, shortened
 from holdfast.cli.words import NOTHING, age, instant, utc_option
 from holdfast.cli.worker.choosing import is_lost, named, short_id
@@ -55,8 +55,7 @@ def list_workers(with_jobs: bool, quiet: bool, as_jsonl: bool, url: str | None, 
     elif as_jsonl:
         write_jsonl(_document(view) for view in workers)
     elif quiet:
-        for view in workers:
-            write(view.report.id)
+        write_names(view.report.id for view in workers)
     elif workers:
         _table(workers, with_jobs=with_jobs).print()
         _explain_lost(workers)
