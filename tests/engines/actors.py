@@ -138,7 +138,7 @@ def fork_while_writing(path: str) -> None:
             os.read(may_go_on[0], 1)
             backend.accept([job("child")])
 
-        writer = threading.Thread(target=lambda: backend.file.write(write))
+        writer = threading.Thread(target=lambda: backend.file.transact(write))
         writer.start()
         writes.wait()
         # Hooks run in the reverse order: this one comes before the engine's, which waits for the commit.

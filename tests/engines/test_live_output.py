@@ -88,7 +88,7 @@ def outputs_in(engine: Engine) -> int:
     """How many reports the engine keeps, looked up behind its back."""
     match engine:
         case SqliteEngine():
-            return int(engine.file.read(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))
+            return int(engine.file.run(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))
         case PostgresEngine():
             statement = engine.connections.sql(COUNT.format("holdfast."))
             return int(engine.connections.run(lambda one: one.execute(statement).fetchall())[0][0])

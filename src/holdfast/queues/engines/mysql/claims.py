@@ -8,7 +8,8 @@ from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
 from holdfast.queues.engines.mysql.lanes import LAST_WAITING, LEASED, mark_of
-from holdfast.queues.engines.tables.rows import FAILED, MANY, PROCESSING, Row, alone_if_suspect
+from holdfast.queues.engines.tables.rows import MANY, Row, alone_if_suspect
+from holdfast.queues.engines.tables.states import FAILED, PROCESSING
 
 PAUSED, STAMPED, NOW = -1, -2, -3
 

@@ -208,15 +208,14 @@ class RedisConnections:
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """Send a command and return its reply. A script that the server does not know is sent whole."""
-        client = self._ready()
+        self._ready()
         try:
-            return self._send(client, words, source, repeats=repeats)
+            return self._send(*words, source=source, repeats=repeats)
         except RedisError as problem:
             raise self._translated(problem) from problem
 
-    def _send(
-        self, client: Any, words: Sequence[bytes | str | int], source: bytes | None, *, repeats: bool = True
-    ) -> Any:
+    def _send(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
+        client = self._own_client()
         for _ in range(HOPS):
             try:
                 return _answer(client, words, source)
@@ -274,9 +273,9 @@ class RedisConnections:
         """Check that the server may store jobs, and that its layout is the one this program knows."""
         try:
             # In a cluster, this leads to the node that has our keys, which is the one to check.
-            self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)
+            self._send("EXISTS", f"{self.base}schema")
             self._check_server()
-            version = int(self._send(self._client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
+            version = int(self._send("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA, source=PREPARE.source))
         except RedisError as problem:
             raise self._translated(problem) from problem
         if version > SCHEMA:
@@ -289,7 +288,7 @@ class RedisConnections:
     def describe(self) -> EngineInfo:
         """Describe the server and our layout on it. Nothing is created."""
         try:
-            layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
+            layout = self._send("GET", f"{self.base}schema")
             facts = self._facts("INFO")
             fsync = self._facts("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
             clock_us = self._clock_us()
@@ -315,7 +314,7 @@ class RedisConnections:
     def _clock_us(self) -> int | None:
         """The server's clock, if this user may read it."""
         try:
-            seconds, fraction = self._send(self._client, ("TIME",), None)
+            seconds, fraction = self._send("TIME")
         except ResponseError:
             return None
         return int(seconds) * 1_000_000 + int(fraction)
@@ -323,15 +322,14 @@ class RedisConnections:
     def _facts(self, *words: str) -> dict[str, Any]:
         """The reply of a command about the server; nothing if it refuses this user, or does not know the command."""
         try:
-            facts: dict[str, Any] = self._send(self._client, words, None)
+            facts: dict[str, Any] = self._send(*words)
         except ResponseError:
             return {}
         return facts
 
     def _check_server(self) -> None:
-        try:
-            facts: dict[str, Any] = self._send(self._client, ("INFO",), None)
-        except NoPermissionError:
+        facts = self._facts("INFO")
+        if not facts:
             self._warn("%s does not tell this user (INFO) whether it may evict jobs, or keeps them on disk")
             return
         version = tuple(int(part) for part in str(facts["redis_version"]).split(".")[:2])

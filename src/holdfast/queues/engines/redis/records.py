@@ -11,17 +11,9 @@ from holdfast.clock import span_us, to_us
 from holdfast.codec import content_digest, describe
 from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.rows import CODES, Row, history, is_by_finish, text, view
-from holdfast.values import (
-    CancelAnswer,
-    JobFilter,
-    JobHistory,
-    JobState,
-    JobView,
-    Outcome,
-    Page,
-    ReplayAnswer,
-)
+from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, text, view
+from holdfast.queues.engines.tables.states import CODES
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Outcome, Page, ReplayAnswer
 
 COUNTS: Final = Script("counts")
 FIND: Final = Script("view", "find")

@@ -1,4 +1,4 @@
-"""What engines with tables share: the codes of stored states, and the conversion between rows and values.
+"""Conversion between rows and values, the same for all engines with tables.
 
 A row may hold anything: a failing disk, a partial restore or another program can have written it. `repaired` replaces
 values of the wrong type, so that one damaged record never hides the others.
@@ -20,6 +20,7 @@ from holdfast.queues.contract import (
     kept_progress,
     message_fields,
 )
+from holdfast.queues.engines.tables.states import CODES, PROCESSING, STATES, WAITING
 from holdfast.values import (
     Ack,
     AttemptRecord,
@@ -49,19 +50,6 @@ NEVER: Final = 2**63 - 1
 MANY: Final = 2**31 - 2
 # No lease is renewed for longer than this, about thirty years.
 LONG_US: Final = 10**15
-
-# Stored states. `WAITING` is shown as scheduled or pending, depending on the time; `FORGOTTEN` rows are tombstones.
-WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
-STATES: Final = {
-    WAITING: JobState.PENDING,
-    FAILED: JobState.FAILED,
-    PROCESSING: JobState.PROCESSING,
-    BLOCKED: JobState.BLOCKED,
-    COMPLETED: JobState.COMPLETED,
-    DEAD: JobState.DEAD,
-    CANCELLED: JobState.CANCELLED,
-}
-CODES: Final = {state: code for code, state in STATES.items()}
 
 
 def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
@@ -136,9 +124,8 @@ def end_key(settlement: Settlement) -> Row:
 
 def end_row(settlement: Settlement) -> Row:
     """The row of a delivery that was settled: its `end_key`, and the record of its attempt."""
-    lease, record = settlement.lease, settlement.record
-    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
-    return (*head, *[None] * 9) if record is None else head + told(record)
+    record = settlement.record
+    return end_key(settlement) + ((None,) * 9 if record is None else told(record))
 
 
 def reaped_row(row: Row, now_us: int) -> Row:
