@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BackendUnavailable, ConfigError
-from holdfast.queues.keyfiles import find_keyring, keyring_beside, read_keyring
+from holdfast.queues.keyfiles import find_keyring, keyring_next_to, read_keyring
 from holdfast.queues.signing import SigningKey
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
@@ -49,7 +49,7 @@ def test_every_key_is_derived_for_the_installation(tmp_path: Path) -> None:
             find_keyring(installation=name, environment={"HOLDFAST_SIGNING_KEY_FILE": str(path)}),
             find_keyring(installation=name, environment={}, configured_file=str(path)),
             read_keyring(path, installation=name),
-            keyring_beside(tmp_path / "jobs.db", installation=name),
+            keyring_next_to(tmp_path / "jobs.db", installation=name),
         ]
         assert [ring and ring.keys[0].fingerprint for ring in rings] == [fingerprint] * 6
 
@@ -116,20 +116,20 @@ def test_the_key_beside_a_database_is_made_once_and_for_its_owner_alone(tmp_path
     database = tmp_path / "new" / "folder" / "jobs.db"
     before = os.umask(0)
     try:
-        first = keyring_beside(database, installation="shop")
+        first = keyring_next_to(database, installation="shop")
     finally:
         os.umask(before)
     path = database.parent / "signing.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(database.parent.stat().st_mode) == 0o700
     assert len(bytes.fromhex(path.read_text())) == 32
-    assert keyring_beside(database, installation="shop").keys[0].fingerprint == first.keys[0].fingerprint
+    assert keyring_next_to(database, installation="shop").keys[0].fingerprint == first.keys[0].fingerprint
     assert os.listdir(database.parent) == ["signing.key"]
 
 
 def test_a_key_that_is_there_already_is_used(tmp_path: Path) -> None:
     key_file(tmp_path / "signing.key")
-    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "filed"
+    assert keyring_next_to(tmp_path / "jobs.db", installation="shop").kid == "filed"
 
 
 def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> Non
 
     def open_together() -> None:
         barrier.wait()
-        fingerprints.append(keyring_beside(tmp_path / "jobs.db", installation="shop").keys[0].fingerprint)
+        fingerprints.append(keyring_next_to(tmp_path / "jobs.db", installation="shop").keys[0].fingerprint)
 
     threads = [threading.Thread(target=open_together) for _ in range(8)]
     for thread in threads:
@@ -162,16 +162,16 @@ def test_a_process_that_comes_second_takes_the_key_of_the_first(
         real_link(source, target)
 
     monkeypatch.setattr(os, "link", link_after_another)
-    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "another"
+    assert keyring_next_to(tmp_path / "jobs.db", installation="shop").kid == "another"
     assert sorted(os.listdir(tmp_path)) == ["another", "signing.key"]
 
 
 OPEN_WHEN_TOLD = """
 import pathlib, sys
-from holdfast.queues.keyfiles import keyring_beside
+from holdfast.queues.keyfiles import keyring_next_to
 print("ready", flush=True)
 sys.stdin.readline()
-print(keyring_beside(pathlib.Path(sys.argv[1]), installation="shop").keys[0].fingerprint)
+print(keyring_next_to(pathlib.Path(sys.argv[1]), installation="shop").keys[0].fingerprint)
 """
 
 
@@ -194,4 +194,4 @@ def test_processes_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> N
 def test_a_place_where_no_key_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BackendUnavailable, match=r"/file"):
-        keyring_beside(tmp_path / "file" / "jobs.db", installation="shop")
+        keyring_next_to(tmp_path / "file" / "jobs.db", installation="shop")

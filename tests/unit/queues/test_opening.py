@@ -74,7 +74,7 @@ def test_a_url_that_cannot_be_split_is_a_configuration_error() -> None:
 
 
 def test_a_database_of_redis_is_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"'shop' is no database of a Redis server, .*\?prefix=shop_"):
+    with pytest.raises(ConfigError, match=r"'shop' is not a Redis database, .*\?prefix=shop_"):
         BackendFactory(RING).open("redis://:secret@127.0.0.1:6379/shop?socket_timeout=3")
 
 

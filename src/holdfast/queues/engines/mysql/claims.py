@@ -37,7 +37,7 @@ NEXT_DUE: Final = f"""
 _TURN: Final = """
     FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = %s AND mark = %s AND since >= %s AND since <= %s
     ORDER BY since, id LIMIT %s"""
-# Packed into one value, a row costs this process half as much to read. The length of the id says where it ends.
+# Packed into one value, a row costs this process half as much to read. The length of the id marks where it ends.
 _PACKED: Final = """
     CONCAT(seq, ' ', deliveries, ' ', attempts, ' ', crashes, ' ', ignore_expiry, ' ', LENGTH(id), ' ', id, wire)"""
 LOCK_DUE: Final = f"SELECT {_PACKED} {_TURN} FOR UPDATE SKIP LOCKED"

@@ -469,40 +469,40 @@ class MysqlConnections:
         return known_version(self._version(session), self._steps, self.address)
 
     def _translated(self, problem: Exception) -> BackendError:
-        code, said = _code(problem), _said(problem)
-        if "CERTIFICATE_VERIFY_FAILED" in said:
+        code, message = _code(problem), _line(problem)
+        if "CERTIFICATE_VERIFY_FAILED" in message:
             return BackendUnavailable(
-                f"the certificate of {self.address} is not trusted: {said}; name the authority that signed it "
+                f"the certificate of {self.address} is not trusted: {message}; name the authority that signed it "
                 "(tls_ca), and the host as the certificate does"
             )
         if code == CR.CR_SSL_CONNECTION_ERROR:
             return BackendUnavailable(
-                f"{self.address} does not support TLS ({said}): enable it on the server, or leave tls out of the URL"
+                f"{self.address} does not support TLS ({message}): enable it on the server, or leave tls out of the URL"
             )
         if isinstance(problem, OSError) or code in _LOST:
-            return BackendUnavailable(f"{self.address} cannot be reached: {said}")
+            return BackendUnavailable(f"{self.address} cannot be reached: {message}")
         if code in _IN_THE_WAY:
-            return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {said}")
+            return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {message}")
         if code in _NOT_NOW:
             # After a failover the same name may lead to a server that accepts writes.
             self._close_idle()
-            return BackendUnavailable(f"{self.address} is refusing requests: {said}")
+            return BackendUnavailable(f"{self.address} is refusing requests: {message}")
         if code == ER.NO_SUCH_TABLE:
             self._is_ready = False
             return BackendError(f"{self.address} no longer has the tables '{self.prefix}…': run  holdfast migrate")
         if code == ER.NET_PACKET_TOO_LARGE:
-            return BackendError(f"{self.address}: packet too large ({said}): raise max_allowed_packet on the server")
+            return BackendError(f"{self.address}: packet too large ({message}): raise max_allowed_packet on the server")
         if code == ER.TABLEACCESS_DENIED_ERROR:
             return BackendError(
-                f"{self.address}: this user lacks a privilege ({said}): grant SELECT, INSERT, UPDATE and DELETE on "
+                f"{self.address}: this user lacks a privilege ({message}): grant SELECT, INSERT, UPDATE and DELETE on "
                 "Holdfast's tables, and run  holdfast migrate  as a user that may create tables"
             )
         if code in _DENIED:
             return BackendError(
-                f"{self.address} refused the connection: {said}; check the user, the password and the database in the "
-                "URL"
+                f"{self.address} refused the connection: {message}; check the user, the password and the database in "
+                "the URL"
             )
-        return BackendError(f"{self.address}: {said}")
+        return BackendError(f"{self.address}: {message}")
 
 
 _instances: "weakref.WeakSet[MysqlConnections]" = weakref.WeakSet()
@@ -529,7 +529,7 @@ def _code(problem: Exception) -> int:
     return code if isinstance(code, int) else -1
 
 
-def _said(problem: Exception) -> str:
+def _line(problem: Exception) -> str:
     return str(problem.args[-1]) if problem.args else type(problem).__name__
 
 

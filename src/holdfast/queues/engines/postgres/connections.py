@@ -180,7 +180,7 @@ class PostgresConnections:
             except _IN_THE_WAY as problem:
                 failures += 1
                 if failures > RETRIES:
-                    raise BackendUnavailable(f"{self.place} is too busy: {_said(problem)}") from problem
+                    raise BackendUnavailable(f"{self.place} is too busy: {_line(problem)}") from problem
                 time.sleep(random.uniform(0.001, 0.02) * failures)
             except psycopg.Error as problem:
                 # A pooled connection may have been closed while it was idle, and with it all others of its age.
@@ -194,7 +194,7 @@ class PostgresConnections:
                 self._give_back(connection, self._idle)
 
     def rows(self, statement: str, query: dict[str, Any] | None = None) -> list[Row]:
-        """All rows of one statement, in a transaction of its own."""
+        """All rows of one statement, which commits by itself."""
         return self.run(lambda connection: connection.execute(self.sql(statement), query).fetchall())
 
     def transact(self, work: Callable[[Connection], T]) -> T:
@@ -351,22 +351,22 @@ class PostgresConnections:
             return BackendUnavailable(f"{self.place} has not responded for {self.answer_timeout_s:g} s")
         if _is_lost(problem, connection):
             connection.close()
-            return BackendUnavailable(f"{self.place} closed the connection: {_said(problem)}")
+            return BackendUnavailable(f"{self.place} closed the connection: {_line(problem)}")
         if isinstance(problem, (psycopg.InterfaceError, *_NOT_NOW)):
-            return BackendUnavailable(f"{self.place} is refusing requests: {_said(problem)}")
+            return BackendUnavailable(f"{self.place} is refusing requests: {_line(problem)}")
         if isinstance(problem, errors.UndefinedTable | errors.InvalidSchemaName):
             self._has_schema = False
             return BackendError(f"{self.place} no longer has tables in '{self.namespace}': run  holdfast migrate")
         if isinstance(problem, errors.InsufficientPrivilege):
             return BackendError(
-                f"{self.place}: this user lacks a privilege ({_said(problem)}): grant USAGE on the schema "
+                f"{self.place}: this user lacks a privilege ({_line(problem)}): grant USAGE on the schema "
                 f"'{self.namespace}', and SELECT, INSERT, UPDATE and DELETE on its tables"
             )
-        return BackendError(f"{self.place}: {_said(problem)}")
+        return BackendError(f"{self.place}: {_line(problem)}")
 
     def _not_connected(self, problem: psycopg.Error) -> BackendError:
         # libpq repeats where the server is, and asks whether it is running.
-        reason = _said(problem).rpartition(" failed: ")[2].partition(" Is the server running")[0]
+        reason = _line(problem).rpartition(" failed: ")[2].partition(" Is the server running")[0]
         if _refused.search(reason):
             return BackendError(
                 f"{self.place} refused the connection: {reason}; check the user, the password and the database in the "
@@ -391,7 +391,7 @@ class PostgresConnections:
             raise self._not_ours(problem) from problem
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
-                f"{self.place}: this user may not create tables ({_said(problem)}): run  holdfast migrate  as a user "
+                f"{self.place}: this user may not create tables ({_line(problem)}): run  holdfast migrate  as a user "
                 "that may"
             ) from problem
         finally:
@@ -412,7 +412,7 @@ class PostgresConnections:
 
     def _not_ours(self, problem: psycopg.Error) -> BackendError:
         return BackendError(
-            f"{self.place} has tables of another program in '{self.namespace}' ({_said(problem)}): choose another "
+            f"{self.place} has tables of another program in '{self.namespace}' ({_line(problem)}): choose another "
             "prefix (?prefix=… in the URL, or the setting table-prefix)"
         )
 
@@ -468,10 +468,10 @@ def _check_certificates(given: Mapping[str, Any]) -> None:
 
 def _advice(problem: psycopg.Error) -> str:
     """What to do about a failed TLS handshake."""
-    said = str(problem)
-    if "certificate verify failed" in said or "does not match host name" in said:
+    message = str(problem)
+    if "certificate verify failed" in message or "does not match host name" in message:
         return "; name the authority that signed its certificate (sslrootcert), and the host as the certificate does"
-    if "does not support SSL" in said:
+    if "does not support SSL" in message:
         return "; enable TLS on the server (ssl = on), or leave sslmode out of the URL"
     return ""
 
@@ -481,7 +481,7 @@ def _is_lost(problem: psycopg.Error, connection: Connection) -> bool:
     return connection.broken or (isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None)
 
 
-def _said(problem: psycopg.Error) -> str:
+def _line(problem: psycopg.Error) -> str:
     """The server's message in one line; libpq never repeats a password."""
     return " ".join(str(problem).split()) or type(problem).__name__
 

@@ -495,8 +495,8 @@ class PostgresJobs(Jobs):
         return sent
 
     def _send_one(self, connection: Connection, settlement: Settlement) -> "psycopg.Cursor[Row]":
-        (_, _, _, verdict, *told) = end_row(settlement)
-        query = effect_query(settlement, self.policy.crash_limit) | dict(zip(_TOLD, told, strict=True))
+        (_, _, _, verdict, *columns) = end_row(settlement)
+        query = effect_query(settlement, self.policy.crash_limit) | dict(zip(_ATTEMPT_COLUMNS, columns, strict=True))
         texts = {name: _storable(name, value) for name, value in query.items() if isinstance(value, str)}
         statement = END if query["state"] >= COMPLETED else GIVE_BACK
         return connection.execute(self._sql(statement), query | texts | {"verdict": verdict})
@@ -583,16 +583,8 @@ class PostgresJobs(Jobs):
         return self._connections.sql(statement)
 
 
-_TOLD: Final = (
-    "outcome",
-    "started_at",
-    "ended_at",
-    "error_type",
-    "error_message",
-    "traceback",
-    "output",
-    "result",
-    "note",
+_ATTEMPT_COLUMNS: Final = (
+    *("outcome", "started_at", "ended_at", "error_type", "error_message", "traceback", "output", "result", "note"),
 )
 
 

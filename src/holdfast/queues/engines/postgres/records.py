@@ -274,8 +274,8 @@ def drop_records(connection: PostgresStatements, sql: Callable[[str], bytes], se
 
 
 def _decoded(row: Row) -> Row:
-    *told, output, result, note = row
-    return (*told, None if output is None else bytes(output).decode(errors="replace"), result, note)
+    *others, output, result, note = row
+    return (*others, None if output is None else bytes(output).decode(errors="replace"), result, note)
 
 
 def _parts(where: JobFilter) -> list[str]:

@@ -30,7 +30,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
 from holdfast.queues.engines.redis.state import packed, write_rows
-from holdfast.queues.engines.tables.rows import Row, lease_state, leased, pauses, text, told
+from holdfast.queues.engines.tables.rows import Row, attempt_columns, lease_state, leased, pauses, text
 from holdfast.queues.engines.tables.states import CODES
 from holdfast.values import (
     Accepted,
@@ -242,8 +242,8 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
     size = sum(len(one.wire) for one in envelopes)
     if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
         raise NotSupported(
-            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are more than Redis can keep in one piece; nothing "
-            f"was enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
+            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are too many for one call to Redis; nothing was "
+            f"enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
         )
 
 
@@ -371,7 +371,7 @@ def _ended(head: bytes, record: AttemptRecord | None) -> bytes:
 
 def _details(record: AttemptRecord | None) -> bytes:
     """The other details of an attempt, of which there are usually none."""
-    details = () if record is None else told(record)[3:]
+    details = () if record is None else attempt_columns(record)[3:]
     return b"" if all(word is None for word in details) else _pack(details)
 
 

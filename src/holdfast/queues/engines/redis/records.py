@@ -92,13 +92,13 @@ class RedisRecords(Records):
         found = self._connections.run(GET, job_id)
         if found is None:
             return None
-        now, row, fields, told, success = found
-        tells, job = _pairs(told), _view(row, now)
+        now, row, fields, others, success = found
+        details, job = _pairs(others), _view(row, now)
         ends = [(delivery, _end(ended)) for delivery, ended in _by_delivery(_pairs(fields), b"end:")]
         if job.state is JobState.COMPLETED and success:
             ends.append((job.deliveries, _success(success)))
-        attempts = [(delivery, *end, *_unpacked(tells.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
-        outputs = [(delivery, *_unpacked(said, 2)) for delivery, said in _by_delivery(tells, b"output:")]
+        attempts = [(delivery, *end, *_unpacked(details.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
+        outputs = [(delivery, *_unpacked(stored, 2)) for delivery, stored in _by_delivery(details, b"output:")]
         return history(job, sorted(attempts, key=lambda row: row[0]), outputs)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
@@ -148,7 +148,7 @@ def _word(value: datetime | int | None) -> int | str:
 
 
 def _state_word(state: JobState) -> str | int:
-    """The code of a stored state. Pending and scheduled are the same stored state, which the due time tells apart."""
+    """The code of a stored state. Pending and scheduled are the same stored state, which the due time distinguishes."""
     return state.value if state in (JobState.PENDING, JobState.SCHEDULED) else CODES[state]
 
 

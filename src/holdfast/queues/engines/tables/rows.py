@@ -125,13 +125,13 @@ def end_key(settlement: Settlement) -> Row:
 def end_row(settlement: Settlement) -> Row:
     """The row of a delivery that was settled: its `end_key`, and the record of its attempt."""
     record = settlement.record
-    return end_key(settlement) + ((None,) * 9 if record is None else told(record))
+    return end_key(settlement) + ((None,) * 9 if record is None else attempt_columns(record))
 
 
 def reaped_row(row: Row, now_us: int) -> Row:
     """The same for a delivery that ended without a verdict, from a row: number, delivery, when it was claimed."""
     seq, delivery, claimed_us = row
-    return (seq, delivery, None, None, *told(abandoned_run(claimed_us, now_us)))
+    return (seq, delivery, None, None, *attempt_columns(abandoned_run(claimed_us, now_us)))
 
 
 def ack_token(settlement: Settlement) -> str | None:
@@ -220,7 +220,7 @@ def _claim_of(lease: JobLease) -> dict[str, Any]:
     return {"seq": lease.token, "token": bytes.fromhex(lease.owner_token)}
 
 
-def told(record: AttemptRecord) -> Row:
+def attempt_columns(record: AttemptRecord) -> Row:
     """An attempt as columns: outcome, start, end, error (type, message, traceback), output, result, note."""
     error = record.error
     problem = (error.type, error.message, error.traceback) if error else (None, None, None)
@@ -327,7 +327,7 @@ _OUTCOMES: Final = frozenset(Outcome)
 
 
 def attempt(row: Row) -> AttemptView:
-    """An attempt from a row: delivery, and the columns of `told`."""
+    """An attempt from a row: delivery, and the columns of `attempt_columns`."""
     sound = repaired(row, _ATTEMPT)
     delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = sound
     error = None if error_type is None else ErrorInfo(type=error_type, message=message or "", traceback=traceback or "")
