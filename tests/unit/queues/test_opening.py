@@ -255,7 +255,7 @@ def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> Non
         ("sqlite:///jobs.db?colour=red", "known: prefix$"),
         ("mysql://127.0.0.1:1/shop?colour=red", "known: prefix, connect_timeout"),
         ("postgresql://127.0.0.1:1/shop?colour=red", "unknown option 'colour'; prefix, timeout and those of libpq"),
-        ("redis://127.0.0.1:1/0?colour=red", "prefix is ours"),
+        ("redis://127.0.0.1:1/0?colour=red", "use prefix and the options of redis-py"),
     ],
 )
 def test_an_unknown_option_of_a_url_is_refused_with_those_that_are_known(url: str, known: str) -> None:
