@@ -1,4 +1,4 @@
-"""Handing jobs out: in order, never early, never twice, and nothing is lost with a lost reply (laws 3 and 5)."""
+"""Claiming jobs: in order, never early, never twice, and safe to repeat if a reply was lost."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from holdfast.values import DEFAULT_QUEUE, Ack, DeadReason, JobLease, JobState, 
 
 
 class ClaimingLaws:
-    """What `claim`, `fetch` and the second half of `exchange` promise."""
+    """The guarantees of `claim`, `fetch` and the claim in an `exchange`."""
 
     def test_a_claimed_job_is_processing_under_a_lease(self, lab: Lab) -> None:
         lab.put("a")
@@ -35,30 +35,30 @@ class ClaimingLaws:
         lab.advance(lab.grain_s)
         assert lab.engine.reap_expired() == 1
 
-    def test_a_claimed_job_is_given_to_nobody_else(self, lab: Lab) -> None:
+    def test_a_claimed_job_is_not_claimed_by_another_worker(self, lab: Lab) -> None:
         lab.put("a")
         lab.take("a")
         with lab.unchanged():
             assert lab.claim() == []
             assert lab.open().fetch(DEFAULT_QUEUE) is None
 
-    def test_an_empty_queue_gives_nothing(self, lab: Lab) -> None:
+    def test_an_empty_queue_returns_nothing(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         with lab.unchanged():
             assert lab.claim(queue="slow") == []
             assert lab.engine.fetch("slow") is None
 
-    def test_a_claim_gives_only_jobs_of_its_queue(self, lab: Lab) -> None:
+    def test_a_claim_returns_only_jobs_of_its_queue(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow", priority=9)
         assert [lease.id for lease in lab.claim(queue="mail")] == ["a"]
 
-    def test_a_claim_gives_no_more_than_its_limit(self, lab: Lab) -> None:
+    def test_a_claim_returns_at_most_its_limit(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         assert [lease.id for lease in lab.claim(3)] == ["a", "b", "c"]
         assert [lease.id for lease in lab.claim(3)] == ["d"]
 
-    def test_a_claim_of_none_takes_none(self, lab: Lab) -> None:
+    def test_a_claim_with_limit_zero_returns_nothing(self, lab: Lab) -> None:
         lab.put("a")
         with lab.unchanged():
             assert lab.claim(0) == []
@@ -69,20 +69,20 @@ class ClaimingLaws:
             lab.put(f"p{priority}", priority=priority)
         assert [lease.id for lease in lab.claim()] == ["p9", "p5", "p3", "p0"]
 
-    def test_a_higher_priority_goes_before_an_earlier_due_time(self, lab: Lab) -> None:
+    def test_a_higher_priority_comes_before_an_earlier_due_time(self, lab: Lab) -> None:
         lab.put("early", priority=4)
         lab.advance(10)
         lab.put("urgent", priority=6)
         assert [lease.id for lease in lab.claim()] == ["urgent", "early"]
 
-    def test_equal_priorities_come_by_due_time(self, lab: Lab) -> None:
+    def test_equal_priorities_are_ordered_by_due_time(self, lab: Lab) -> None:
         lab.put("a", delay=30)
         lab.put("b", delay=10)
         lab.put("c", delay=20)
         lab.advance(60)
         assert [lease.id for lease in lab.claim()] == ["b", "c", "a"]
 
-    def test_equal_due_times_come_by_id(self, lab: Lab) -> None:
+    def test_equal_due_times_are_ordered_by_id(self, lab: Lab) -> None:
         at = lab.now() + timedelta(seconds=10)
         lab.put("b", "c", "a", run_at=at)
         lab.advance(20)
@@ -95,7 +95,7 @@ class ClaimingLaws:
         lab.engine.accept([lab.envelope(id) for id in ("c", "a", "b")])
         assert [lease.id for lease in lab.claim()] == ["c", "a", "b"]
 
-    def test_a_small_claim_takes_those_whose_turn_it_is(self, lab: Lab) -> None:
+    def test_a_small_claim_returns_the_first_in_order(self, lab: Lab) -> None:
         lab.put("b", "a", priority=5)
         lab.put("urgent", priority=6)
         lab.put("idle", "late", priority=2)
@@ -103,7 +103,7 @@ class ClaimingLaws:
         assert [lease.id for lease in lab.claim(2)] == ["a", "idle"]
         assert [lease.id for lease in lab.claim(2)] == ["late"]
 
-    def test_a_retry_that_is_due_waits_its_turn_by_due_time(self, lab: Lab) -> None:
+    def test_a_due_retry_is_ordered_by_its_due_time(self, lab: Lab) -> None:
         lab.put("retried")
         assert lab.engine.nack(lab.take("retried"), delay=20)
         lab.advance(10)
@@ -120,7 +120,7 @@ class ClaimingLaws:
         lab.advance(lab.grain_s + self._lateness(lab))
         assert lab.take("a").delivery == 1
 
-    def test_a_job_that_is_due_brings_along_none_that_is_not(self, lab: Lab) -> None:
+    def test_a_claim_of_due_jobs_includes_no_scheduled_one(self, lab: Lab) -> None:
         lab.put("later", delay=30)
         lab.put("now")
         assert [lease.id for lease in lab.claim()] == ["now"]
@@ -146,13 +146,13 @@ class ClaimingLaws:
     def test_fractions_of_a_delay_are_never_rounded_down(self, lab: Lab) -> None:
         lab.put("a", delay=1.015625)
         lab.advance(1.015)
-        if lab.grain_s < 0.02:  # a clock that runs by itself is past the instant already
+        if lab.grain_s < 0.02:  # a clock that runs by itself is already past the instant
             assert lab.claim() == []
         lab.advance(0.001 + self._lateness(lab))
         assert lab.take("a").delivery == 1
 
     def _lateness(self, lab: Lab) -> float:
-        """How much later than asked the engine may deliver: coarse ones round up."""
+        """How late the engine may deliver: one with a coarse resolution rounds up."""
         resolution_s = lab.engine.capabilities.delay_resolution_s
         return resolution_s if resolution_s > lab.grain_s else 0.0
 
@@ -200,7 +200,7 @@ class ClaimingLaws:
         with lab.unchanged():
             self._are_the_same(lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token), [second])
 
-    def test_a_repeated_claim_does_not_return_a_lease_that_has_ended(self, lab: Lab) -> None:
+    def test_a_repeated_claim_does_not_return_an_expired_lease(self, lab: Lab) -> None:
         lab.put("a")
         token = new_owner_token(new_session())
         assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)) == 1
@@ -224,7 +224,7 @@ class ClaimingLaws:
         with lab.unchanged():
             self._are_the_same(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token), first)
 
-    def test_a_repeated_claim_does_not_fence_later_than_its_lease_ends(self, lab: Lab) -> None:
+    def test_a_repeated_claim_does_not_fence_after_its_lease_expires(self, lab: Lab) -> None:
         lab.put("a")
         token = new_owner_token(new_session())
         lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
@@ -241,24 +241,24 @@ class ClaimingLaws:
 
         assert sorted(map(identity, again), key=str) == sorted(map(identity, first), key=str)
 
-    def test_another_token_gets_other_jobs(self, lab: Lab) -> None:
+    def test_another_token_claims_other_jobs(self, lab: Lab) -> None:
         lab.put("a", "b")
         assert [lease.id for lease in lab.claim(1)] == ["a"]
         assert [lease.id for lease in lab.claim(1)] == ["b"]
 
-    def test_waiting_for_an_empty_queue_ends_with_nothing(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_for_an_empty_queue_times_out(self, lab: Lab) -> None:
         lab.put("later", delay=60)
         before = lab.clock.monotonic()
         assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=1.0) == []
         assert lab.clock.monotonic() >= before + 1.0
 
-    def test_waiting_returns_a_job_that_becomes_due_meanwhile(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_returns_a_job_that_becomes_due(self, lab: Lab) -> None:
         lab.put("a", delay=0.5)
         [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=30.0)
         assert lease.id == "a"
         assert lease.claimed_at >= lab.view("a").due_at
 
-    def test_waiting_returns_at_once_what_is_there(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_returns_due_jobs_immediately(self, lab: Lab) -> None:
         lab.put("a")
         before = lab.clock.monotonic()
         assert len(lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session()), wait=30.0)) == 1
@@ -286,7 +286,7 @@ class ClaimingLaws:
         assert answers == []
         assert [lease.id for lease in leases] == ["a"]
 
-    def test_an_exchange_may_claim_from_another_queue(self, lab: Lab) -> None:
+    def test_an_exchange_can_claim_from_another_queue(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
         done = Ack(lease=lab.take("a", queue="mail"))
@@ -294,7 +294,7 @@ class ClaimingLaws:
         assert answers == [True]
         assert [lease.id for lease in leases] == ["b"]
 
-    def test_a_refused_settlement_does_not_hinder_the_rest_of_an_exchange(self, lab: Lab) -> None:
+    def test_a_refused_settlement_does_not_affect_the_rest_of_an_exchange(self, lab: Lab) -> None:
         lab.put("stale")
         stale = lab.take("stale")
         lab.advance(LEASE_S)
@@ -309,7 +309,7 @@ class ClaimingLaws:
         assert lab.view("good").state is JobState.COMPLETED
         assert lab.view("stale").attempts == 0
 
-    def test_finished_jobs_are_never_handed_out_again(self, lab: Lab) -> None:
+    def test_finished_jobs_are_never_claimed_again(self, lab: Lab) -> None:
         lab.put("completed", "dead", "cancelled")
         assert lab.engine.ack(lab.take("completed"))
         assert lab.engine.abandon(lab.take("dead"), DeadReason.FAILED)
@@ -319,7 +319,7 @@ class ClaimingLaws:
             assert lab.engine.reap_expired() == 0
             assert lab.claim() == []
 
-    def test_a_paused_queue_gives_nothing_and_the_others_go_on(self, lab: Lab) -> None:
+    def test_a_paused_queue_returns_nothing_and_others_are_not_affected(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
         lab.engine.pause("mail", "the provider is down")
@@ -331,7 +331,7 @@ class ClaimingLaws:
         assert lab.engine.resume("mail")
         assert [lease.id for lease in lab.claim(queue="mail")] == ["a"]
 
-    def test_what_runs_goes_on_while_its_queue_is_paused(self, lab: Lab) -> None:
+    def test_running_jobs_continue_while_their_queue_is_paused(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         acked, nacked, renewed = lab.claim(3)
         lab.engine.pause(DEFAULT_QUEUE)
