@@ -1,4 +1,4 @@
-"""Bugs of the memory engine: one verb of it gone wrong."""
+"""Bugs for the memory engine, each in one verb."""
 
 import os
 import threading
@@ -202,7 +202,7 @@ class CrashNotCounted(MemoryEngine):
 
 
 class ReaperSelectsThenUpdates(MemoryEngine):
-    """Two reapers that read the same ended leases both count them."""
+    """Two reapers read the same expired leases, and both count them."""
 
     _both_have_read = threading.Barrier(2)
 
@@ -223,7 +223,7 @@ class ClaimIgnoresItsLimit(MemoryEngine):
 
 
 class ClaimRewritesTheMessage(MemoryEngine):
-    """What every engine does that keeps columns instead of the bytes."""
+    """The bug of an engine that stores columns instead of the message."""
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         leases = super().claim(queue, limit, owner_token=owner_token, wait=wait)
@@ -343,7 +343,7 @@ class ReplayKeepsAttempts(MemoryEngine):
 
 
 class ReplayIsANewJob(MemoryEngine):
-    """Delete and insert instead of one change: the deliveries of the former life are gone."""
+    """Deletes and inserts the job, so that the deliveries of its former life are lost."""
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         answer = super().replay(job_id, ignore_expiry=ignore_expiry)
@@ -427,7 +427,7 @@ class HistoryBackwards(MemoryEngine):
 
 
 class WaitNeverEndsEarly(MemoryJobs):
-    """A job that is due, or falls due meanwhile, goes unnoticed."""
+    """Misses a job that is due, or becomes due during the wait."""
 
     def _is_due(self, queues: Sequence[str]) -> bool:
         return False
@@ -736,12 +736,12 @@ BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
     NeighboursOfABadOneSettled: "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled",
     JobsAcceptedWithoutTheirWrites: "test_jobs_are_accepted_with_writes_or_not_at_all",
 }
-"""Each with the clause that breaks."""
+"""Each bug with the clause that it breaks."""
 
 
 @contextmanager
 def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryState]) -> Generator[Lab]:
-    """A lab for an engine that is wrong, or has one wrong part."""
+    """A lab for an engine with a bug, or with a part that has one."""
     store = MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:

@@ -1,4 +1,4 @@
-"""Bugs of the engine in MySQL: statements that forget a condition, a lock, a column, or where a job stands."""
+"""Bugs for the MySQL engine: statements that lack a condition, a lock, a column or the lane of a job."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
 HOLDER = "owner_token = %(token)s AND "
 IN_TIME = f" AND lease_until > {CLOCK}"
 UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
-# A server that has to do something else in the middle of a claim: races that are rare become certain.
+# A delay in the middle of a claim, so that a rare race always happens.
 DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
 SLOW = f"seq + {DELAY}"
 LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
@@ -485,7 +485,7 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
     JobsAcceptedWithoutTheirWrites: bug("test_jobs_are_accepted_with_writes_or_not_at_all"),
     TransactionCompletedWithoutWrites: bug("test_a_transaction_applies_writes_and_enqueues"),
 }
-"""A broken engine, or one with a broken part; the edits of its statements make a race certain."""
+"""An engine with a bug in Python; the edits of its statements make a race certain."""
 
 
 def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Callable[..., MysqlEngine]:

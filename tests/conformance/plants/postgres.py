@@ -1,4 +1,4 @@
-"""Bugs of the PostgreSQL engine: statements that forget a condition, a lock or a column."""
+"""Bugs for the PostgreSQL engine: statements that lack a condition, a lock or a column."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ DUE = f"due_at <= {NOW}"
 OF_QUEUE = " AND (:queue::text IS NULL OR queue = :queue)"
 NOT_PAUSED = "NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)"
 UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN"
-# A server that has to do something else in the middle of a claim: races that are rare become certain.
+# A delay in the middle of a claim, so that a rare race always happens.
 SLOW: Edit = (
     CLAIM,
     "SELECT seq, crashes, row_number() OVER () AS place FROM chosen",
@@ -397,14 +397,14 @@ class RefundsWithoutLimit(PostgresState):
 
 
 class CarriesForAll(PostgresJobs):
-    """Applies what all settlements of a batch carry, even refused ones."""
+    """Applies the extras of all settlements of a batch, even refused ones."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         super()._carry(connection, settlements, [True] * len(applied))
 
 
 class CarriesForRepetitions(PostgresJobs):
-    """Applies again what repeated settlements carry."""
+    """Applies the extras of repeated settlements again."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         answers = [
@@ -418,7 +418,7 @@ class TransactionsCarryNothing(PostgresJobs):
         return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
 
 
-# Decided in Python, so the bug has to be planted there.
+# Python code decides this, so the bug is planted there.
 STATES: dict[str, tuple[str, type[PostgresState]]] = {
     "writes before a failed condition committed": ("test_a_failed_condition_refuses_all_writes", WritesOneByOne),
     "conditions dropped": ("test_of_many_writers_of_one_version_one_wins", ConditionsDropped),
@@ -434,7 +434,7 @@ JOBS: dict[str, tuple[str, type[PostgresJobs]]] = {
 def planted(
     bug: Bug, state: type[PostgresState] = PostgresState, jobs: type[PostgresJobs] = PostgresJobs
 ) -> type[PostgresEngine]:
-    """The engine with these edits, made of these parts."""
+    """The engine with these edits, composed of these parts."""
     planting = Planting(bug.edits)
 
     class Planted(PostgresEngine):

@@ -1,4 +1,4 @@
-"""Bugs of the Redis engine: scripts that forget a condition, leave a job in two indexes, or let it expire."""
+"""Bugs for the Redis engine: scripts that lack a condition, leave a job in two indexes, or let it expire."""
 
 import hashlib
 from collections.abc import Generator, Iterable
@@ -19,7 +19,7 @@ from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
 
 
 def part(name: str) -> str:
-    """A part of the scripts, as its file has it."""
+    """The text of one part of the scripts."""
     return resources.files("holdfast.queues.engines").joinpath(f"redis/lua/{name}.lua").read_text(encoding="utf-8")
 
 
@@ -479,7 +479,7 @@ BUGS: dict[str, Bug] = {
 
 
 class PlantedScript(Script):
-    """A script of these words."""
+    """A script with this source."""
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()

@@ -1,4 +1,4 @@
-"""Bugs of the SQLite engine: statements that forget a condition or a column."""
+"""Bugs for the SQLite engine: statements that lack a condition or a column."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ from holdfast.testing import Lab
 
 from .planting import Bug, Edit, Plant, Planting, bug
 
-# Bugs need no disk.
+# In memory, because these tests do not depend on the disk.
 RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 COUNTS_A_CRASH = f"THEN min(coalesce(crashes, 0), {MANY}) + 1"
