@@ -1,4 +1,4 @@
-"""What other processes do to a MySQL server while a test looks on:  python -m tests.engines.mysql_actors ROLE …"""
+"""Other processes that use a MySQL server during a test:  python -m tests.engines.mysql_actors ROLE …"""
 
 import json
 import os
@@ -28,7 +28,7 @@ def opened(
 
 
 def hammer(url: str, prefix: str, name: str, rounds: str) -> None:
-    """Accept, claim, settle in every way, come too late and reap; say what was accepted and what was acknowledged."""
+    """Accept, claim, settle in every way, settle too late and reap; print which jobs were accepted and acknowledged."""
     dice = random.Random(name)
     accepted: list[str] = []
     acked: list[str] = []

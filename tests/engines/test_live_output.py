@@ -1,4 +1,4 @@
-"""What an engine keeps of a running job's output goes, when something better is there or the job is forgotten."""
+"""Stored live output is deleted when the attempt records its output or the job is deleted."""
 
 from collections.abc import Generator
 
@@ -77,7 +77,7 @@ def test_the_output_of_a_crash_goes_with_the_record_of_the_job(engine: Engine, h
 
 
 def printing(engine: Engine, number: int) -> list[JobLease]:
-    """Jobs that run and have printed something."""
+    """Running jobs that have reported output."""
     engine.accept([job(f"job-{one}") for one in range(number)])
     leases = engine.claim("default", number, owner_token=new_owner_token(new_session()))
     assert engine.report_output([(lease, LiveOutput(text="so far")) for lease in leases]) == [True] * number
@@ -85,7 +85,7 @@ def printing(engine: Engine, number: int) -> list[JobLease]:
 
 
 def outputs_in(engine: Engine) -> int:
-    """How many reports the engine keeps, looked up behind its back."""
+    """The number of stored reports, read without the engine."""
     match engine:
         case SqliteEngine():
             return int(engine.file.run(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))

@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode: every transaction gets another session, so none may matter."""
+"""PostgreSQL behind PgBouncer in transaction mode: every transaction may use another session."""
 
 import atexit
 import itertools
@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 @cache
 def pooler_for_laws() -> PgBouncer:
-    """One in front of the server of the laws; it ends with the process."""
+    """The pooler in front of the server of the conformance tests; it stops when the process exits."""
     pooler = started(lambda: PgBouncer(postgres_for_laws()))
     atexit.register(pooler.close)
     return pooler
@@ -70,7 +70,7 @@ def lab() -> Generator[Lab]:
 
 
 class TestPooled(HolderLaws, TransactingLaws, RenewalLaws, WaitingLaws, RacingLaws, StateLaws, CarryingLaws):
-    """The clauses in which it could matter who has which session: leases, locks, transactions, announcements."""
+    """The clauses that could depend on the session: leases, locks, transactions, notifications."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def engine(pooler: PgBouncer) -> Iterator[PostgresEngine]:
 
 
 def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None:
-    """Or else the rest of this file shows nothing."""
+    """Otherwise the other tests in this file would prove nothing."""
     with psycopg.connect(pooler.url, autocommit=True) as one, psycopg.connect(pooler.url, autocommit=True) as other:
         asked = "SELECT pg_backend_pid()"
         with one.transaction(), other.transaction():
@@ -114,7 +114,7 @@ def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresEngine) -> N
 
 
 def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody tells it: what it listens on is a session that others have."""
+    """It is not notified, because other clients have the session on which it listens."""
     engine.create_schema()
     connect, listens = engine.connections.open, threading.Event()
 
@@ -135,7 +135,7 @@ def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeyp
 
 
 def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresEngine) -> None:
-    """The announcements reach whoever has the session next, and would fill the memory of one that never asked."""
+    """Notifications reach the next client of the session, and would fill the memory of one that does not read them."""
     engine.create_schema()
     for _ in range(2 * SESSIONS):
         engine.connections.run(lambda connection: connection.execute("LISTEN news"))

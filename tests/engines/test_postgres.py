@@ -1,4 +1,4 @@
-"""What only the PostgreSQL engine has to show, on a real server: plans, migrations, lost connections, wake-ups."""
+"""The PostgreSQL engine on a real server: plans, migrations, lost connections and notifications."""
 
 import itertools
 import os
@@ -89,7 +89,7 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(engin
 
 
 def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresEngine) -> None:
-    """A plan that reads the whole table is the cheapest one for an empty table, and would be kept for a full one."""
+    """For an empty table, a plan that reads the whole table is the cheapest; it must not be used later for a full one."""
     engine.accept(envelopes(engine, 1))
     [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=0, ended_us=0)
@@ -107,7 +107,7 @@ def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engi
         return "\n".join(line for (line,) in explained.fetchall())
 
     def plans(connection: Connection) -> list[str]:
-        # Nothing that would make a good plan now: it has to be the one that was made then.
+        # No new plan must be created now: the prepared one must be used.
         connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         return [plan(connection, "FOR UPDATE SKIP LOCKED"), plan(connection, "INTO %.ended_jobs")]
 
@@ -158,7 +158,7 @@ def in_the_way(
     ask: Callable[[], T],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> T:
-    """What somebody is answered who asks while another has changed something, and has not committed yet."""
+    """The answer to a call that starts while another transaction has changed something but not committed."""
 
     def asked_meanwhile(connection: Connection) -> "Future[T]":
         change(connection)
@@ -244,7 +244,7 @@ def test_a_condition_is_checked_against_what_another_writer_has_just_committed(e
 
 
 def test_the_version_of_a_cell_grows_though_its_writer_waited_for_another_cell(engine: PostgresEngine) -> None:
-    """Meanwhile the cell comes and goes, and is swept, so that nothing is left to count on from."""
+    """In the meantime the cell is created, dropped and swept, so that its last version is unknown."""
     versions: list[int] = []
 
     def theirs(connection: Connection) -> None:
@@ -274,7 +274,7 @@ def test_a_cell_that_is_being_written_is_not_swept(engine: PostgresEngine) -> No
 
 
 def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that begin and end a transaction."""
+    """Including those that begin and end a transaction."""
     state = engine.state
     put = Put(kind="thing", key="a", ttl=60)
     acts: dict[str, Callable[[], object]] = {
@@ -462,7 +462,7 @@ def test_a_worker_whose_connection_dies_as_it_begins_to_listen_polls(
 
 
 def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresEngine) -> None:
-    """Seen about once in a thousand calls that met the death of their server."""
+    """Observed in about one of a thousand calls during which the server was killed."""
     seen: list[Connection] = []
 
     def fail(connection: Connection) -> None:
@@ -526,7 +526,7 @@ def test_two_installations_share_a_server(server: PostgresServer) -> None:
 
 
 def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None:
-    """By word of the server: looking by itself would come too late here."""
+    """By a notification of the server: polling would be too late here."""
     engine.create_schema()
     woken = threading.Event()
 
@@ -547,8 +547,9 @@ def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None
 def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
     server: PostgresServer, engine: PostgresEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Waiting must not fail while claims succeed: a worker would take the server for gone, and back, many times a
-    second."""
+    """Waiting must not fail while claims succeed: the worker would report the engine as unavailable and available
+    again, many times a second.
+    """
     engine.create_schema()
     namespace = engine.connections.namespace
     with psycopg.connect(server.url, autocommit=True) as admin:

@@ -1,4 +1,4 @@
-"""What only the Redis engine must show: what the server may do to it, and what it leaves on the server."""
+"""The Redis engine: failures and settings of the server, and the keys that the engine stores there."""
 
 import logging
 import os
@@ -67,7 +67,7 @@ def engine(server: RedisServer) -> Generator[RedisEngine]:
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
-    """A server with settings of its own, given as the parameter."""
+    """A server with the settings given as the parameter."""
     server = _started(lambda: RedisServer(settings=getattr(request, "param", {})))
     yield server
     server.close()
@@ -84,7 +84,7 @@ def taken(engine: RedisEngine, limit: int = 10, *, queue: str = "default") -> li
 
 
 def live(engine: RedisEngine) -> None:
-    """Whatever can happen to jobs, once."""
+    """Bring jobs into every state."""
     engine.accept([job(id) for id in ("done", "failed", "dead", "held")])
     done, failed, dead, _ = taken(engine)
     engine.report_progress([(failed, Progress(done=1, message="half"))])
@@ -101,7 +101,7 @@ def live(engine: RedisEngine) -> None:
     engine.prune()
 
 
-# What is on the server.
+# Keys on the server.
 
 
 def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisServer, engine: RedisEngine) -> None:
@@ -121,7 +121,7 @@ def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServe
         assert client.hget(f"{BASE}job:a", "state")[:1] == b"2"
         assert engine.ack(lease)
         assert client.hget(f"{BASE}job:a", "state")[:1] == b"4"
-        # The compact encoding, which a value of more than 64 bytes would end.
+        # The compact encoding, which is lost with a value of more than 64 bytes.
         assert client.object("encoding", f"{BASE}job:a") in (b"listpack", b"ziplist")
 
 
@@ -152,7 +152,7 @@ def test_a_newer_layout_is_refused(server: RedisServer) -> None:
 
 
 def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisEngine) -> None:
-    """More than Lua's stack holds, in each verb that passes a batch on to one command."""
+    """More than Lua's stack can hold, in each verb that passes a batch to one command."""
     batch = [job() for _ in range(12_000)]
     assert all(answer.created for answer in engine.accept(batch))
     leases = taken(engine, len(batch))
@@ -239,7 +239,7 @@ def test_jobs_completed_while_their_index_is_damaged_can_be_purged(server: Redis
 
 
 def test_a_damaged_index_is_rebuilt_from_the_records(server: RedisServer, engine: RedisEngine) -> None:
-    """Every index holds jobs of which nobody else knows where they are: none may be lost with it."""
+    """Each index is the only way to find some jobs: none of them may be lost with it."""
     engine.accept([job(id) for id in ("done", "dead", "cancelled", "failed", "held")])
     leases = {lease.id: lease for lease in taken(engine)}
     engine.settle([Ack(lease=leases["done"]), Abandon(lease=leases["dead"], reason=DeadReason.FAILED)])
@@ -352,7 +352,7 @@ def test_a_prune_never_deletes_a_job_that_is_not_finished(server: RedisServer, e
 
 
 def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:
-    """Successes of one claim are told together, whatever stands between them."""
+    """Successes of one claim are sent together, even if other claims are between them."""
     engine.accept([job(str(number)) for number in range(8)])
     first, second = taken(engine, 4), taken(engine, 4)
     assert engine.nack(first[2])
@@ -392,12 +392,12 @@ def test_a_job_is_stored_though_its_record_is_deleted_while_it_is_compared(
     assert engine.counts() == {"default": {JobState.PENDING: 1}}
 
 
-# What settlements carry, and shared state.
+# Extras of settlements, and shared state.
 
 
 @pytest.fixture
 def calls(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
-    """The scripts that the engine runs from now on."""
+    """The scripts that the engine runs from here on."""
     executed: list[Script] = []
     run = engine.connections.run
 
@@ -488,7 +488,7 @@ def test_only_the_first_of_two_settlements_of_a_job_applies_what_it_carries(engi
 
 
 def test_a_batch_of_settlements_may_carry_as_much_as_it_settles(server: RedisServer, engine: RedisEngine) -> None:
-    """More than Lua's stack holds."""
+    """More than Lua's stack can hold."""
     engine.accept([job() for _ in range(10_000)])
     leases = taken(engine, 10_000)
     settlements = [
@@ -558,7 +558,7 @@ def free_id(engine: RedisEngine, client: Any, id: str) -> None:
 
 @pytest.fixture
 def unrepaired(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The process dies before it repairs what it has met, until this is undone."""
+    """Inside the block, the process dies before it repairs a damaged key."""
 
     def die(kinds: Sequence[str] = ()) -> None:
         raise BackendUnavailable("killed")
@@ -704,7 +704,7 @@ def test_a_purge_passes_over_entries_without_a_record(
         assert client.exists(f"{BASE}{state.value}:default") == 0
 
 
-# A server that must not keep jobs, or would rather not.
+# Servers that are refused, or used with a warning.
 
 
 @pytest.mark.parametrize("own_server", [{"maxmemory-policy": "allkeys-lru"}], indirect=True)
@@ -777,7 +777,7 @@ def test_a_full_server_takes_no_new_cells_and_lets_the_old_ones_change(own_serve
         check_indexes(client)
 
 
-# A server that goes away, comes back, or is another one now.
+# Servers that stop, restart or are replaced.
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engine: RedisEngine) -> None:
@@ -895,7 +895,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits is woken, or sleeps on: it does not look by itself."""
+    """A waiting thread wakes up only by a hint: it does not poll."""
     monkeypatch.setattr(jobs, "LOOK_EVERY_S", 10 * PATIENCE_S)
 
 

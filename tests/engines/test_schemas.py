@@ -1,4 +1,4 @@
-"""The schema of each engine on its real server: printed for another tool, asked about, too new, and made by many."""
+"""The schema of each engine on its real server: printed as SQL, described, too new, and created concurrently."""
 
 import socket
 import sqlite3
@@ -42,7 +42,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def servers() -> Generator[dict[str, Server]]:
-    """Those that were asked for so far."""
+    """The servers that were started so far."""
     running: dict[str, Server] = {}
     yield running
     for server in running.values():
@@ -56,7 +56,7 @@ def server_of(servers: dict[str, Server], engine: str) -> Server:
 
 
 class Place(NamedTuple):
-    """Where one installation is to be, and a way to it that leads past Holdfast."""
+    """The place of one installation, and access to it that is independent of Holdfast."""
 
     engine: str
     url: str
@@ -69,18 +69,18 @@ class Place(NamedTuple):
             return list(cursor.fetchall()) if cursor.description else []
 
     def feed(self, sql: str) -> None:
-        """As tools do it that know nothing of SQL but the semicolon."""
+        """Execute a script as tools do that only split it at semicolons."""
         for statement in sql.split(";"):
             if statement.strip():
                 self.execute(statement)
 
     @property
     def records(self) -> str:
-        """The table in which the versions are."""
+        """The table with the versions."""
         return f"{self.prefix.rstrip('_')}.schema" if self.engine == "postgresql" else f"{self.prefix}schema"
 
     def tables(self) -> set[str]:
-        """Ours, without the prefix."""
+        """Our tables, without the prefix."""
         if self.engine == "sqlite":
             if not Path(self.url.removeprefix("sqlite:///").partition("?")[0]).exists():
                 return set()
@@ -237,7 +237,7 @@ def test_a_newer_schema_is_shown_and_not_migrated(
 
 @pytest.mark.parametrize("engine", ["postgresql", "mysql", "redis"])
 def test_processes_that_migrate_at_once_are_all_content(terminal: Terminal, place: Place, engine: str) -> None:
-    # They are all loaded when they are told to begin.
+    # All of them have imported the engine before they start.
     program = (
         "import sys, holdfast.cli.migrate; from holdfast.cli import main\n"
         "print('ready', flush=True); input(); main(sys.argv[1:])"
@@ -258,7 +258,7 @@ def test_processes_that_migrate_at_once_are_all_content(terminal: Terminal, plac
 
 
 def durability(terminal: Terminal, url: str) -> str:
-    """What a job is said to survive there."""
+    """The reported durability."""
     answer = terminal("backend", "info", url, "--json")
     assert (answer.code, answer.err) == (0, "")
     return str(answer.json["survives"])
@@ -345,7 +345,7 @@ def test_a_server_that_never_answers_is_not_waited_for(terminal: Terminal, url: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = terminal("backend", "info", url.format(port=silent.getsockname()[1]))
     assert answer.code == 5
-    # What is known without the server is said all the same.
+    # Facts that do not need the server are shown anyway.
     assert "durable                yes" in answer.out
     assert "server " not in answer.out
     assert "hunter2" not in answer.out + answer.err
@@ -353,7 +353,7 @@ def test_a_server_that_never_answers_is_not_waited_for(terminal: Terminal, url: 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
 def test_whoever_has_waited_for_a_migration_finds_it_done(place: Place) -> None:
-    """Each has looked before, and PostgreSQL remembers of what it has looked for that it was not there."""
+    """Each has looked for the table before, and PostgreSQL caches that it did not exist."""
     namespace = place.prefix.rstrip("_")
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with closing(place.connect()) as holder:

@@ -17,7 +17,7 @@ KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
 
 
 def socket_url(server: Server) -> str:
-    """Its address; a port of the network in it would lead nowhere."""
+    """Its URL, in which a network port would not work."""
     match server:
         case PostgresServer():
             return f"postgresql://postgres@/postgres?host={server.directory}&port={server.port}&prefix=local_"

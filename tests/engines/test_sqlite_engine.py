@@ -1,4 +1,4 @@
-"""The SQLite engine under load: what a verb looks at, who waits for whom, and that nothing is lost or done twice."""
+"""The SQLite engine under load: rows that a verb reads, locks, and no job lost or done twice."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from .sqlite_site import ids_in, job, opened, stranger
 DAY_US = 86_400_000_000
 
 
-# What a verb looks at.
+# Rows that a verb reads.
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def plan_of(path: Path, statement: str) -> list[str]:
 
 
 def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
-    """How many steps SQLite's machine makes for each verb, in a file with that many jobs of every kind."""
+    """The number of steps of SQLite's virtual machine for each verb, in a file with this many jobs of every kind."""
     leases: list[JobLease] = []
     with opened(path) as backend:
         fill(backend, path, number)
@@ -207,7 +207,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
 
 
 def fill(backend: SqliteEngine, path: Path, number: int) -> None:
-    """That many jobs due, scheduled, completed and forgotten, written past the engine."""
+    """Insert this many due, scheduled, completed and deleted jobs, without the engine."""
     now = backend.clock.now_us()
     backend.create_schema()
     kinds = [
@@ -255,7 +255,7 @@ def steps_of(backend: SqliteEngine, verb: Callable[[], object]) -> int:
     return steps
 
 
-# Who waits for whom.
+# Locks.
 
 
 def leave_empty(backend: SqliteEngine) -> None:
@@ -288,7 +288,7 @@ def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
 
 
 class WatchedClock(SystemClock):
-    """Says when somebody begins to wait."""
+    """Reports when a wait begins."""
 
     def __init__(self) -> None:
         self.somebody_waits = threading.Event()
@@ -353,7 +353,7 @@ def test_a_waiting_claim_wakes_up_when_its_queue_is_resumed(path: Path) -> None:
         assert claimer.claimed() == ["held"]
 
 
-# Everybody at once.
+# Concurrent processes.
 
 
 def test_eight_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_twice(

@@ -1,4 +1,4 @@
-"""One SQLite file: opened durably and privately, never anybody else's, and usable again after whatever went wrong."""
+"""The SQLite file: durable, private, never another program's, and usable again after every failure."""
 
 import json
 import os
@@ -201,7 +201,7 @@ def test_a_prefix_that_is_no_plain_name_is_refused(path: Path, prefix: str) -> N
     assert not path.exists()
 
 
-# What cannot be opened.
+# Files that cannot be opened.
 
 
 def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_network_file_system_is_refused_and_a_local_one_inside_it_is_not(
 
 @pytest.fixture
 def retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Makes SQLite's own patience short; what comes here are the tries after it."""
+    """Shortens SQLite's own busy timeout, to test the retries after it."""
     pauses: list[float] = []
 
     def pause(low: float, high: float) -> float:
@@ -341,7 +341,7 @@ def test_a_file_that_was_locked_when_first_opened_is_prepared_later(
 
 
 def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(path: Path) -> None:
-    """A handler that enqueues can run out of time at any moment; its worker and everybody else has to go on."""
+    """A handler that enqueues can time out at any moment; its worker and all other processes must continue."""
     asks = threading.Event()
     guard = Timeout()
     main = threading.main_thread().ident
@@ -364,10 +364,10 @@ def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(pat
     assert ids_in(path) == {"before", "after"}
 
 
-# Raised inside a destructor, an interrupt is dropped by Python itself, with a warning; it comes again a second later.
+# Python drops an interrupt that is raised inside a destructor, with a warning; it is raised again a second later.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(quick_path: Path) -> None:
-    """The same a thousand times, wherever the timeout happens to strike; the keeper's thread has to go on too."""
+    """The same a thousand times, with timeouts at random points; the keeper's thread must also continue."""
     dice = random.Random(7)
     with opened(quick_path) as backend, _lock_of_another(backend, quick_path) as other:
         other.execute("ROLLBACK")
@@ -391,7 +391,7 @@ def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(qu
 
 
 def test_a_verdict_that_waited_for_the_lock_until_its_lease_had_ended_is_refused(path: Path) -> None:
-    """The clock is read when the lock is held: what was in time when it was asked for may be too late by then."""
+    """The clock is read after the lock is held: a settlement that was sent in time may be too late by then."""
     clock = ManualClock()
     asks = threading.Event()
     answers: list[bool] = []
@@ -527,7 +527,7 @@ def test_the_wal_stays_small_although_only_producers_are_at_work(quick_path: Pat
             written += max(now - last, 0)
             last = now
             largest = max(largest, now)
-    assert largest <= WAL_LIMIT_BYTES + 100_000  # one transaction more: the next commit starts it anew
+    assert largest <= WAL_LIMIT_BYTES + 100_000  # one more transaction: the next commit restarts the log
 
 
 def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: Programs) -> None:
@@ -563,7 +563,7 @@ def test_claiming_and_settling_do_not_write_the_payload_again(path: Path) -> Non
     with opened(path) as backend:
         backend.accept([job("large", size=1_000_000)])
         backend.file.checkpoint()
-        backend.pause("elsewhere")  # the first commit after a checkpoint starts the WAL anew, from the beginning
+        backend.pause("elsewhere")  # the first commit after a checkpoint restarts the WAL
         before = wal_frames(path)
         (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
         now = to_us(lease.claimed_at)
@@ -607,7 +607,7 @@ def _write(backend: SqliteEngine, path: Path, *, until_wal_is: int) -> None:
 
 
 def test_a_second_handle_costs_the_first_none_of_its_locks(path: Path) -> None:
-    """Without them, whoever closes the file elsewhere believes itself the last, and removes the log from under us."""
+    """Without them, another process that closes the file believes to be the last one, and deletes our log."""
     visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM holdfast_jobs'); c.close()"
     log = path.with_name(f"{path.name}-wal")
     with opened(path) as first:

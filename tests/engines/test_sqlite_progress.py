@@ -1,4 +1,4 @@
-"""What the SQLite engine stores about progress goes with the record of its job."""
+"""The SQLite engine deletes stored progress together with its job."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Waiting for commits: who waits is woken by the kernel, whatever becomes of the log, and where there is no inotify."""
+"""Waiting for commits: by inotify, also if the log is deleted, and without inotify."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ def no_inotify(function: str, *arguments: object) -> int:
 
 @pytest.fixture(autouse=True)
 def only_events_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not told would look again every second, and hide that nobody told him."""
+    """A thread that is not notified would poll every second, which would hide the failure."""
     monkeypatch.setattr(sqlite, "LOOK_EVERY_S", 3600.0)
 
 
@@ -142,7 +142,7 @@ def test_a_log_that_was_deleted_and_made_anew_is_watched_again(path: Path) -> No
     with opened(path, clock=clock) as backend:
         backend.create_schema()
         waiter = Waiter(backend, clock)
-        backend.file.before_fork()  # closes what is open, as if the process forked: the last one deletes the log
+        backend.file.before_fork()  # closes all connections, as a fork does; the last one deletes the log
         assert not path.with_name("jobs.db-wal").exists()
         backend.file.after_fork(in_child=False)
         with opened(path) as other:
@@ -249,7 +249,7 @@ def test_what_happens_to_other_files_wakes_nobody(log: Path, tmp_path: Path) -> 
 
 
 def test_a_write_is_looked_after_until_its_commit_is_seen_however_long_that_takes(log: Path) -> None:
-    """The kernel tells of the write; that the commit became visible, a sync later, it tells nobody."""
+    """The kernel reports the write, but not the moment, a sync later, at which the commit becomes visible."""
     clock = ManualClock()
     watch = CommitWatch(log, clock)
     append(log)
@@ -277,7 +277,7 @@ def test_a_write_seen_in_one_wait_is_looked_after_in_the_next(log: Path) -> None
 
 
 def test_a_commit_hides_no_write_that_came_with_it(log: Path) -> None:
-    """Two writers, one after the other, between two looks: the commit seen may be that of the first."""
+    """Two writers between two polls: the commit that is visible may be the first one's."""
     clock = ManualClock()
     watch = CommitWatch(log, clock)
     append(log)

@@ -1,4 +1,4 @@
-"""Servers that neither answer nor hang up: unavailable within a bounded time, and the same as ever after it."""
+"""Servers that stop responding without closing connections: reported within a limited time, and usable afterwards."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ from ..servers.places import SERVERS, Servers, place_on
 from ..servers.running import Server
 
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
-# Shorter than the defaults; anything that has to exceed them takes LONGER_S.
+# Shorter than the defaults; waits that must exceed them take LONGER_S.
 IN_TIME = {
     "postgres": "timeout=1&connect_timeout=2",
     "mysql": "timeout=1&connect_timeout=1",
@@ -58,7 +58,7 @@ def backend(engine: str, server: Server) -> Generator[Engine]:
 
 @contextmanager
 def refused(said: str | None = None) -> Generator[None]:
-    """What is asked inside is refused because of a server that says nothing, and in time."""
+    """Assert that the call in the block fails in time because the server does not respond."""
     began = time.monotonic()
     with pytest.raises(BackendUnavailable, match=said):
         yield
@@ -78,14 +78,14 @@ def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all
     with server.standing_still():
         with refused(SAID[engine]):
             backend.accept([late])
-        with refused():  # by now, each has a connection to make
+        with refused():  # each has to open a connection now
             backend.claim("default", 10, owner_token=token)
     assert [one.id for one in backend.accept([late])] == [late.id]
 
     leases: dict[str, JobLease] = {}
 
     def are_claimed() -> bool:
-        """What the server has heard, it may do as late as now: for the token that it was asked for."""
+        """The server may still execute the claim that it received: for the token of that claim."""
         for owner in (token, new_owner_token(new_session())):
             leases.update({lease.id: lease for lease in backend.claim("default", 10, owner_token=owner)})
         return len(leases) == len(ids)

@@ -38,11 +38,11 @@ class Guarded(ABC):
     trusting: str
     """The option that names whom we trust."""
     encrypting: ClassVar[dict[str, str]]
-    """What encrypts without looking at the certificate."""
+    """Options that encrypt without checking the certificate."""
     unnamed: ClassVar[dict[str, str]]
-    """What trusts the authority, whatever the host is called."""
+    """Options that trust the authority for any host name."""
     clients: tuple[str, str]
-    """The options of our own certificate and its key."""
+    """Options with the client's certificate and its key."""
 
     def __init__(self, certificates: Certificates) -> None:
         self.certificates = certificates
@@ -52,11 +52,11 @@ class Guarded(ABC):
 
     @abstractmethod
     def plain_url(self) -> str:
-        """What does not even try to encrypt."""
+        """Options without encryption."""
 
     @abstractmethod
     def want_certificates(self) -> None:
-        """From now on, whoever calls has to show one."""
+        """From here on, clients must present a certificate."""
 
     def trusted(self, host: str = NAMED, **options: str) -> str:
         return self.url(host, **{self.trusting: str(self.certificates.authority), **options})
@@ -180,7 +180,7 @@ def opened(url: str) -> Engine:
 
 
 def serves(url: str) -> None:
-    """A job goes all the way."""
+    """Enqueue, claim and settle a job."""
     with opened(url) as engine:
         job = engine.envelopes.make(JobDefinition(handler="send"))
         assert engine.accept([job])[0].created
@@ -191,7 +191,7 @@ def serves(url: str) -> None:
 
 
 def refused(url: str, why: type[BackendError], *words: str) -> None:
-    """Nobody gets in, and what is said says these words, and no password."""
+    """Assert that the connection fails, with these words in the error and without the password."""
     with opened(url) as engine, pytest.raises(why) as refusal:
         engine.check()
     said = str(refusal.value)
@@ -290,7 +290,7 @@ def test_an_option_that_its_driver_does_not_know_is_refused_without_quoting_it(u
     "password", ["hunter2%zz", "hunter2/more", "hunter2\u2100", "[hunter2", "hunter2?a#b/c", "a/hunter2?x"]
 )
 def test_a_password_that_was_not_escaped_is_never_quoted(scheme: str, password: str) -> None:
-    """Drivers read a piece of it as a port, a path or an option, and like to say so."""
+    """Drivers may parse part of it as a port, a path or an option, and quote it."""
     url = f"{scheme}://ada:{password}@127.0.0.1:1/0"
     with pytest.raises((ConfigError, BackendError)) as refusal:
         opened(url).check()
