@@ -89,7 +89,7 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(engin
 
 
 def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresEngine) -> None:
-    """For an empty table, a plan that reads the whole table is the cheapest; it must not be used later for a full one."""
+    """For an empty table, a plan that reads the whole table is cheapest; it must not be used for a full one."""
     engine.accept(envelopes(engine, 1))
     [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
     record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=0, ended_us=0)

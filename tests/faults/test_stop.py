@@ -1,4 +1,4 @@
-"""`holdfast worker stop` from another process: through the engine, never by a number that may be somebody else's."""
+"""`holdfast worker stop` works through the engine, never by a process id, which another process may have by now."""
 
 import json
 import socket
@@ -71,7 +71,7 @@ def test_one_of_two_workers_is_stopped_by_its_id(yard: Yard) -> None:
 
 
 def test_a_worker_that_is_no_more_is_not_looked_for_by_its_number(yard: Yard) -> None:
-    """Its number is by now that of a bystander on the same host."""
+    """Another process on the same host has its process id by now."""
     bystander = yard.programs.start("sleep", "1000")
     report = WorkerReport(
         id="0123456789abcdef",
