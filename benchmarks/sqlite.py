@@ -1,10 +1,10 @@
-"""What the embedded engine costs per job, beside the very statements it uses, and how that changes with the backlog.
+"""The cost of a job in the embedded engine, compared with its bare statements, by the number of waiting jobs.
 
     .venv/bin/python benchmarks/sqlite.py [--jobs 20000] [--rounds 7] [--backlogs 1000,100000,1000000] [--directory DIR]
 
-Ours and raw, and the backlogs, take turns in one run, so that the ratio survives a noisy machine; absolute numbers do
-not compare between hours. "Raw" is the engine's own SQL in the same transactions, on plain tuples: no leases, values,
-records or checks.
+The engine, the bare statements ("raw") and the backlogs take turns in one run, so that the ratio is valid even on a
+noisy machine; absolute numbers of different runs cannot be compared. Raw means the engine's own
+SQL in the same transactions, on plain tuples: without leases, values, records or checks.
 """
 
 import argparse

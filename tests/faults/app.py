@@ -1,8 +1,8 @@
 """The application of the fault tests. Its jobs write to a ledger, and wait where a test wants.
 
 `python -m tests.faults.app JOB NUMBER` is a producer: it enqueues this many jobs, prints each id, and keeps running.
-With `endless` instead of a number it continues until its stdin is closed, and repeats calls that fail because the engine
-is unavailable.
+With `endless` instead of a number it continues until its stdin is closed, and repeats calls while the engine is
+unavailable.
 """
 
 import os
