@@ -103,7 +103,7 @@ def measure_drain(plan: Plan) -> list[Figure]:
     full.remove()
     figures = [Figure(name, values, "jobs/s") for name, values in rates.items()]
     best = max(figures[1:], key=lambda figure: figure.median)
-    kept = "WAL, synchronous=FULL, at least once, records kept"
+    kept = "WAL, synchronous=FULL, at least once, records retained"
     return [
         Figure(f"{OURS}, one worker of two children", rates[OURS], "jobs/s", kept),
         *(Figure(one.what, one.values, one.unit, huey) for one in figures[1:]),

@@ -101,7 +101,7 @@ class Repid(Peer[RedisPlace]):
 
 class Dramatiq(Peer[RedisPlace]):
     package, app = "dramatiq", "dramatiq_app"
-    promise = "at least once, nothing kept"
+    promise = "at least once, nothing retained"
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name)
@@ -120,7 +120,7 @@ class Dramatiq(Peer[RedisPlace]):
 
 class Huey(Peer[RedisPlace]):
     package, app = "huey", "huey_redis_app"
-    promise = "at most once, nothing kept"
+    promise = "at most once, nothing retained"
 
     def __init__(self, name: str, kind: str, workers: int) -> None:
         super().__init__(name)

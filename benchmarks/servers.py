@@ -33,8 +33,8 @@ MARIADB: Final = {
 }
 REDIS: Final = {"appendonly": "yes", "appendfsync": "everysec"}
 
-TOLD: Final = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
-TOLD_BY_MARIADB: Final = (
+POSTGRES_SETTINGS: Final = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
+MARIADB_SETTINGS: Final = (
     "innodb_flush_log_at_trx_commit",
     "innodb_flush_method",
     "innodb_doublewrite",
@@ -88,7 +88,7 @@ class PostgresPlace(Place):
         return self._postgres.url
 
     def facts(self) -> str:
-        settings = ", ".join(f"{name}={self._one(f'SHOW {name}')}" for name in TOLD)
+        settings = ", ".join(f"{name}={self._one(f'SHOW {name}')}" for name in POSTGRES_SETTINGS)
         return f"PostgreSQL {self._one('SHOW server_version')}: {settings}"
 
     def empty(self) -> None:
@@ -126,8 +126,8 @@ class MariadbPlace(Place):
         return self._mariadb.url
 
     def facts(self) -> str:
-        [(version, *values)] = self._ask(f"SELECT @@version, {', '.join(f'@@{name}' for name in TOLD_BY_MARIADB)}")
-        settings = ", ".join(f"{name}={value}" for name, value in zip(TOLD_BY_MARIADB, values, strict=True))
+        [(version, *values)] = self._ask(f"SELECT @@version, {', '.join(f'@@{name}' for name in MARIADB_SETTINGS)}")
+        settings = ", ".join(f"{name}={value}" for name, value in zip(MARIADB_SETTINGS, values, strict=True))
         return f"MariaDB {version}: {settings}"
 
     def empty(self) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.definition import JobDefinition
+from holdfast.errors import NotSupported
 from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token, new_session
 from holdfast.queues.contract.records import Records
 from holdfast.queues.contract.state import PAGE, SharedState
@@ -173,6 +174,8 @@ class Engine:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
             # would wait with its leased rows locked, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
+        if tx is not None and not self.capabilities.transactional_enqueue:
+            raise NotSupported("this engine cannot enqueue in your transaction; leave tx out, or use an SQL engine")
         return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.clock import Clock, from_us, span_us
 from holdfast.codec import content_digest
-from holdfast.errors import IdConflict, NotSupported, StateConflict
+from holdfast.errors import IdConflict, StateConflict
 from holdfast.queues.contract import (
     Crashes,
     Effect,
@@ -48,8 +48,6 @@ class MemoryJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("the memory engine has no transactions to enqueue in; leave tx out")
         with self._store.lock:
             now = self.clock.now_us()
             fresh = self._fresh(envelopes, now)
@@ -138,7 +136,8 @@ class MemoryJobs(Jobs):
 
     def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> None:
         """Raise before anything changes if a settlement that applies enqueues an id that other content has taken."""
-        _, enqueues = extras_of([one for one in settlements if self._store.held(one.lease, now)])
+        carriers = [one for one in settlements if one.writes or one.enqueues]
+        _, enqueues = extras_of([one for one in carriers if self._store.held(one.lease, now)])
         self._fresh(enqueues, now)
 
     def _settle_one(self, settlement: Settlement, now: int) -> bool:

@@ -93,8 +93,6 @@ class RedisJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("Redis has no transactions to enqueue in; leave tx out")
         _refuse_too_many(envelopes)
         fresh: dict[str, JobEnvelope] = {}
         for one in envelopes:

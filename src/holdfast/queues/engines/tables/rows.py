@@ -124,8 +124,9 @@ def end_key(settlement: Settlement) -> Row:
 
 def end_row(settlement: Settlement) -> Row:
     """The row of a delivery that was settled: its `end_key`, and the record of its attempt."""
-    record = settlement.record
-    return end_key(settlement) + ((None,) * 9 if record is None else attempt_columns(record))
+    lease, record = settlement.lease, settlement.record
+    head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
+    return (*head, *[None] * 9) if record is None else head + attempt_columns(record)
 
 
 def reaped_row(row: Row, now_us: int) -> Row:
