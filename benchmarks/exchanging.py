@@ -16,7 +16,7 @@ import redis
 
 from holdfast import Holdfast
 from holdfast.clock import span_us
-from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token, new_session
+from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token
 from holdfast.queues.engines.mysql import claims as mysql_claims, connections as mysql_connections, jobs as mysql
 from holdfast.queues.engines.mysql.lanes import mark_of
 from holdfast.queues.engines.postgres import jobs as postgres
@@ -36,10 +36,10 @@ def by_engine(hf: Holdfast, jobs: int, batch: int) -> float:
     """Jobs a second by the engine's own `exchange`."""
     engine = hf.backend()
     began, done = time.perf_counter(), 0
-    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
+    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token())
     while leases:
         acks = _acks(leases)
-        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
+        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token())
         assert all(answers)
         done += len(answers)
     rate = done / (time.perf_counter() - began)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
@@ -65,8 +65,8 @@ def hammer(path: str, name: str, rounds: str) -> None:
             acked += settle(backend, [Ack(lease=lease) for lease in late])
             late = []
             if dice.random() < 0.1:
-                late = careless.claim("default", 2, owner_token=new_owner_token(new_session()))
-            leases = backend.claim("default", 4, owner_token=new_owner_token(new_session()))
+                late = careless.claim("default", 2, owner_token=new_owner_token())
+            leases = backend.claim("default", 4, owner_token=new_owner_token())
             acked += settle(backend, [verdict(dice, lease) for lease in leases])
             if number % 10 == 0:
                 backend.reap_expired()
@@ -258,7 +258,7 @@ def fill(directory: str) -> None:
     with opened(Path(directory) / "jobs.db") as backend:
         backend.accept([job("leased")])
         accepted.append("leased")
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         while not problem:
             id = f"job-{len(accepted)}"
             try:

@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis.engine import RedisEngine
@@ -79,7 +79,7 @@ def test_the_output_of_a_crash_goes_with_the_record_of_the_job(engine: Engine, h
 def printing(engine: Engine, number: int) -> list[JobLease]:
     """Running jobs that have reported output."""
     engine.accept([job(f"job-{one}") for one in range(number)])
-    leases = engine.claim("default", number, owner_token=new_owner_token(new_session()))
+    leases = engine.claim("default", number, owner_token=new_owner_token())
     assert engine.report_output([(lease, LiveOutput(text="so far")) for lease in leases]) == [True] * number
     return leases
 

@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.mysql import (
     claims as mysql_claims,
     connections as mysql_connections,
@@ -80,7 +80,7 @@ def stranger(server: MariadbServer) -> Generator[Cursor]:
 
 
 def claim(backend: MysqlEngine, limit: int = 10) -> list[JobLease]:
-    return backend.claim("default", limit, owner_token=new_owner_token(new_session()))
+    return backend.claim("default", limit, owner_token=new_owner_token())
 
 
 class Aside(threading.Thread):

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.clock import Clock
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.envelope import EnvelopeFactory
@@ -106,7 +106,7 @@ def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None
 def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresEngine) -> None:
     for _ in range(2 * SESSIONS):
         engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
-        [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 1, owner_token=new_owner_token())
         assert engine.ack(lease)
     asked = b"SELECT count(*) FROM pg_prepared_statements"
     prepared = {engine.connections.run(lambda one: one.execute(asked).fetchone()) for _ in range(2 * SESSIONS)}
@@ -130,7 +130,7 @@ def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeyp
     engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
     waiting.join(60)
     assert not waiting.is_alive()
-    [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+    [lease] = engine.claim("default", 10, owner_token=new_owner_token())
     assert engine.ack(lease)
 
 

@@ -12,7 +12,7 @@ import redis
 from msgspec.structs import replace
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, NotSupported, SchemaTooNew
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.redis import connections as redis_connections, jobs, state
 from holdfast.queues.engines.redis.connections import Script
 from holdfast.queues.engines.redis.engine import RedisEngine
@@ -80,7 +80,7 @@ def _started(make: Callable[[], RedisServer]) -> RedisServer:
 
 
 def taken(engine: RedisEngine, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
-    return engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
+    return engine.claim(queue, limit, owner_token=new_owner_token())
 
 
 def live(engine: RedisEngine) -> None:
@@ -189,7 +189,7 @@ def test_a_claim_whose_leases_have_ended_gives_nothing_and_loses_nothing() -> No
     prefix = new_prefix()
     with redis_lab(prefix=prefix) as lab, redis_for_laws().client() as client:
         lab.put("a", "b")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         assert len(lab.engine.claim("default", 1, owner_token=token)) == 1
         lab.advance(lab.engine.policy.lease_s)
         assert lab.engine.claim("default", 1, owner_token=token) == []
@@ -415,9 +415,9 @@ def test_settlements_that_carry_nothing_cost_nothing_extra(engine: RedisEngine, 
     calls.clear()
     mark = Put(kind="mark", key="done")
     engine.settle([Ack(lease=a)])
-    engine.exchange([Ack(lease=b)], "default", 1, owner_token=new_owner_token(new_session()))
+    engine.exchange([Ack(lease=b)], "default", 1, owner_token=new_owner_token())
     engine.settle([Ack(lease=c, writes=(mark,), enqueues=(job("e"),))])
-    engine.exchange([Ack(lease=d, writes=(mark,))], "default", 1, owner_token=new_owner_token(new_session()))
+    engine.exchange([Ack(lease=d, writes=(mark,))], "default", 1, owner_token=new_owner_token())
     assert calls == [jobs.SETTLE, jobs.EXCHANGE, jobs.CARRY_AND_SETTLE, jobs.CARRY_AND_EXCHANGE]
 
 
@@ -450,7 +450,7 @@ def test_settlements_that_enqueue_two_contents_under_one_id_are_refused_together
         engine.settle([first, second])
     assert engine.counts() == {"default": {JobState.PROCESSING: 2}}
     assert engine.state.read("mark") == []
-    stale = replace(first, lease=replace(a, owner_token=new_owner_token(new_session())))
+    stale = replace(first, lease=replace(a, owner_token=new_owner_token()))
     assert engine.settle([stale, second]) == [False, True]
     assert [lease.wire for lease in taken(engine)] == [second.enqueues[0].wire]
 
@@ -746,7 +746,7 @@ def test_a_full_server_takes_no_jobs_and_lets_the_old_ones_finish(own_server: Re
         with opened(own_server.url) as late:
             assert late.renew_many([first]) == [LeaseState.HELD]
         assert engine.ack(first)
-        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token(new_session()))
+        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token())
         assert (answers, len(leases)) == ([True], 1)
         assert engine.nack(third, delay=60)
         assert len(taken(engine)) == 2
@@ -786,7 +786,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engi
         client.script_flush()
         [lease, _] = taken(engine)
         client.script_flush()
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == (
             [True],
             [],
         )

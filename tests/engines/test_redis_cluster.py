@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.queues.engines.redis import (
     connections as redis_connections,
     jobs as redis,
@@ -120,7 +120,7 @@ def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
 
 
 def taken(engine: RedisEngine, limit: int = 10) -> list[JobLease]:
-    return engine.claim("default", limit, owner_token=new_owner_token(new_session()))
+    return engine.claim("default", limit, owner_token=new_owner_token())
 
 
 def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def _live(engine: RedisEngine) -> None:
     engine.lease_states([done])
     engine.report_output([(failed, LiveOutput(text="half"))])
     engine.report_progress([(failed, Progress(done=1, message="half"))])
-    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token(new_session()))
+    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token())
     assert (answers, none) == ([True], [])
     assert engine.settle([Nack(lease=failed, delay=60)]) == [True]
     assert engine.abandon(dead, DeadReason.FAILED)
@@ -197,11 +197,11 @@ def _share(engine: RedisEngine) -> None:
     assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1000, burst=1)])[0].tokens == 1
     until(lambda: engine.state.sweep() == 0, "everything to be swept")
     engine.accept([job(id, queue="mail") for id in ("first", "second")], writes=[put])
-    first, second = engine.claim("mail", 2, owner_token=new_owner_token(new_session()))
+    first, second = engine.claim("mail", 2, owner_token=new_owner_token())
     chained = Ack(lease=first, writes=(put,), enqueues=(job("third", queue="mail"),))
     assert engine.settle([chained]) == [True]
     chained = Ack(lease=second, writes=(put,), enqueues=(job("fourth", queue="mail"),))
-    answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token(new_session()))
+    answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token())
     assert (answers, [lease.id for lease in leases]) == ([True], ["third", "fourth"])
 
 
@@ -209,7 +209,7 @@ def test_who_asks_another_node_is_led_to_the_one_that_has_the_keys(cluster: Clus
     with opened(cluster.others.url) as engine:
         assert engine.accept([job("a")])[0].created
         [lease] = taken(engine)
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == (
             [True],
             [],
         )
@@ -320,7 +320,7 @@ def test_a_drain_survives_a_server_that_forgets_its_scripts_and_hangs_up(own_ser
         def drain() -> None:
             settlements: list[Ack] = []
             while len(done) < len(ids):
-                token = new_owner_token(new_session())
+                token = new_owner_token()
                 while True:
                     with suppress(BackendUnavailable):
                         answers, leases = engine.exchange(settlements, "default", 7, owner_token=token)

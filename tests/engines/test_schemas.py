@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.postgres import connections as postgres_connections
 from holdfast.queues.engines.redis import connections as redis_connections
@@ -124,7 +124,7 @@ def run_a_job(url: str) -> None:
     with engine:
         engine.check()
         assert engine.accept([engine.envelopes.make(JobDefinition(handler="mail"), id="a")])[0].created
-        [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 10, owner_token=new_owner_token())
         assert engine.settle([Ack(lease=lease)]) == [True]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import IdConflict
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token, new_session
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite, records as inspector
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
@@ -76,7 +76,7 @@ def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_
         for number in range(queues):
             queue = f"q{number}"
             engine.accept([job(queue=queue) for _ in range(number + 1)])
-            for lease in engine.claim(queue, 100, owner_token=new_owner_token(new_session())):
+            for lease in engine.claim(queue, 100, owner_token=new_owner_token()):
                 assert engine.ack(lease)
         assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
 
@@ -85,7 +85,7 @@ def test_a_queue_that_only_old_jobs_were_in_is_counted(quick_path: Path) -> None
     with opened(quick_path) as engine:
         for queue, number in (("old", 1), ("new", 1001)):
             engine.accept([job(queue=queue) for _ in range(number)])
-            leases = engine.claim(queue, 2000, owner_token=new_owner_token(new_session()))
+            leases = engine.claim(queue, 2000, owner_token=new_owner_token())
             assert all(engine.settle([Ack(lease=lease) for lease in leases]))
         assert engine.counts() == {"old": {JobState.COMPLETED: 1}, "new": {JobState.COMPLETED: 1001}}
 
@@ -101,7 +101,7 @@ def test_more_records_than_one_batch_are_forgotten_and_later_their_tombstones(pa
     clock, many = ManualClock(), 2 * PRUNE_BATCH + 1
     with opened(path, clock=clock, lease_s=600) as engine:
         engine.accept([job() for _ in range(many)])
-        leases = engine.claim("default", many, owner_token=new_owner_token(new_session()))
+        leases = engine.claim("default", many, owner_token=new_owner_token())
         assert engine.settle([Ack(lease=lease) for lease in leases]) == [True] * many
         assert engine.purge([JobState.COMPLETED]) == many
         assert len(ids_in(path)) == many, "an hour long they are known"
@@ -181,7 +181,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
         fill(backend, path, number)
 
         def claim(queue: str) -> Callable[[], object]:
-            return lambda: leases.extend(backend.claim(queue, 10, owner_token=new_owner_token(new_session())))
+            return lambda: leases.extend(backend.claim(queue, 10, owner_token=new_owner_token()))
 
         steps = {
             "claim": steps_of(backend, claim("busy")),
@@ -198,9 +198,7 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
             "prune": steps_of(backend, backend.prune),
             "get": steps_of(backend, lambda: backend.get("new")),
             "list what has ended": steps_of(backend, lambda: backend.find(JobFilter(states=tuple(FINAL_STATES)))),
-            "wait": steps_of(
-                backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(new_session()), wait=1e-6)
-            ),
+            "wait": steps_of(backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(), wait=1e-6)),
         }
     assert len(leases) == 10
     return steps
@@ -281,8 +279,8 @@ def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
         prepare(backend)
         with stranger(path) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert backend.claim("default", 1, owner_token=new_owner_token(new_session()), wait=0.05) == []
-            assert backend.exchange([], "default", 1, owner_token=new_owner_token(new_session())) == ([], [])
+            assert backend.claim("default", 1, owner_token=new_owner_token(), wait=0.05) == []
+            assert backend.exchange([], "default", 1, owner_token=new_owner_token()) == ([], [])
             backend.wait_for_work(["default"], 0.05)
             assert backend.reap_expired() == 0
 
@@ -311,7 +309,7 @@ class Claimer:
 
     def _claim(self) -> None:
         with opened(self._path, clock=self._clock) as backend:
-            self.leases = backend.claim("default", 1, owner_token=new_owner_token(new_session()), wait=3600)
+            self.leases = backend.claim("default", 1, owner_token=new_owner_token(), wait=3600)
 
     def claimed(self) -> list[str]:
         self._thread.join(20)
@@ -375,7 +373,7 @@ def test_eight_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done
 
         def is_drained() -> bool:
             backend.reap_expired()
-            leases = backend.claim("default", 500, owner_token=new_owner_token(new_session()))
+            leases = backend.claim("default", 500, owner_token=new_owner_token())
             acked.extend(lease.id for lease in leases if backend.ack(lease))
             return set(backend.counts()["default"]) == {JobState.COMPLETED}
 

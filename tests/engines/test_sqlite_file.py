@@ -19,7 +19,7 @@ import pytest
 from holdfast.clock import ManualClock, to_us
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
 from holdfast.execution.timeout import JobInterrupted, Timeout
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.engines.sqlite.connections import WAL_LIMIT_BYTES
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
@@ -97,7 +97,7 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
     with with_old_schema(1), opened(path) as old:
         old.accept([job("waiting"), job("running")])
-        (lease,) = old.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = old.claim("default", 1, owner_token=new_owner_token())
     assert versions_of(path) == [1]
     later = {"progress", "live_output", "cells", "buckets"}
     assert names_in(path) == {f"holdfast_{name}" for name in (TABLES - later) | {"facts"}}
@@ -106,7 +106,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
     with opened(path) as backend:
         assert backend.report_progress([(lease, Progress(done=1))]) == [True]
         assert backend.ack(lease)
-        (other,) = backend.claim("default", 5, owner_token=new_owner_token(new_session()))
+        (other,) = backend.claim("default", 5, owner_token=new_owner_token())
         assert {lease.id, other.id} == {"waiting", "running"}
         assert WorkerRegistry(backend.state).all() == []
         assert Facts(backend.state).of("signing-key") == {"ours"}
@@ -183,7 +183,7 @@ def test_two_prefixes_keep_their_jobs_apart_in_one_file(path: Path) -> None:
         theirs.create_schema()
         ours.accept([job("same", size=1)])
         theirs.accept([job("same", size=2)])
-        (lease,) = ours.claim("default", 9, owner_token=new_owner_token(new_session()))
+        (lease,) = ours.claim("default", 9, owner_token=new_owner_token())
         assert ours.ack(lease)
         theirs.pause("default")
         assert (ours.counts(), theirs.counts()) == (
@@ -376,7 +376,7 @@ def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(qu
             while True:
                 backend.accept([job()])
                 backend.counts()
-                for lease in backend.claim("default", 1, owner_token=new_owner_token(new_session())):
+                for lease in backend.claim("default", 1, owner_token=new_owner_token()):
                     backend.ack(lease)
 
         for number in range(1000):
@@ -397,7 +397,7 @@ def test_a_verdict_that_waited_for_the_lock_until_its_lease_had_ended_is_refused
     answers: list[bool] = []
     with opened(path, clock=clock) as backend, _lock_of_another(backend, path) as other:
         other.execute("ROLLBACK")
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         other.execute("BEGIN IMMEDIATE")
 
         def acknowledge() -> None:
@@ -486,7 +486,7 @@ def test_threads_that_write_while_the_process_forks_go_on(quick_path: Path, prog
 def test_a_full_disk_refuses_the_whole_batch_and_the_next_one_is_kept(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job("before")])
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         connection = backend.file.connection()
         pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages + 3}")
@@ -565,10 +565,10 @@ def test_claiming_and_settling_do_not_write_the_payload_again(path: Path) -> Non
         backend.file.checkpoint()
         backend.pause("elsewhere")  # the first commit after a checkpoint restarts the WAL
         before = wal_frames(path)
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         now = to_us(lease.claimed_at)
         assert backend.nack(lease, 0.0, AttemptRecord(outcome=Outcome.FAILED, started_us=now, ended_us=now))
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         assert backend.ack(lease, AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now))
         assert wal_frames(path) - before < 50
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import jobs as sqlite, watch as sqlite_watch
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.watch import PAUSE_S, CommitWatch, Inotify
@@ -103,7 +103,7 @@ def test_what_is_committed_between_the_last_look_and_the_wait_is_noticed(path: P
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         backend.wait_for_work(["default"], 0.01)
-        assert backend.claim("default", 1, owner_token=new_owner_token(new_session())) == []
+        assert backend.claim("default", 1, owner_token=new_owner_token()) == []
         other.accept([job()])
         before = clock.waits
         backend.wait_for_work(["default"], 3600)
@@ -313,7 +313,7 @@ def test_a_transaction_larger_than_the_cache_wakes_who_waits_when_it_commits(pat
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         other.accept([job("done")])
-        (lease,) = other.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = other.claim("default", 1, owner_token=new_owner_token())
         assert other.ack(lease)
         waiter = Waiter(backend, clock)
         with stranger(path) as writer:

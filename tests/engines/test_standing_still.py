@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable, ConfigError
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.connections import ANSWER_TIMEOUT_S, PostgresConnections
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -73,7 +73,7 @@ def accept(backend: Engine) -> str:
 def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all(
     backend: Engine, server: Server, engine: str
 ) -> None:
-    late, token = backend.envelopes.make(JobDefinition(handler="send")), new_owner_token(new_session())
+    late, token = backend.envelopes.make(JobDefinition(handler="send")), new_owner_token()
     ids = {accept(backend), late.id}
     with server.standing_still():
         with refused(SAID[engine]):
@@ -86,7 +86,7 @@ def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all
 
     def are_claimed() -> bool:
         """The server may still execute the claim that it received: for the token of that claim."""
-        for owner in (token, new_owner_token(new_session())):
+        for owner in (token, new_owner_token()):
             leases.update({lease.id: lease for lease in backend.claim("default", 10, owner_token=owner)})
         return len(leases) == len(ids)
 
@@ -98,7 +98,7 @@ def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all
 
 @on_every_server
 def test_a_verdict_on_a_server_that_stood_still_can_be_repeated(backend: Engine, server: Server, engine: str) -> None:
-    id, token = accept(backend), new_owner_token(new_session())
+    id, token = accept(backend), new_owner_token()
     verdicts = [Ack(lease=lease, record=succeeded()) for lease in backend.claim("default", 1, owner_token=token)]
     accept(backend)
     with server.standing_still(), refused(SAID[engine]):
@@ -112,7 +112,7 @@ def test_a_verdict_on_a_server_that_stood_still_can_be_repeated(backend: Engine,
 @pytest.mark.parametrize("backend", ["postgres", "mysql"], indirect=True)
 def test_a_handler_may_wait_for_its_own_statements_as_long_as_it_likes(backend: Engine) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction = backend.transaction(lease.id, lease.delivery)
     connection: Any = getattr(transaction, "connection")  # noqa: B009 - each engine has its driver's
     asleep = "pg_sleep" if isinstance(backend, PostgresEngine) else "SLEEP"
@@ -127,7 +127,7 @@ def test_a_handlers_transaction_ends_though_the_server_stands_still(
     backend: Engine, server: Server, engine: str, end: str
 ) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction = backend.transaction(lease.id, lease.delivery)
     with server.standing_still():
         if end == "complete":
@@ -141,7 +141,7 @@ def test_a_handlers_transaction_ends_though_the_server_stands_still(
 @pytest.mark.parametrize("backend", ["mysql"], indirect=True)
 def test_a_handler_may_wait_between_its_statements_as_long_as_the_server_lets_anybody(backend: MysqlEngine) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction: Any = backend.transaction(lease.id, lease.delivery)
     cursor = transaction.connection.cursor()
     cursor.execute("SELECT @@wait_timeout, @@innodb_lock_wait_timeout")
@@ -176,7 +176,7 @@ def test_the_end_of_a_block_on_a_lost_connection_is_not_told_twice(
     backend: PostgresEngine, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept(backend)
-    verdicts = [Ack(lease=lease) for lease in backend.claim("default", 1, owner_token=new_owner_token(new_session()))]
+    verdicts = [Ack(lease=lease) for lease in backend.claim("default", 1, owner_token=new_owner_token())]
     with psycopg.connect(server.url, autocommit=True) as admin:
 
         def in_a_pipeline(connection: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import JobState
@@ -184,7 +184,7 @@ def serves(url: str) -> None:
     with opened(url) as engine:
         job = engine.envelopes.make(JobDefinition(handler="send"))
         assert engine.accept([job])[0].created
-        [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 10, owner_token=new_owner_token())
         assert lease.wire == job.wire
         assert engine.ack(lease)
         assert engine.counts() == {"default": {JobState.COMPLETED: 1}}

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK, to_us
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import Engine, LeasePolicy, effect_of, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, effect_of, new_owner_token
 from holdfast.queues.opening import BackendFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
@@ -147,7 +147,7 @@ class Hammer:
             assert not any(one.created for one in self._engine.accept(envelopes)), "the same jobs, once more"
 
     def _claim(self) -> None:
-        queue, token = self._dice.choice(QUEUES), new_owner_token(new_session())
+        queue, token = self._dice.choice(QUEUES), new_owner_token()
         limit = self._dice.randint(1, MOST)
         leases = self._engine.claim(queue, limit, owner_token=token)
         self._keep(leases, limit)
@@ -158,7 +158,7 @@ class Hammer:
 
     def _claim_carelessly(self) -> None:
         limit = self._dice.randint(1, 3)
-        leases = self._careless.claim(self._dice.choice(QUEUES), limit, owner_token=new_owner_token(new_session()))
+        leases = self._careless.claim(self._dice.choice(QUEUES), limit, owner_token=new_owner_token())
         assert len(leases) <= limit
         self._note(*map(_claimed, leases))
         self._late += leases
@@ -167,7 +167,7 @@ class Hammer:
         settlements, limit = self._verdicts(self._taken(self._held)), self._dice.randint(0, MOST)
         sent_us = _now_us()
         held, leases = self._engine.exchange(
-            settlements, self._dice.choice(QUEUES), limit, owner_token=new_owner_token(new_session())
+            settlements, self._dice.choice(QUEUES), limit, owner_token=new_owner_token()
         )
         self._note_answers(settlements, held, sent_us)
         self._keep(leases, limit)

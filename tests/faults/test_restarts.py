@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import JobState, Outcome
 
 from ..servers.mysql import MariadbServer
@@ -168,8 +168,8 @@ def _refuses(engine: Engine) -> None:
     """A call to a server that is down fails immediately, before any timeout."""
     verbs: list[Callable[[], object]] = [
         lambda: engine.enqueue(JobDefinition(handler="brief")),
-        lambda: engine.claim("default", 1, owner_token=new_owner_token(new_session())),
-        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token(new_session())),
+        lambda: engine.claim("default", 1, owner_token=new_owner_token()),
+        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token()),
         lambda: engine.wait_for_work(["default"], HOUR_S),
         engine.reap_expired,
         engine.counts,

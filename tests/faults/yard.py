@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.app import Holdfast
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobHistory, JobState, Outcome, WorkerView
 
@@ -68,7 +68,7 @@ class Yard:
         with Holdfast(
             self.hf.deployment.url(), settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY
         ) as hf:
-            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token(new_session()))) == number
+            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token())) == number
 
     def producer(self, job: str, number: int) -> Program:
         """Start a process that enqueues this job that many times, one by one, and prints each id."""

@@ -20,7 +20,7 @@ from typing import Protocol, Self, TypedDict, Unpack
 from holdfast.clock import Clock, ManualClock, from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.memory.connections import MemoryStore
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
@@ -75,14 +75,11 @@ class Lab:
         *,
         clock: ManualClock | None = None,
         grain_s: float = GRAIN_S,
-        can_set_back: bool = True,
         keeps_time: bool = False,
     ) -> None:
         self.clock = clock or ManualClock()
         self.grain_s = grain_s
         """The precision of the clock. If it runs by itself, this must be longer than the calls of a clause take."""
-        self.can_set_back = can_set_back
-        """Whether the clock can be set back; if not, the clauses that need it are skipped."""
         self.keeps_time = keeps_time
         """Whether the engine uses the server's clock, not the handle's; if not, the clauses about that are skipped."""
         self.envelopes = EnvelopeFactory(
@@ -167,7 +164,7 @@ class Lab:
 
     def claim(self, limit: int = 10, *, queue: str = DEFAULT_QUEUE) -> list[JobLease]:
         """Claim under a new token."""
-        return self.engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
+        return self.engine.claim(queue, limit, owner_token=new_owner_token())
 
     def take(self, id: str, *, queue: str = DEFAULT_QUEUE) -> JobLease:
         """Claim one job, which must be this one."""

@@ -93,7 +93,7 @@ BUGS: dict[str, Bug] = {
     "reaper reaps every queue": bug(
         "test_the_reaper_reaps_one_queue_or_all", (EXPIRED, " AND (%(queue)s IS NULL OR queue = %(queue)s)", "")
     ),
-    "reaper does not say when the run began": bug(
+    "reaper records the wrong start of the run": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (LOCK_EXPIRED, "claimed_at", "lease_until"),
     ),
@@ -495,8 +495,8 @@ def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Ca
     def opened(url: str, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> MysqlEngine:
         made = broken if issubclass(broken, MysqlEngine) else MysqlEngine
         engine = made(url, envelopes, policy=policy, clock=clock)
-        said = engine.connections.sql
-        engine.connections.sql = lambda statement: said(planting.say(statement, clock))
+        sql = engine.connections.sql
+        engine.connections.sql = lambda statement: sql(planting.edited(statement, clock))
         if issubclass(broken, MysqlState):
             engine.state = broken(engine.connections)
         return engine

@@ -44,11 +44,11 @@ class Planting:
     def __init__(self, edits: Iterable[Edit]) -> None:
         self._texts: dict[str, str] = {}
         for text, right, wrong in edits:
-            said = self._texts.get(text, text)
-            assert right in said, f"the engine's statement no longer contains {right!r}: plant the bug again"
-            self._texts[text] = said.replace(right, wrong)
+            known = self._texts.get(text, text)
+            assert right in known, f"the engine's statement no longer contains {right!r}: plant the bug again"
+            self._texts[text] = known.replace(right, wrong)
 
-    def say(self, text: str, clock: Clock) -> str:
+    def edited(self, text: str, clock: Clock) -> str:
         for right, wrong in self._texts.items():
             text = text.replace(right, wrong)
         return text.replace(PROCESS_TIME, str(clock.now_us()))

@@ -104,7 +104,7 @@ BUGS: dict[str, Bug] = {
         "test_a_delivery_without_a_verdict_is_in_the_history",
         (REAP, "FROM held ON CONFLICT (seq, delivery)", "FROM held WHERE false ON CONFLICT (seq, delivery)"),
     ),
-    "reaper does not say when the run began": bug(
+    "reaper records the wrong start of the run": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, ":outcome, coalesce(claimed_at, ", ":outcome, coalesce(NULL::bigint, "),
     ),
@@ -448,8 +448,8 @@ def planted(
             prefix: str = "holdfast_",
         ) -> None:
             super().__init__(conninfo, envelopes, policy=policy, clock=clock, prefix=prefix)
-            said = self.connections.sql
-            self.connections.sql = lambda statement: said(planting.say(statement, clock))
+            sql = self.connections.sql
+            self.connections.sql = lambda statement: sql(planting.edited(statement, clock))
             self.state = state(self.connections)
             self.jobs = jobs(self.connections, self._announcements, policy, clock)
 

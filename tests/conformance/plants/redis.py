@@ -114,7 +114,7 @@ BUGS: dict[str, Bug] = {
     "reaper leaves no history": bug(
         "test_a_delivery_without_a_verdict_is_in_the_history", (REAP, ", 'end:' .. deliveries, ended }", " }")
     ),
-    "reaper does not say when the run began": bug(
+    "reaper records the wrong start of the run": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, "'-crashed ' .. digits(claimed_at)", "'-crashed ' .. at_once"),
     ),
@@ -503,11 +503,11 @@ def planted(edits: Iterable[Edit]) -> type[RedisEngine]:
             super().__init__(url, envelopes, policy=policy, clock=clock, prefix=prefix)
             run = self.connections.run
 
-            def say(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
-                source = planting.say(script.source.decode(), clock)
+            def run_edited(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
+                source = planting.edited(script.source.decode(), clock)
                 return run(PlantedScript(source), *arguments, **options)
 
-            self.connections.run = say  # type: ignore[method-assign]
+            self.connections.run = run_edited  # type: ignore[method-assign]
 
     return Planted
 

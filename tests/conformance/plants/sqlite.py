@@ -74,7 +74,7 @@ BUGS: dict[str, Bug] = {
         (HAS_EXPIRED, "lease_until <= :now OR", "1 OR"),
         (REAP, " AND lease_until <= :now", ""),
     ),
-    "reaper does not say when the run began": bug(
+    "reaper records the wrong start of the run": bug(
         "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, "RETURNING seq, deliveries, coalesce(claimed_at, :now)", "RETURNING seq, deliveries, :now"),
     ),
@@ -285,8 +285,8 @@ def planted(edits: Iterable[Edit]) -> type[SqliteEngine]:
     class Planted(SqliteEngine):
         def __init__(self, path: Path, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> None:
             super().__init__(path, envelopes, policy=policy, clock=clock)
-            said = self.file.sql
-            self.file.sql = lambda statement: said(planting.say(statement, clock))
+            sql = self.file.sql
+            self.file.sql = lambda statement: sql(planting.edited(statement, clock))
 
     return Planted
 

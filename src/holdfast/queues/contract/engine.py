@@ -14,7 +14,7 @@ from msgspec import Struct
 from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.definition import JobDefinition
 from holdfast.errors import NotSupported
-from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token, new_session
+from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token
 from holdfast.queues.contract.records import Records
 from holdfast.queues.contract.state import PAGE, SharedState
 from holdfast.queues.envelope import EnvelopeFactory
@@ -139,7 +139,7 @@ class Engine:
 
     def fetch(self, queue: str) -> JobLease | None:
         """Lease the next job of the queue, or None if none is due."""
-        leases = self.claim(queue, 1, owner_token=new_owner_token(new_session()))
+        leases = self.claim(queue, 1, owner_token=new_owner_token())
         return leases[0] if leases else None
 
     def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:

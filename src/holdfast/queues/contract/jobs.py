@@ -159,9 +159,9 @@ def new_session() -> bytes:
     return secrets.token_bytes(8)
 
 
-def new_owner_token(session: bytes) -> str:
-    """The token of one claim: the session of the worker, then 64 random bits of this claim."""
-    return (session + secrets.token_bytes(8)).hex()
+def new_owner_token(session: bytes | None = None) -> str:
+    """The token of one claim: the session of the worker (default: a new one), then 64 random bits of this claim."""
+    return ((session or new_session()) + secrets.token_bytes(8)).hex()
 
 
 class EngineTransaction(ABC):

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import IdConflict, StateConflict
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     DEFAULT_QUEUE,
@@ -63,9 +63,7 @@ class CarryingLaws:
         first, second = lab.claim()
         chained = Ack(lease=first, record=lab.record(), writes=(put("a"),), enqueues=(lab.envelope("next"),))
         plain = Ack(lease=second, record=lab.record())
-        answers, leases = lab.engine.exchange(
-            [plain, chained], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
-        )
+        answers, leases = lab.engine.exchange([plain, chained], DEFAULT_QUEUE, 5, owner_token=new_owner_token())
         assert answers == [True, True]
         assert [lease.id for lease in leases] == ["next"]
         assert marks(lab) == {"a": b"done"}
@@ -73,7 +71,7 @@ class CarryingLaws:
     def test_a_refused_settlement_carries_nothing(self, lab: Lab) -> None:
         lab.put("stale", "fine")
         stale, fine = lab.claim()
-        forged = replace(stale, owner_token=new_owner_token(new_session()))
+        forged = replace(stale, owner_token=new_owner_token())
         answers = lab.engine.settle([self._carrying(lab, forged), self._carrying(lab, fine)])
         assert answers == [False, True]
         assert marks(lab) == {"fine": b"done"}

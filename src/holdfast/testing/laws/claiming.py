@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import DEFAULT_QUEUE, Ack, DeadReason, JobLease, JobState, Nack
 
@@ -13,7 +13,7 @@ class ClaimingLaws:
     def test_a_claimed_job_is_processing_under_a_lease(self, lab: Lab) -> None:
         lab.put("a")
         before = lab.clock.monotonic()
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         [lease] = lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=token)
         assert (lease.id, lease.queue, lease.owner_token) == ("a", DEFAULT_QUEUE, token)
         assert (lease.delivery, lease.attempts, lease.crashes, lease.ignore_expiry) == (1, 0, 0, False)
@@ -62,7 +62,7 @@ class ClaimingLaws:
         lab.put("a")
         with lab.unchanged():
             assert lab.claim(0) == []
-            assert lab.engine.exchange([], DEFAULT_QUEUE, 0, owner_token=new_owner_token(new_session())) == ([], [])
+            assert lab.engine.exchange([], DEFAULT_QUEUE, 0, owner_token=new_owner_token()) == ([], [])
 
     def test_higher_priorities_come_first(self, lab: Lab) -> None:
         for priority in (3, 9, 0, 5):
@@ -172,7 +172,7 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first = lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token)
         lab.advance(1)
         with lab.unchanged():
@@ -183,7 +183,7 @@ class ClaimingLaws:
 
     def test_a_repeated_exchange_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
-        done, token = Ack(lease=lab.take("a"), record=lab.record()), new_owner_token(new_session())
+        done, token = Ack(lease=lab.take("a"), record=lab.record()), new_owner_token()
         answers, first = lab.engine.exchange([done], DEFAULT_QUEUE, 2, owner_token=token)
         assert answers == [True]
         assert [lease.id for lease in first] == ["b", "c"]
@@ -194,7 +194,7 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_returns_only_what_is_still_held(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first, second = lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token)
         assert lab.engine.ack(first)
         with lab.unchanged():
@@ -202,7 +202,7 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_does_not_return_an_expired_lease(self, lab: Lab) -> None:
         lab.put("a")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)) == 1
         lab.advance(LEASE_S)
         with lab.unchanged():
@@ -211,14 +211,14 @@ class ClaimingLaws:
     def test_the_same_token_on_another_queue_is_another_claim(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         for id, queue in (("a", "mail"), ("b", "slow"), ("a", "mail")):
             leases = lab.engine.claim(queue, 5, owner_token=token)
             assert [(lease.id, lease.queue) for lease in leases] == [(id, queue)]
 
     def test_a_repeated_claim_of_a_paused_queue_still_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
         lab.engine.pause(DEFAULT_QUEUE)
         with lab.unchanged():
@@ -226,7 +226,7 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_does_not_fence_after_its_lease_expires(self, lab: Lab) -> None:
         lab.put("a")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
         lab.advance(LEASE_S - 10)
         [again] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
@@ -249,31 +249,31 @@ class ClaimingLaws:
     def test_a_claim_that_waits_for_an_empty_queue_times_out(self, lab: Lab) -> None:
         lab.put("later", delay=60)
         before = lab.clock.monotonic()
-        assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=1.0) == []
+        assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=1.0) == []
         assert lab.clock.monotonic() >= before + 1.0
 
     def test_a_claim_that_waits_returns_a_job_that_becomes_due(self, lab: Lab) -> None:
         lab.put("a", delay=0.5)
-        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=30.0)
+        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=30.0)
         assert lease.id == "a"
         assert lease.claimed_at >= lab.view("a").due_at
 
     def test_a_claim_that_waits_returns_due_jobs_immediately(self, lab: Lab) -> None:
         lab.put("a")
         before = lab.clock.monotonic()
-        assert len(lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session()), wait=30.0)) == 1
+        assert len(lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=new_owner_token(), wait=30.0)) == 1
         assert lab.clock.monotonic() - before < 30
 
     def test_a_lease_of_a_job_that_waited_is_counted_from_its_claim(self, lab: Lab) -> None:
         lab.put("a", delay=5)
-        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=30.0)
+        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=30.0)
         lab.advance(LEASE_S - 1)
         assert lab.engine.ack(lease)
 
     def test_an_exchange_settles_and_claims(self, lab: Lab) -> None:
         lab.put("a", "b")
         answers, leases = lab.engine.exchange(
-            [Ack(lease=lab.take("a"))], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
+            [Ack(lease=lab.take("a"))], DEFAULT_QUEUE, 5, owner_token=new_owner_token()
         )
         assert answers == [True]
         assert [lease.id for lease in leases] == ["b"]
@@ -282,7 +282,7 @@ class ClaimingLaws:
 
     def test_an_exchange_of_nothing_is_a_claim(self, lab: Lab) -> None:
         lab.put("a")
-        answers, leases = lab.engine.exchange([], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session()))
+        answers, leases = lab.engine.exchange([], DEFAULT_QUEUE, 5, owner_token=new_owner_token())
         assert answers == []
         assert [lease.id for lease in leases] == ["a"]
 
@@ -290,7 +290,7 @@ class ClaimingLaws:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
         done = Ack(lease=lab.take("a", queue="mail"))
-        answers, leases = lab.engine.exchange([done], "slow", 5, owner_token=new_owner_token(new_session()))
+        answers, leases = lab.engine.exchange([done], "slow", 5, owner_token=new_owner_token())
         assert answers == [True]
         assert [lease.id for lease in leases] == ["b"]
 
@@ -302,7 +302,7 @@ class ClaimingLaws:
         lab.put("next", priority=8)
         good = lab.take("good")
         answers, leases = lab.engine.exchange(
-            [Nack(lease=stale), Ack(lease=good)], DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session())
+            [Nack(lease=stale), Ack(lease=good)], DEFAULT_QUEUE, 1, owner_token=new_owner_token()
         )
         assert answers == [False, True]
         assert [lease.id for lease in leases] == ["next"]
@@ -326,7 +326,7 @@ class ClaimingLaws:
         with lab.unchanged():
             assert lab.claim(queue="mail") == []
             assert lab.open().fetch("mail") is None
-            assert lab.engine.claim("mail", 1, owner_token=new_owner_token(new_session()), wait=0.5) == []
+            assert lab.engine.claim("mail", 1, owner_token=new_owner_token(), wait=0.5) == []
         assert [lease.id for lease in lab.claim(queue="slow")] == ["b"]
         assert lab.engine.resume("mail")
         assert [lease.id for lease in lab.claim(queue="mail")] == ["a"]
@@ -337,7 +337,7 @@ class ClaimingLaws:
         lab.engine.pause(DEFAULT_QUEUE)
         assert lab.engine.renew(renewed) is not None
         answers, leases = lab.engine.exchange(
-            [Ack(lease=acked), Nack(lease=nacked)], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
+            [Ack(lease=acked), Nack(lease=nacked)], DEFAULT_QUEUE, 5, owner_token=new_owner_token()
         )
         assert answers == [True, True]
         assert leases == []

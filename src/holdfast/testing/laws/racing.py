@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from holdfast.errors import IdConflict
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import DEFAULT_QUEUE, Ack, JobLease, JobState, Nack, Settlement
 
@@ -50,7 +50,7 @@ class RacingLaws:
 
         def claim_all(engine: Engine, _: int) -> list[str]:
             mine: list[str] = []
-            while leases := engine.claim(DEFAULT_QUEUE, 3, owner_token=new_owner_token(new_session())):
+            while leases := engine.claim(DEFAULT_QUEUE, 3, owner_token=new_owner_token()):
                 mine += [lease.id for lease in leases]
             return mine
 
@@ -67,7 +67,7 @@ class RacingLaws:
             leases: list[JobLease] = []
             while True:
                 done = [Ack(lease=lease, record=lab.record()) for lease in leases]
-                settled, leases = engine.exchange(done, DEFAULT_QUEUE, 3, owner_token=new_owner_token(new_session()))
+                settled, leases = engine.exchange(done, DEFAULT_QUEUE, 3, owner_token=new_owner_token())
                 answers += settled
                 if not leases:
                     return answers
@@ -109,7 +109,7 @@ class RacingLaws:
 
     def test_the_same_claim_sent_concurrently_stamps_one_batch(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         answers = at_once(lab, 4, lambda engine, _: engine.claim(DEFAULT_QUEUE, 2, owner_token=token))
         assert [sorted(lease.id for lease in leases) for leases in answers] == [["a", "b"]] * 4
         assert lab.engine.counts() == {DEFAULT_QUEUE: {JobState.PROCESSING: 2, JobState.PENDING: 2}}

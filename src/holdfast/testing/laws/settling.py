@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from holdfast.clock import to_us
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     OUTPUT_LIMIT,
@@ -193,7 +193,7 @@ class VerdictLaws:
             )
             settlements.append(Ack(lease=lease, record=record))
         settlements[77] = Nack(lease=claimed[77], delay=1, record=lab.record(Outcome.FAILED, error=BOOM))
-        settlements[99] = Ack(lease=replace(claimed[99], owner_token=new_owner_token(new_session())))
+        settlements[99] = Ack(lease=replace(claimed[99], owner_token=new_owner_token()))
         answers = lab.engine.settle([*settlements, *settlements[:120]])
         expected = [number != 99 for number in range(330)]
         assert answers == expected + expected[:120]
@@ -298,7 +298,7 @@ class HolderLaws:
     def test_a_forged_token_cannot_settle(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
-        self._cannot_settle(lab, replace(lease, owner_token=new_owner_token(new_session())))
+        self._cannot_settle(lab, replace(lease, owner_token=new_owner_token()))
         self._cannot_settle(lab, replace(lease, owner_token=""))
         assert lab.engine.ack(lease)
 
@@ -404,7 +404,7 @@ class HolderLaws:
                 Ack(lease=a),
                 Ack(lease=stale),
                 Nack(lease=b, delay=30),
-                Release(lease=replace(c, owner_token=new_owner_token(new_session()))),
+                Release(lease=replace(c, owner_token=new_owner_token())),
                 Release(lease=c, delay=30),
                 Abandon(lease=d, reason=DeadReason.TIMEOUT),
                 CancelJob(lease=e, reason="enough"),
