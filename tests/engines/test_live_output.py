@@ -43,7 +43,7 @@ def engine(place: Place) -> Generator[Engine]:
 
 
 @every_engine
-def test_what_a_verdict_tells_takes_the_place_of_what_was_reported(engine: Engine) -> None:
+def test_recorded_output_replaces_reported_output(engine: Engine) -> None:
     leases = printing(engine, 5)
     assert outputs_in(engine) == 5
     ends: list[Settlement] = [

@@ -319,9 +319,7 @@ def test_a_claim_passes_over_what_another_has_locked(backend: MysqlEngine, serve
     assert [lease.id for lease in claim(backend)] == ["a"]
 
 
-def test_where_nobody_can_be_passed_over_a_claim_waits_and_takes_what_is_left(
-    server: MariadbServer, prefix: str
-) -> None:
+def test_without_skip_locked_a_claim_waits_and_takes_the_rest(server: MariadbServer, prefix: str) -> None:
     with opened(f"{server.url}?skip_locked=off", prefix) as backend, stranger(server) as cursor:
         backend.accept([job("a"), job("b"), job("c")])
         cursor.execute("BEGIN")
@@ -621,7 +619,7 @@ def test_a_server_that_only_reads_is_not_available(backend: MysqlEngine, server:
             cursor.execute("SET GLOBAL read_only = 0")
 
 
-def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: MariadbServer, prefix: str) -> None:
+def test_refused_access_is_reported_without_the_password(server: MariadbServer, prefix: str) -> None:
     with opened(server.url.replace("root@", "nobody:s3cret@"), prefix) as backend:
         with pytest.raises(BackendError, match="'nobody'") as refusal:
             backend.check()
@@ -634,10 +632,10 @@ def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: Ma
         backend.check()
 
 
-def test_a_password_that_may_not_be_overheard_is_not_said(
+def test_a_password_is_not_sent_unencrypted(
     server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An authentication method that MySQL requires and that the driver does not support by itself."""
+    """MySQL may require an authentication method that the driver does not support by itself."""
 
     def connect(**_: object) -> None:
         raise RuntimeError("'cryptography' package is required for sha256_password or caching_sha2_password")
@@ -667,7 +665,7 @@ class JobTimeout(BaseException):
     """An exception that can be raised at any point."""
 
 
-def test_a_call_cut_off_in_the_middle_leaves_nothing_behind(
+def test_an_interrupted_call_leaves_no_open_transaction(
     backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     backend.create_schema()
@@ -787,7 +785,7 @@ def test_two_installations_share_a_database(server: MariadbServer, prefix: str) 
 
 
 @pytest.mark.parametrize("wrong", ["", "1st_", "a b", "a`; DROP TABLE x; --", "x" * 41, "ä_"])
-def test_a_prefix_that_is_no_name_is_refused(wrong: str) -> None:
+def test_a_prefix_that_is_not_a_name_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="prefix"):
         opened("mysql://localhost/jobs", wrong)
 
@@ -810,7 +808,7 @@ def test_an_address_that_cannot_be_meant_is_refused(wrong: str) -> None:
         MysqlAddress.of(wrong)
 
 
-def test_an_address_says_everything_but_the_password() -> None:
+def test_an_address_shows_everything_except_the_password() -> None:
     address = MysqlAddress.of("mysql://ada:p%40ss@db.example:3307/jobs?timeout=2.5&tls=verify&tls_ca=/ca.pem")
     assert (address.host, address.port, address.user, address.password) == ("db.example", 3307, "ada", "p@ss")
     assert (address.database, address.timeout_s, address.tls, address.tls_ca) == ("jobs", 2.5, "verify", "/ca.pem")

@@ -134,7 +134,7 @@ def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeyp
     assert engine.ack(lease)
 
 
-def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresEngine) -> None:
+def test_notifications_for_another_client_of_the_session_are_dropped(engine: PostgresEngine) -> None:
     """Notifications reach the next client of the session, and would fill the memory of one that does not read them."""
     engine.create_schema()
     for _ in range(2 * SESSIONS):

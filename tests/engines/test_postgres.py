@@ -299,7 +299,7 @@ def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypa
     assert costs == {"unconditional": 1, "conditional": 5, "spend": 5, "sweep": 1}
 
 
-def test_a_locked_cell_keeps_no_lease_from_being_renewed(engine: PostgresEngine) -> None:
+def test_a_locked_cell_does_not_block_the_renewal_of_leases(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 2))
     first, second = engine.claim("default", 2, owner_token=new_owner_token())
     mark = Put(kind="thing", key="a")
@@ -457,7 +457,7 @@ def test_a_worker_whose_connection_dies_as_it_begins_to_listen_polls(
     assert "cannot listen for new jobs" in caplog.text
 
 
-def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresEngine) -> None:
+def test_a_pipeline_that_cannot_be_closed_means_that_the_server_is_unavailable(engine: PostgresEngine) -> None:
     """Observed in about one of a thousand calls during which the server was killed."""
     seen: list[Connection] = []
 
@@ -480,7 +480,7 @@ def _answers(engine: PostgresEngine) -> bool:
     return True
 
 
-def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
+def test_a_closed_port_is_reported_at_once_and_without_the_password() -> None:
     url = f"postgresql://ada:hunter2@127.0.0.1:{free_port()}/shop"
     engine = PostgresEngine(url, EnvelopeFactory(KEYS))
     started_at = time.monotonic()
@@ -521,7 +521,7 @@ def test_two_installations_share_a_server(server: PostgresServer) -> None:
         assert (one.counts(), other.counts()) == ({"default": {JobState.PENDING: 1}}, {})
 
 
-def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None:
+def test_a_job_ends_the_waits_for_its_queue(engine: PostgresEngine) -> None:
     """By a notification of the server: polling would be too late here."""
     engine.create_schema()
     woken = threading.Event()
@@ -563,7 +563,7 @@ def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
         assert len(crowded.claim("default", 1, owner_token=new_owner_token(), wait=60.0)) == 1
 
 
-def test_a_forked_process_opens_connections_of_its_own(engine: PostgresEngine) -> None:
+def test_a_forked_process_opens_its_own_connections(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 1))
     copy = os.fork()
     if copy == 0:

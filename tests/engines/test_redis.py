@@ -174,7 +174,7 @@ def test_a_batch_for_which_the_server_would_stand_still_is_refused(
         assert client.keys() == [f"{BASE}schema".encode()]
 
 
-def test_one_job_of_a_claim_tells_nothing_of_the_next(server: RedisServer, engine: RedisEngine) -> None:
+def test_the_verdict_on_one_job_of_a_claim_does_not_affect_the_next(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job(id) for id in ("held", "released", "taken", "late")])
     held, released, taken_, late = taken(engine)
     assert engine.settle([Release(lease=released, delay=60), Release(lease=taken_)]) == [True, True]
@@ -268,7 +268,7 @@ def test_a_damaged_index_is_rebuilt_from_the_records(server: RedisServer, engine
     assert [lease.id for lease in taken(engine)] == ["waiting"]
 
 
-def test_an_index_that_is_first_met_by_a_write_is_rebuilt_too(server: RedisServer, engine: RedisEngine) -> None:
+def test_an_index_whose_damage_a_write_detects_is_rebuilt(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("first")])
     with server.client() as client:
         for index in ("ready:default:5", "jobs", "queues"):
@@ -808,7 +808,7 @@ def test_a_killed_server_comes_back_with_everything_that_was_answered(own_server
             check_indexes(client)
 
 
-def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: RedisServer, engine: RedisEngine) -> None:
+def test_closed_connections_are_reopened_transparently(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a")])
     with server.client() as client:
         for other in client.client_list(_type="normal"):
@@ -844,7 +844,7 @@ def test_a_script_that_must_not_repeat_is_not_retried_after_a_lost_answer(
     assert engine.state.spend([Spend(bucket="b", tokens=5, per_s=0.001, burst=5)])[0].tokens == 1
 
 
-def test_nobody_listening_is_unavailable() -> None:
+def test_a_closed_port_is_unavailable() -> None:
     url = f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0"
     with opened(url) as engine:
         for verb in (engine.check, lambda: taken(engine), lambda: engine.wait_for_work(["default"], 1)):
@@ -873,7 +873,7 @@ def test_a_replica_is_unavailable_and_never_an_empty_queue(own_server: RedisServ
 
 
 @pytest.mark.parametrize("own_server", [{"requirepass": SECRET}], indirect=True)
-def test_a_wrong_password_is_told_and_never_shown(own_server: RedisServer) -> None:
+def test_a_wrong_password_is_reported_and_never_shown(own_server: RedisServer) -> None:
     wrong = f"redis://:{SECRET}-not@127.0.0.1:{own_server.port}/0"
     with opened(wrong) as engine, pytest.raises(BackendError) as refusal:
         engine.check()
@@ -995,7 +995,7 @@ def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer,
 # Processes.
 
 
-def test_a_forked_child_has_connections_of_its_own(engine: RedisEngine) -> None:
+def test_a_forked_child_has_its_own_connections(engine: RedisEngine) -> None:
     mine = engine.connections.call("CLIENT", "ID")
     read, write = os.pipe()
     child = os.fork()

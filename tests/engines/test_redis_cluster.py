@@ -123,7 +123,7 @@ def taken(engine: RedisEngine, limit: int = 10) -> list[JobLease]:
     return engine.claim("default", limit, owner_token=new_owner_token())
 
 
-def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_script_uses_only_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node has no other slot: it refuses a command with any other key."""
     executed: set[Script] = set()
     run = RedisConnections.run

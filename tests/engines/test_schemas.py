@@ -156,7 +156,7 @@ def test_what_is_printed_makes_the_schema_that_the_engine_would_have_made(
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_file_whose_tables_another_tool_made_is_kept_by_a_log_all_the_same(terminal: Terminal, place: Place) -> None:
+def test_a_file_whose_tables_another_tool_created_also_uses_a_wal(terminal: Terminal, place: Place) -> None:
     place.feed(terminal("migrate", "--sql", "--url", place.url).out)
     assert place.execute("PRAGMA journal_mode") == [("delete",)]
     run_a_job(place.url)
@@ -164,7 +164,7 @@ def test_a_file_whose_tables_another_tool_made_is_kept_by_a_log_all_the_same(ter
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql", "mysql", "redis"])
-def test_asking_makes_nothing_and_says_whether_the_schema_is_current(
+def test_describe_creates_nothing_and_reports_whether_the_schema_is_current(
     terminal: Terminal, place: Place, engine: str, servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def schema() -> tuple[object, object, object]:
@@ -275,7 +275,7 @@ def durability(terminal: Terminal, url: str) -> str:
         ({"appendonly": "yes", "maxmemory-policy": "volatile-lru"}, "appendonly yes, appendfsync always"),
     ],
 )
-def test_redis_says_what_its_settings_mean_for_a_job(
+def test_redis_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], settings: dict[str, str], setup: str
 ) -> None:
     server = server_of(servers, "redis")
@@ -286,7 +286,7 @@ def test_redis_says_what_its_settings_mean_for_a_job(
     assert durability(terminal, server.url) == redis_connections.DURABILITY[setup]
 
 
-def test_a_redis_that_does_not_tell_says_so(terminal: Terminal, servers: dict[str, Server]) -> None:
+def test_a_redis_that_refuses_info_has_unknown_durability(terminal: Terminal, servers: dict[str, Server]) -> None:
     server = server_of(servers, "redis")
     assert isinstance(server, RedisServer)
     with server.client() as client:
@@ -305,7 +305,7 @@ def test_a_redis_that_does_not_tell_says_so(terminal: Terminal, servers: dict[st
         ("off", "fsync on, synchronous_commit off"),
     ],
 )
-def test_postgresql_says_what_its_settings_mean_for_a_job(
+def test_postgresql_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], commit: str, setup: str
 ) -> None:
     url = f"{server_of(servers, 'postgresql').url}?options=-c%20synchronous_commit%3D{commit}"
@@ -322,7 +322,7 @@ def test_postgresql_says_what_its_settings_mean_for_a_job(
         (0, 1, "innodb_flush_log_at_trx_commit 0"),
     ],
 )
-def test_mysql_says_what_its_settings_mean_for_a_job(
+def test_mysql_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], flush: int, sync: int, setup: str
 ) -> None:
     server = server_of(servers, "mysql")
@@ -352,7 +352,7 @@ def test_a_server_that_never_answers_is_not_waited_for(terminal: Terminal, url: 
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_whoever_has_waited_for_a_migration_finds_it_done(place: Place) -> None:
+def test_a_process_that_waited_for_a_migration_sees_its_tables(place: Place) -> None:
     """Each has looked for the table before, and PostgreSQL caches that it did not exist."""
     namespace = place.prefix.rstrip("_")
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"

@@ -130,7 +130,7 @@ def test_a_statement_inserts_many_jobs_of_one_kind_and_another_the_rest(path: Pa
     assert began + 60_000_000 <= delayed.pop() <= ended + 60_000_000
 
 
-def test_many_large_messages_are_kept_as_well(path: Path) -> None:
+def test_many_large_messages_are_stored(path: Path) -> None:
     many = [job(size=sqlite.SMALL_WIRE_BYTES if number == 50 else 10) for number in range(120)]
     with opened(path) as backend:
         backend.accept(many)
@@ -270,7 +270,7 @@ def pause(backend: SqliteEngine) -> None:
 
 
 @pytest.mark.parametrize("prepare", [leave_empty, schedule, pause])
-def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
+def test_an_idle_worker_does_not_take_the_write_lock(
     path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[SqliteEngine], None]
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)

@@ -195,7 +195,7 @@ def test_two_prefixes_keep_their_jobs_apart_in_one_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "1st_", "jobs; DROP TABLE orders; --", "with space", "quo'te", "ü_", "x" * 41])
-def test_a_prefix_that_is_no_plain_name_is_refused(path: Path, prefix: str) -> None:
+def test_an_invalid_prefix_is_refused(path: Path, prefix: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid table prefix"), opened(path, prefix=prefix):
         pass
     assert not path.exists()
@@ -204,7 +204,7 @@ def test_a_prefix_that_is_no_plain_name_is_refused(path: Path, prefix: str) -> N
 # Files that cannot be opened.
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     text = "not a database, but a text that is longer than the header of one. " * 20
     path.write_text(text)
@@ -215,7 +215,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
-def test_a_damaged_file_is_no_reason_to_wait_and_try_again(path: Path) -> None:
+def test_a_damaged_file_is_not_retried(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job(size=3000) for _ in range(50)])
     size = path.stat().st_size
@@ -340,7 +340,7 @@ def test_a_file_that_was_locked_when_first_opened_is_prepared_later(
     assert ids_in(path) == {"after"}
 
 
-def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(path: Path) -> None:
+def test_a_job_interrupted_while_it_waits_for_the_lock_does_not_hold_it_afterwards(path: Path) -> None:
     """A handler that enqueues can time out at any moment; its worker and all other processes must continue."""
     asks = threading.Event()
     guard = Timeout()
@@ -451,7 +451,7 @@ def test_close_closes_the_connections_of_all_threads_and_the_next_use_opens_agai
     assert ids_in(path) == {"after"}
 
 
-def test_closing_the_file_while_other_threads_query_is_no_crash(quick_path: Path, programs: Programs) -> None:
+def test_closing_the_file_while_other_threads_query_does_not_crash(quick_path: Path, programs: Programs) -> None:
     said = programs.module("tests.engines.actors", "close-among-threads", str(quick_path)).succeeded()
     assert json.loads(said) == []
 
@@ -462,9 +462,7 @@ def test_both_sides_of_a_fork_go_on_with_their_own_connections(path: Path, progr
     assert ids_in(path) == {"before", "after"} | wanted
 
 
-def test_what_a_forked_child_accepts_is_kept_when_the_parent_has_closed_the_file(
-    path: Path, programs: Programs
-) -> None:
+def test_jobs_of_a_forked_child_are_stored_after_the_parent_closed_the_file(path: Path, programs: Programs) -> None:
     programs.module("tests.engines.actors", "fork-and-close", str(path)).succeeded()
     assert ids_in(path) == {"before", "while-the-parent-has-it-open", "after-the-parent-closed-it"}
 
@@ -483,7 +481,7 @@ def test_threads_that_write_while_the_process_forks_go_on(quick_path: Path, prog
 # Space.
 
 
-def test_a_full_disk_refuses_the_whole_batch_and_the_next_one_is_kept(path: Path) -> None:
+def test_a_full_disk_refuses_the_whole_batch_and_the_next_one_is_stored(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job("before")])
         (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
@@ -530,7 +528,7 @@ def test_the_wal_stays_small_although_only_producers_are_at_work(quick_path: Pat
     assert largest <= WAL_LIMIT_BYTES + 100_000  # one more transaction: the next commit restarts the log
 
 
-def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: Programs) -> None:
+def test_no_checkpoint_runs_while_another_process_writes(path: Path, programs: Programs) -> None:
     """SQLite before 3.51.3 can damage the file when a checkpoint and a writer meet."""
     with opened(path) as backend:
         backend.accept([job("before")])
@@ -545,7 +543,7 @@ def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: P
         assert path.read_bytes() != before
 
 
-def test_a_long_reader_lets_the_wal_grow_but_holds_nobody_up_and_it_shrinks_when_he_has_left(quick_path: Path) -> None:
+def test_a_long_read_lets_the_wal_grow_without_blocking_and_it_shrinks_afterwards(quick_path: Path) -> None:
     with opened(quick_path) as backend, stranger(quick_path) as reader:
         backend.accept([job("before")])
         reader.execute("BEGIN")

@@ -90,7 +90,7 @@ def test_all_threads_that_wait_wake_up(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_who_waits_wakes_up_when_told_to(path: Path, wake: tuple[int, int]) -> None:
+def test_a_wait_ends_when_the_wake_descriptor_is_readable(path: Path, wake: tuple[int, int]) -> None:
     clock = CountingClock()
     with opened(path, clock=clock) as backend:
         waiter = Waiter(backend, clock, wake=wake[0])
@@ -124,7 +124,7 @@ def test_commits_that_bring_no_work_leave_it_waiting(path: Path) -> None:
         waiter.wakes_up()
 
 
-def test_a_file_behind_a_link_is_watched_where_it_is(path: Path, tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_watched(path: Path, tmp_path: Path) -> None:
     clock = CountingClock()
     link = tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
@@ -137,7 +137,7 @@ def test_a_file_behind_a_link_is_watched_where_it_is(path: Path, tmp_path: Path)
             waiter.wakes_up()
 
 
-def test_a_log_that_was_deleted_and_made_anew_is_watched_again(path: Path) -> None:
+def test_a_log_that_was_deleted_and_created_again_is_watched(path: Path) -> None:
     clock = CountingClock()
     with opened(path, clock=clock) as backend:
         backend.create_schema()
@@ -209,7 +209,7 @@ def append(log: Path) -> None:
         file.write(b"!")
 
 
-def test_writes_to_the_log_are_told_once_whatever_becomes_of_it(log: Path) -> None:
+def test_writes_to_the_log_are_reported_once(log: Path) -> None:
     inotify = Inotify(log)
     assert not inotify.take()
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_a_log_moved_into_place_is_watched(log: Path, tmp_path: Path) -> None:
     inotify.close()
 
 
-def test_what_happens_to_other_files_wakes_nobody(log: Path, tmp_path: Path) -> None:
+def test_changes_of_other_files_do_not_end_a_wait(log: Path, tmp_path: Path) -> None:
     append(log)
     append(tmp_path / "jobs.db")
     inotify = Inotify(log)

@@ -172,7 +172,7 @@ def test_a_migration_may_take_as_long_as_it_needs(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_the_end_of_a_block_on_a_lost_connection_is_not_told_twice(
+def test_a_lost_connection_is_not_also_logged_by_the_driver(
     backend: PostgresEngine, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept(backend)

@@ -212,7 +212,7 @@ def test_a_server_under_another_name_than_its_certificate_has_is_refused(guarded
     refused(guarded.trusted(UNNAMED), BackendUnavailable, "certificate", "name the authority", "host as the")
 
 
-def test_a_name_is_not_looked_at_if_nobody_wants_it(guarded: Guarded) -> None:
+def test_the_host_name_is_not_checked_if_an_option_disables_it(guarded: Guarded) -> None:
     serves(guarded.trusted(UNNAMED, **guarded.unnamed))
 
 
@@ -260,7 +260,7 @@ def test_encryption_that_a_server_has_not_is_not_left_out(
         ("rediss://ada:hunter2@localhost/0", ("ssl_ca_certs", "ssl_certfile")),
     ],
 )
-def test_files_that_are_not_there_are_told_before_anybody_connects(
+def test_missing_certificate_files_are_refused_without_connecting(
     url: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     for option in options:

@@ -37,7 +37,7 @@ def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_res
 
 
 @every_engine
-def test_every_job_a_killed_producer_was_told_of_is_kept(yard: Yard) -> None:
+def test_every_job_that_a_killed_producer_enqueued_is_stored(yard: Yard) -> None:
     for _ in range(5 if yard.is_on_file else 2):
         producer = yard.producer("quick", 1_000_000)
         until(lambda: len(producer.said_lines()) > 30, "the producer to enqueue some jobs")  # noqa: B023

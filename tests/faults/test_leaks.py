@@ -9,7 +9,7 @@ from .yard import Yard
 MOST_GROWTH = 10 * 1024 * 1024
 
 
-def test_ten_thousand_jobs_and_a_hundred_recycled_children_leave_nothing_behind(yard: Yard) -> None:
+def test_ten_thousand_jobs_and_a_hundred_recycled_children_leak_nothing(yard: Yard) -> None:
     yard.put("slow")  # long enough for a renewal, so that every connection has been opened
     worker = yard.worker("--count", "2", "--max-jobs-per-child", "100", "--quiet", lease_s=1)
     done = 1 + len(yard.put("quick", 2000))

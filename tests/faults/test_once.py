@@ -39,7 +39,7 @@ def database_of(yard: Yard) -> Generator[Any]:
         connection.commit()
 
 
-def test_what_a_job_writes_and_enqueues_exists_once_whoever_is_killed(yard: Yard) -> None:
+def test_the_writes_and_jobs_of_a_run_exist_once_whichever_process_is_killed(yard: Yard) -> None:
     table = f"{yard.place.prefix}effects"
     yard.hf.create_schema()
     with database_of(yard) as connection:

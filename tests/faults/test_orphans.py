@@ -52,7 +52,7 @@ def relatives(yard: Yard, start: Entry) -> list[int]:
     return pids
 
 
-def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
+def test_no_process_survives_a_killed_worker(yard: Yard) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
@@ -65,7 +65,7 @@ def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("who", ["child", "guardian"])
-def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: str) -> None:
+def test_no_process_of_a_job_survives_a_killed_child_or_guardian(yard: Yard, who: str) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
@@ -82,7 +82,7 @@ def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: st
     assert is_so_within_jobs(yard, lambda: not worker.zombies()), "the worker has reaped all of them"
 
 
-def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
+def test_no_process_of_a_command_survives_a_killed_worker(yard: Yard) -> None:
     worker = worker_in(yard, "--allow", "sh")
     yard.programs.holdfast("enqueue", "--", "sh", "-c", "sleep 1000 & sleep 1000").succeeded()
     (pair,) = until(worker.kin, "a child")
@@ -92,7 +92,7 @@ def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
     until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 
 
-def test_a_worker_told_to_leave_at_once_leaves_nobody(yard: Yard) -> None:
+def test_no_process_survives_a_worker_that_is_stopped_immediately(yard: Yard) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)

@@ -145,7 +145,7 @@ def test_a_fenced_job_is_killed_in_time_though_the_server_stands_still(yard: Yar
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("count", ["1", "2"], ids=["no slot free", "a slot free"])
-def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_again(
+def test_a_worker_can_give_up_on_a_server_that_stays_down_and_its_job_runs_again(
     yard: Yard, server: Server, count: str
 ) -> None:
     """On one server only: all engines report this in the same way."""

@@ -85,7 +85,7 @@ def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, see
 
 
 @pytest.mark.parametrize("seed", [3])
-def test_workers_told_twice_to_leave_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
+def test_workers_stopped_twice_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
     dice = random.Random(seed)
     ids = yard.put("brief", 50)
     workers = [yard.worker("--count", "2", lease_s=600) for _ in range(2)]
@@ -171,7 +171,7 @@ def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
 
 
 @every_engine
-def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(yard: Yard) -> None:
+def test_a_stopped_worker_cannot_settle_its_job_after_the_lease_expired(yard: Yard) -> None:
     (id,) = yard.put("gated")
     sleeper = yard.worker("--max-jobs", "1", lease_s=2)
     late = yard.wait_for_entry("start", id, by=sleeper)

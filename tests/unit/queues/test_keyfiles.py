@@ -54,7 +54,7 @@ def test_every_key_is_derived_for_the_installation(tmp_path: Path) -> None:
         assert [ring and ring.keys[0].fingerprint for ring in rings] == [fingerprint] * 6
 
 
-def test_an_empty_variable_is_no_key() -> None:
+def test_an_empty_variable_is_not_a_key() -> None:
     assert kid(HOLDFAST_SIGNING_KEY="", HOLDFAST_SIGNING_KEY_FILE="") is None
 
 
@@ -80,7 +80,9 @@ def test_a_file_others_can_touch_is_refused_with_how_to_mend_it(tmp_path: Path, 
     assert read_keyring(path, installation="shop").kid == "filed"
 
 
-def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_user_provides_to_our_group_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = key_file(tmp_path / "handed.key", mode=0o440)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert read_keyring(path, installation="shop").kid == "filed"
@@ -91,7 +93,7 @@ def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_only_its_owner_can_read_is_read(tmp_path: Path, mode: int) -> None:
     assert read_keyring(key_file(tmp_path / "own.key", mode=mode), installation="shop").kid == "filed"
 
 
@@ -112,7 +114,7 @@ def test_an_error_in_a_file_does_not_quote_the_key(tmp_path: Path) -> None:
     assert "not32bytes" not in str(caught.value)
 
 
-def test_the_key_beside_a_database_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_key_next_to_a_database_is_generated_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     database = tmp_path / "new" / "folder" / "jobs.db"
     before = os.umask(0)
     try:

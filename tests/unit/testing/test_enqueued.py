@@ -230,14 +230,14 @@ def test_an_instant_fits_within_a_tolerance(kit: JobKit, shop: Shop) -> None:
     assert "run_at is 2100-01-01 12:00:00+00:00, not 2100-01-01 12:01:00+00:00 ± 5 s" in message
 
 
-def test_an_instant_is_a_delay_too(kit: JobKit, shop: Shop) -> None:
+def test_an_instant_matches_its_delay(kit: JobKit, shop: Shop) -> None:
     shop.mail.options(run_at=kit.now() + timedelta(hours=1)).enqueue("ada")
     kit.assert_enqueued(shop.mail, delay=3600)
     kit.refute_enqueued(shop.mail, delay=3600, tolerance=0)
     kit.refute_enqueued(shop.mail, delay=3610)
 
 
-def test_a_delay_is_an_instant_too(kit: JobKit, shop: Shop) -> None:
+def test_a_delay_matches_its_instant(kit: JobKit, shop: Shop) -> None:
     shop.mail.options(delay=3600).enqueue("ada")
     kit.assert_enqueued(shop.mail, run_at=kit.now() + timedelta(hours=1))
     kit.refute_enqueued(shop.mail, run_at=kit.now())
@@ -297,7 +297,7 @@ def test_the_message_of_a_refutation_shows_what_fits(kit: JobKit, shop: Shop) ->
     assert said(kit.refute_enqueued).startswith("2 jobs were enqueued that should not have been: any job\n")
 
 
-def test_the_message_says_that_there_was_nothing(kit: JobKit, shop: Shop) -> None:
+def test_the_failure_reports_that_nothing_was_enqueued(kit: JobKit, shop: Shop) -> None:
     message = "no enqueued job matches 'mail'\nnothing was enqueued"
     assert said(lambda: kit.assert_enqueued(shop.mail)) == message
 

@@ -99,7 +99,7 @@ def test_kits_stand_within_each_other(app: Holdfast) -> None:
         outer.assert_enqueued(job, count=1)
 
 
-def test_a_kit_that_is_not_entered_says_so(app: Holdfast) -> None:
+def test_a_kit_outside_its_block_raises(app: Holdfast) -> None:
     kit = JobKit(app)
     with pytest.raises(RuntimeError, match="with JobKit"):
         kit.drain()
@@ -129,7 +129,7 @@ def failing() -> None:
 # Manual mode and draining
 
 
-def test_a_job_waits_until_it_is_told_to_run(kit: JobKit) -> None:
+def test_a_job_waits_for_drain(kit: JobKit) -> None:
     handle = kit.app.job(noted).enqueue()
     assert (RAN, handle.status()) == ([], JobState.PENDING)
     assert kit.drain() == {"succeeded": 1}
@@ -151,7 +151,7 @@ def test_scheduled_jobs_run_in_the_order_of_their_time_and_no_time_is_spent(kit:
     assert timedelta(days=2) <= kit.now() - start < timedelta(days=2, minutes=5)
 
 
-def test_retried_snoozed_and_recursive_jobs_are_drained_too(kit: JobKit) -> None:
+def test_retried_snoozed_and_recursive_jobs_are_drained(kit: JobKit) -> None:
     @kit.app.job(max_retries=2)
     def flaky() -> int:
         RAN.append("flaky")
@@ -272,7 +272,7 @@ def test_wrong_options_of_a_drain_are_refused(kit: JobKit, options: dict[str, ob
         kit.drain(**options)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
 
 
-def test_waiting_for_a_job_that_nobody_runs_ends(kit: JobKit) -> None:
+def test_waiting_for_a_job_that_never_runs_raises(kit: JobKit) -> None:
     handle = kit.app.job(noted).enqueue()
     with pytest.raises(TimeoutError, match="still pending after 5 s"):
         handle.result(timeout=5)
@@ -441,7 +441,7 @@ def test_performing_raises_what_the_job_raises_and_retries_nothing(kit: JobKit) 
     assert kit.perform(never).reason == "not needed"
 
 
-def test_performing_keeps_the_jobs_timeout(kit: JobKit) -> None:
+def test_perform_applies_the_jobs_timeout(kit: JobKit) -> None:
     @kit.app.job(timeout=0.01)
     def endless() -> None:
         threading.Event().wait(60)
@@ -485,7 +485,7 @@ def test_performing_obeys_the_allowlist(tmp_path: Path) -> None:
         kit.perform(hf.job(noted))
 
 
-def test_a_handler_that_wants_a_transaction_is_told_where_to_test_it(kit: JobKit) -> None:
+def test_a_handler_that_uses_a_transaction_raises_with_advice(kit: JobKit) -> None:
     @kit.app.handler("write")
     class Write(Handler):
         def handle(self, context: JobContext) -> object:
