@@ -237,7 +237,7 @@ def test_a_server_that_wants_our_certificate_gets_it(guarded: Guarded) -> None:
     [
         ("postgres", "postgresql", "?sslmode=require", "ssl = on"),
         ("mysql", "mysql", "?tls=encrypt", "leave tls out"),
-        ("redis", "rediss", "?socket_timeout=0.5", "write redis://"),
+        ("redis", "rediss", "?socket_timeout=0.5", "use the TLS port or redis://"),
     ],
 )
 def test_encryption_that_a_server_has_not_is_not_left_out(
