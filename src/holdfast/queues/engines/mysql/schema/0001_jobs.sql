@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     digest         VARBINARY(64),
     wire           LONGBLOB       NOT NULL,
     -- Lane, mark and since follow from the columns above, and are written together with them. Waiting jobs have the
-    -- lanes 0 to 9, the most urgent first; every other state has one lane (its number plus 8).
+    -- lanes 0 to 9, the most urgent first. Every other state has one lane (its number plus 8).
     lane           TINYINT        NOT NULL CHECK (lane BETWEEN 0 AND 15),
     -- The key within a lane: the queue of a waiting job (the first half of its SHA-256), the claim of a leased one,
     -- zeros for all others.
