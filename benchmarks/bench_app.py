@@ -1,4 +1,4 @@
-"""The application that the benchmarks' workers run; `--url` says where its jobs are."""
+"""The application that the benchmarks' workers run; `--url` names the backend."""
 
 from bench_job import note_start
 from holdfast import Holdfast

@@ -1,7 +1,7 @@
-"""The job that both systems are given: it notes in one file, kept in memory, when it started, and does nothing.
+"""The job that every contender runs: it records when it started, in a file in memory, and does nothing else.
 
-Every process maps the same file, in which each job has its place. It costs less than a microsecond, the same on either
-side.
+Every process maps the same file, in which each job has its own slot. This costs less than a microsecond, the same for
+every contender.
 """
 
 import functools
@@ -80,9 +80,9 @@ def _opened(ledger: Path) -> Generator[mmap.mmap]:
 
 @contextmanager
 def probed(number: int, times: dict[int, tuple[int, int]]) -> Generator[None]:
-    """Around the call that enqueues this job: when it began and when it returned, after a while without work.
+    """The start and the return of the call that enqueues this job, after a while without work.
 
-    The first job has to have started before the second is enqueued: until then the worker is not there yet.
+    The first job must have started before the second is enqueued: until then the worker is not ready.
     """
     ledger = Path(os.environ[LEDGER_VARIABLE])
     while number > 0 and not has_begun(ledger):

@@ -1,24 +1,25 @@
-"""What a worker does in a second, beside Huey and beside the bare machine, and what it takes of it. Linux only.
+"""Throughput and resource usage of a worker, compared with Huey and with the bare machine. Linux only.
 
     .venv/bin/pip install 'huey>=3.5,<4'      # the group 'bench' of pyproject.toml
     .venv/bin/python benchmarks/drain.py [drain|enqueue|commands|flat|memory|idle|all ...] [--json] [--long]
 
-Contenders take turns in one run, on one disk, so that their ratio survives a noisy machine; absolute numbers do not
-compare between hours. Every worker is a process of its own, started by its command line, with two children. Rates count
-from the first start of a handler to the moment the last job is settled; starting processes is no part of it.
+Contenders take turns in one run, on one disk, so that their ratio is valid even on a noisy machine; absolute numbers of
+different runs cannot be compared. Every worker is a separate process, started by its command line, with two children.
+Rates are measured from the first start of a handler to the moment when the last job is settled; the start of the
+processes is not included.
 
-drain     No-op jobs with a payload of 100 bytes, signed and verified, on SQLite as it comes (WAL, synchronous=FULL,
-          records kept), beside Huey on its SQLite storage as it comes, in its best arrangement. A job of ours is
-          settled when another connection sees it completed, at most 5 ms late; one of Huey's when the queue is empty
-          and its handler has been called. Both begin with copies of one file, enqueued once.
-enqueue   `enqueue_many`, a thousand jobs a call, beside `executemany` of the same bytes into one table with a primary
-          key, a unique index on the id and the index of what is ready: same pragmas, a thousand rows a transaction.
-          The rows of raw exist beforehand; ours are made, encoded and signed within the time.
-commands  Jobs that run `true`, beside two Python processes that run it in a loop: just so, and with the session and
-          the pipe that a command job gets.
-flat      What a job costs while that many others wait.
-memory    A worker all through a long drain: RSS and PSS of the parent and its children.
-idle      The processor time of a worker without work, and how soon it starts a job that comes.
+drain     No-op jobs with a payload of 100 bytes, signed and verified, on SQLite with the defaults (WAL,
+          synchronous=FULL, records retained), compared with Huey on its SQLite storage, in its best arrangement. Our
+          jobs are settled when another connection sees them completed, at most 5 ms late; Huey's when the queue is
+          empty and the handlers have been called. Both start with copies of one file, enqueued once.
+enqueue   `enqueue_many` with a thousand jobs per call, compared with `executemany` of the same bytes into one table
+          with a primary key, a unique index on the id and the index of due jobs: same pragmas, a thousand rows per
+          transaction. The raw rows exist beforehand; ours are created, encoded and signed within the measured time.
+commands  Jobs that run `true`, compared with two Python processes that run it in a loop: directly, and with the
+          session and the pipe of a command job.
+flat      The cost of a job by the number of waiting jobs.
+memory    RSS and PSS of a worker and its children during a long drain.
+idle      The CPU time of a worker without work, and how soon it starts a new job.
 """
 
 import argparse
@@ -58,7 +59,7 @@ from measuring import (
 
 OURS: Final = "Holdfast"
 
-# As Huey is started by default, and with the processes it recommends for work that keeps a processor busy.
+# Huey's defaults, and the processes that it recommends for CPU-bound jobs.
 HUEYS: Final = {
     "Huey, a thread": ("-k", "thread", "-w", "1"),
     "Huey, a process": ("-k", "process", "-w", "1"),
@@ -71,7 +72,7 @@ RAW_TABLE: Final = """
         priority INTEGER NOT NULL, due_at INTEGER NOT NULL, wire BLOB NOT NULL) STRICT;
     CREATE UNIQUE INDEX jobs_id ON jobs (id);
     CREATE INDEX jobs_ready ON jobs (queue, priority, due_at, id);"""
-# Ours checkpoints at 16 MB too, in its own way.
+# Our engine also checkpoints at 16 MB, in its own way.
 RAW_PRAGMAS: Final = ("journal_mode=WAL", "synchronous=FULL", "mmap_size=0", "wal_autocheckpoint=4096")
 
 SPAWN: Final = """
@@ -102,7 +103,7 @@ def measure_drain(plan: Plan) -> list[Figure]:
     full.remove()
     figures = [Figure(name, values, "jobs/s") for name, values in rates.items()]
     best = max(figures[1:], key=lambda figure: figure.median)
-    kept = "WAL, synchronous=FULL, at least once, records kept"
+    kept = "WAL, synchronous=FULL, at least once, records retained"
     return [
         Figure(f"{OURS}, one worker of two children", rates[OURS], "jobs/s", kept),
         *(Figure(one.what, one.values, one.unit, huey) for one in figures[1:]),
@@ -111,7 +112,7 @@ def measure_drain(plan: Plan) -> list[Figure]:
 
 
 def _fill_huey(full: Site, jobs: int) -> str:
-    """Enqueue as many for Huey; how Huey keeps them."""
+    """Enqueue as many jobs with Huey, and return its storage settings."""
     code = f"import huey_app; huey_app.fill({jobs})"
     with full.running([sys.executable, "-c", code], BENCH_HUEY_DATABASE=str(full.directory / "huey.db")) as process:
         full.ended(process)
@@ -135,7 +136,7 @@ def _drain_huey(full: Site, jobs: int, options: tuple[str, ...]) -> float:
     consumer = [sys.executable, "-m", "huey.bin.huey_consumer", "huey_app.huey", "--quiet", *options]
     with site.running(consumer, BENCH_HUEY_DATABASE=str(database)) as process:
         site.until_empty(process, "SELECT 1 FROM task LIMIT 1", database)
-        # What is taken from the queue need not have been called yet.
+        # A job that was taken from the queue may not have been called yet.
         site.until(process, lambda: len(site.starts()) == jobs)
     return _rate(site, jobs, max(site.starts().values()))
 
@@ -253,7 +254,7 @@ def _spawn(plan: Plan, how: str) -> float:
 
 
 def measure_flat(plan: Plan) -> list[Figure]:
-    """Take the same number from queues of many lengths, and make each queue as long again."""
+    """Run the same number of jobs from queues of different lengths, and refill each queue."""
     sites = {waiting: Site(plan.directory / f"flat-{waiting}") for waiting in plan.backlogs}
     for waiting, site in sites.items():
         say(f"enqueueing {waiting:,} jobs")

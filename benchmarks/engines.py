@@ -1,27 +1,28 @@
-"""What the engines on servers do in a second, beside the bare driver and the peers on the same server. Linux only.
+"""Throughput of the engines on servers, compared with the bare driver and with peers on the same server. Linux only.
 
     .venv/bin/pip install --group bench         # the peers; one that is missing is left out
     .venv/bin/python benchmarks/engines.py [postgres|mysql|redis|all ...] [--json] [--rounds 3] [--jobs 20000]
     .venv/bin/python benchmarks/engines.py --profile redis --jobs 200000
 
-The servers are started for this run alone, on free ports, with the settings the output states; all of them keep what
-they have promised on disk in the way they do by default, Redis with its append-only file, which it syncs each second.
-Contenders take turns in one run on one machine, so that their ratio survives a noisy one; absolute numbers do not
-compare between hours. Every turn begins with an empty server: what belongs to the turn before is dropped, the jobs are
-enqueued, then the server is given time to do what it would do in the background (vacuum, statistics, a checkpoint).
+The servers are started for this run, on free ports, with the settings that the output lists. All of them use their
+default durability, Redis with its append-only file, which it fsyncs every second. Contenders take turns in one run on
+one machine, so that their ratio is valid even on a noisy one; absolute numbers of different runs cannot be compared.
+Every turn starts with an empty server: the data of the previous turn is dropped, the jobs are enqueued, and the server
+gets time for its background work (vacuum, statistics, a checkpoint).
 
-enqueue   Many jobs at once, a thousand a call: `enqueue_many` of definitions, signed within the time; and the very
-          statements that were heard of it, said again by the bare driver. Before a drain, peers enqueue by the quickest
-          way each has: PgQueuer likewise, repid a hundred calls at a time, Dramatiq and Huey one by one.
-drain     No-op jobs with a payload of 100 bytes, signed and verified, records kept: one worker of two children, and two
-          workers of one child each; every peer with two worker processes. Counted from the first start of a handler to
-          the moment the last job is settled: ours when none is held any more, PgQueuer's when its table is empty,
-          repid's when its group has nothing pending, Dramatiq's when its messages are gone, Huey's, which acknowledges
-          nothing, when the last handler was called. Every call of a handler is written down; none may come twice.
-exchange  Settle a batch and claim the next, in one process without any worker: by the engine, and by the bare driver
-          that is given the very statements with their parameters made beforehand, and makes no values of rows.
-pick-up   A job enqueued while the worker has nothing to do: until its handler starts, from the call that enqueues it
-          and from its return.
+enqueue   `enqueue_many` with a thousand jobs per call, which are signed within the measured time; and the same
+          statements, recorded and repeated by the bare driver. Before a drain, peers enqueue in their fastest way:
+          PgQueuer also a thousand at a time, repid a hundred calls at a time, Dramatiq and Huey one by one.
+drain     No-op jobs with a payload of 100 bytes, signed and verified, records retained: one worker with two children,
+          and two workers with one child each; every peer with two worker processes. Measured from the first start of a
+          handler to the moment when the last job is settled: ours when none is leased, PgQueuer's when its table is
+          empty, repid's when its group has nothing pending, Dramatiq's when its messages are deleted, Huey's, which
+          has no acknowledgements, when the last handler was called. Every call of a handler is recorded; none may
+          happen twice.
+exchange  Settle a batch and claim the next, in one process without a worker: by the engine, and by the bare driver
+          with the same statements and prepared parameters, without converting rows to values.
+pick-up   The time until the handler of a job starts that is enqueued while the worker is idle, from the start and from
+          the return of the call that enqueues it.
 """
 
 import argparse
@@ -58,7 +59,7 @@ WARM_UP: Final = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and where."""
+    """The parts to measure, and the directory."""
 
     directory: Path
     rounds: int
@@ -70,7 +71,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Contest:
-    """One engine, its peers, and what is asked of it."""
+    """One engine, its peers, and its measurements."""
 
     place: Callable[[], Place]
     peers: Sequence[Peer[Any]] = ()
@@ -348,7 +349,7 @@ def _p95(values: Sequence[float]) -> float:
 
 
 def profile(plan: Plan, place: Place, seconds: float) -> list[str]:
-    """Where the microseconds of a job go, in the worker and in the server."""
+    """The CPU time of a job by part, in the worker and in the server."""
     bench = Bench(plan, place)
     site = bench.site(plan.jobs)
     say(f"enqueueing {plan.jobs:,} jobs")
@@ -371,7 +372,7 @@ def main() -> None:
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         del os.environ[name]
     os.environ["HOLDFAST_SIGNING_KEY"] = secrets.token_hex(32)
-    # So that no server is left behind.
+    # Stops the servers on SIGTERM as well.
     signal.signal(signal.SIGTERM, _stop)
     directory = options.directory.resolve()
     facts = [machine(directory)]
@@ -379,7 +380,7 @@ def main() -> None:
     with ExitStack() as stack:
         disk = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
         ram = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm"))
-        # The servers' directories, too, are on the disk that was named.
+        # The servers' directories are also on the given disk.
         tempfile.tempdir = str(disk)
         (disk / LEDGERS).symlink_to(ram)
         plan = Plan(

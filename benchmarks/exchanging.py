@@ -1,5 +1,5 @@
-"""The exchange of an engine (settle a batch, claim the next) in one process in a tight loop, without any worker: as the
-engine does it, and by the bare driver: the very statements, their parameters made beforehand, no value made of a row.
+"""The exchange of an engine (settle a batch, claim the next) in a tight loop in one process, without a worker: by the
+engine, and by the bare driver with the same statements and prepared parameters, without converting rows to values.
 """
 
 import secrets
@@ -16,7 +16,7 @@ import redis
 
 from holdfast import Holdfast
 from holdfast.clock import duration_us
-from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token, new_session
+from holdfast.queues.contract import DEFAULT_CRASH_LIMIT, DEFAULT_LEASE_S, new_owner_token
 from holdfast.queues.engines.mysql import claims as mysql_claims, connections as mysql_connections, jobs as mysql
 from holdfast.queues.engines.mysql.lanes import mark_of
 from holdfast.queues.engines.postgres import jobs as postgres
@@ -28,7 +28,7 @@ from servers import MariadbPlace, Place, PostgresPlace, RedisPlace
 
 LEASE_US: Final = duration_us(DEFAULT_LEASE_S)
 TOOK_US: Final = 100
-# The driver's types tell but half.
+# The driver's types are incomplete.
 _redis: Any = redis
 
 
@@ -36,10 +36,10 @@ def by_engine(hf: Holdfast, jobs: int, batch: int) -> float:
     """Jobs a second by the engine's own `exchange`."""
     engine = hf.backend()
     began, done = time.perf_counter(), 0
-    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
+    leases = engine.claim(DEFAULT_QUEUE, batch, owner_token=new_owner_token())
     while leases:
         acks = _acks(leases)
-        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token(new_session()))
+        answers, leases = engine.exchange(acks, DEFAULT_QUEUE, batch, owner_token=new_owner_token())
         assert all(answers)
         done += len(answers)
     rate = done / (time.perf_counter() - began)
@@ -54,7 +54,7 @@ def _acks(leases: Sequence[JobLease]) -> list[Ack]:
 
 
 def by_driver(place: Place, jobs: int, batch: int) -> float:
-    """Jobs a second by the driver alone. Who is next is known: the jobs are due in the order of their numbers."""
+    """Jobs per second with the bare driver. The next jobs are known: they are due in the order of their numbers."""
     match place:
         case PostgresPlace():
             return _by_psycopg(place, jobs, batch)

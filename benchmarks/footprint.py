@@ -1,4 +1,4 @@
-"""What a worker takes of the machine: memory while it works through many jobs, the processor while it has none."""
+"""Resource usage of a worker: memory while it processes many jobs, CPU time while it is idle."""
 
 import os
 import random
@@ -42,7 +42,7 @@ def measure_memory(plan: Plan) -> list[Figure]:
         while process.poll() is None:
             family = _family(process.pid)
             own = _sample(process.pid)
-            # Before the first job it is still starting, and at the end it is gone before its last sample.
+            # Before the first job it is still starting, and it may exit before its last sample.
             if own is not None and site.has_begun():
                 parent.append(own)
                 families.append(family)
@@ -87,7 +87,7 @@ def _of_family(parent: Sequence[Sample], families: Sequence[dict[str, list[Sampl
 
 
 def _family(parent: int) -> dict[str, list[Sample]]:
-    """The processes of a worker, by what they are."""
+    """The processes of a worker by role."""
     family: dict[str, list[Sample]] = {"children": [], "guardians": []}
     for pid in descendants(parent, processes()):
         kind, sample = kind_of(pid), _sample(pid)
@@ -139,7 +139,7 @@ def _python(code: str) -> Sample:
 
 
 def measure_idle(plan: Plan) -> list[Figure]:
-    """What a worker costs that has nothing to do, and how soon it does what comes."""
+    """The CPU time of an idle worker, and how soon it starts a new job."""
     site = Site(plan.directory / "idle", WARM_UP_JOBS + plan.probes)
     with site.application() as hf, site.running(site.worker("bench_app:hf")) as process:
         for definition in definitions(range(WARM_UP_JOBS)):

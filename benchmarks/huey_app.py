@@ -20,7 +20,7 @@ task: Any = huey.task()(noop)
 
 
 def fill(jobs: int) -> None:
-    """Enqueue that many jobs, and print how Huey keeps them."""
+    """Enqueue that many jobs, and print Huey's storage settings."""
     for number in range(jobs):
         task(**payload(number))
     connection = huey.storage.conn

@@ -1,4 +1,4 @@
-"""The same job for Huey, in a `RedisHuey` that keeps no results."""
+"""The same job for Huey, in a `RedisHuey` without results."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the benchmarks share: figures and their table, turns, a directory with jobs, and the worker that works them."""
+"""Shared by the benchmarks: figures and their table, taking turns, a directory with jobs, and workers."""
 
 import json
 import os
@@ -34,7 +34,7 @@ UNSETTLED: Final = """
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and where."""
+    """The parts to measure, and the directory."""
 
     directory: Path
     rounds: int
@@ -81,12 +81,12 @@ def _number(value: float) -> str:
 
 
 def ratio(what: str, ours: Sequence[float], theirs: Sequence[float], note: str) -> Figure:
-    """Ours by theirs, round by round: what the machine did to one round it did to both."""
+    """The ratio of ours to theirs for each round: noise of the machine affects both sides of a round."""
     return Figure(what, [one / other for one, other in zip(ours, theirs, strict=True)], "×", note)
 
 
 def take_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Measure each contender once a round, and let another one begin in the next."""
+    """Measure each contender once per round, starting with another one each time."""
     measured: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)
     for turn in range(rounds):
@@ -98,12 +98,12 @@ def take_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> di
 
 
 def say(sentence: str) -> None:
-    """Tell how far it is, beside the results."""
+    """Print progress to stderr, separate from the results."""
     print(sentence, file=sys.stderr, flush=True)
 
 
 def machine(directory: Path) -> str:
-    """On what these figures were made; they compare with no others."""
+    """The machine of these figures, which cannot be compared with figures of other machines."""
     load = " ".join(f"{one:.1f}" for one in os.getloadavg())
     return (
         f"{os.cpu_count()} cores of {_processor()}, {platform.system()} {platform.release()}, "
@@ -126,7 +126,7 @@ def _file_system(directory: Path) -> str:
 
 
 class Site:
-    """A directory with one database of jobs, a project of its own, and the ledger of what started."""
+    """A directory with a database of jobs, its own project, and the ledger of started jobs."""
 
     def __init__(self, directory: Path, jobs: int = 1) -> None:
         directory.mkdir(exist_ok=True)
@@ -144,7 +144,7 @@ class Site:
         return Holdfast(self.url, settings=Settings(), directory=self.directory)
 
     def fill(self, jobs: int, *, start: int = 0) -> None:
-        """Enqueue that many jobs, and leave nothing of it in the log."""
+        """Enqueue that many jobs, and checkpoint the write-ahead log."""
         self._jobs = max(self._jobs, start + jobs)
         with self.application() as hf:
             for chunk in chunks(range(start, start + jobs), 10 * CHUNK):
@@ -152,7 +152,7 @@ class Site:
         os.sync()
 
     def copy(self, name: str) -> "Site":
-        """The same jobs elsewhere, safely on the disk before anything is measured."""
+        """A copy of the jobs in another directory, fsynced before the measurement."""
         assert not Path(f"{self.database}-wal").exists(), "someone still has the database open"
         place = self.directory.with_name(name)
         shutil.copytree(self.directory, place)
@@ -165,7 +165,7 @@ class Site:
 
     @contextmanager
     def running(self, command: Sequence[str], **variables: str) -> "Generator[subprocess.Popen[bytes]]":
-        """A program in this directory, stopped behind the block if it has not ended by itself."""
+        """A program in this directory, stopped after the block if it has not exited."""
         with self.running_all([command], **variables) as [process]:
             yield process
 
@@ -173,7 +173,7 @@ class Site:
     def running_all(
         self, commands: Sequence[Sequence[str]], **variables: str
     ) -> "Generator[list[subprocess.Popen[bytes]]]":
-        """Several of them, with one ledger."""
+        """Several programs with one ledger."""
         make_ledger(self.ledger, self._jobs)
         environment = self.environment(**variables)
         with (self.directory / "log").open("wb") as log:
@@ -195,17 +195,17 @@ class Site:
                     process.wait()
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """What a program is started with that takes part here."""
+        """The environment of the programs."""
         path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
         return {**os.environ, "PYTHONPATH": path, LEDGER_VARIABLE: str(self.ledger), **variables}
 
     def worker(self, *options: str) -> list[str]:
-        """The command line of a worker with two children, as a user would start it, only silent."""
+        """The command line of a worker with two children, as a user would start it, but without output."""
         start = [sys.executable, "-m", "holdfast", "worker", "start"]
         return [*start, *options, "--count", "2", "--quiet", "--url", self.url]
 
     def ended(self, process: "subprocess.Popen[bytes]") -> None:
-        """Wait for the end of a program that ends by itself; it has to be a good one."""
+        """Wait until a program exits by itself, with code 0."""
         if process.wait(PATIENCE_S) != 0:
             raise SystemExit(f"{process.args!r} failed:\n{self.log()}")
 
@@ -218,10 +218,10 @@ class Site:
             connection.close()
 
     def until(self, process: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> int:
-        """When it was first seen to be so, in nanoseconds since the epoch; the program has to bring it about."""
+        """When the condition was first seen to be true, in nanoseconds since the epoch."""
         give_up_at = time.monotonic() + PATIENCE_S
         while True:
-            has_ended = process.poll() is not None  # asked first: what it has brought about before its end counts
+            has_ended = process.poll() is not None  # checked first: what it did before its exit counts
             if is_so():
                 return time.time_ns()
             if has_ended or time.monotonic() > give_up_at:
@@ -229,7 +229,7 @@ class Site:
             time.sleep(POLL_S)
 
     def completed(self, since_us: int = 0) -> "Span":
-        """What the records say: the completed jobs since then, from the first start to the last verdict."""
+        """The completed jobs since then by their records, from the first start to the last verdict."""
         connection = sqlite3.connect(self.database)
         try:
             jobs, last = connection.execute(

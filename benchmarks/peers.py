@@ -1,7 +1,7 @@
-"""Other job systems on the same servers, each in its best arrangements, and how to see that one of them is done.
+"""Other job systems on the same servers, each in its best arrangements, and how to detect that one has finished.
 
-Each has a module `<name>_app.py`: `fill` enqueues jobs by the quickest way it offers and prints how long that took,
-`probe` enqueues them one at a time; its workers are started as its users start them.
+Each has a module `<name>_app.py`: `fill` enqueues jobs in its fastest way and prints how long that took, `probe`
+enqueues them one at a time. Its workers are started as its users start them.
 """
 
 import json
@@ -43,11 +43,11 @@ class Peer(ABC, Generic[P]):
         return f"{self.version}: {self.promise}"
 
     def variables(self, place: P) -> dict[str, str]:
-        """What its programs find in their environment."""
+        """The environment of its programs."""
         return {SERVER_VARIABLE: place.url, **self._variables}
 
     def ask(self, site: Site, place: P, call: str) -> Any:
-        """What a function of its module prints."""
+        """The output of a function of its module."""
         command = [sys.executable, "-c", f"import {self.app}; {self.app}.{call}"]
         environment = site.environment(**self.variables(place))
         done = subprocess.run(command, cwd=site.directory, env=environment, capture_output=True, text=True, check=False)
@@ -57,14 +57,14 @@ class Peer(ABC, Generic[P]):
 
     @abstractmethod
     def workers(self, number: int) -> Sequence[Sequence[str]]:
-        """The command lines that start so many worker processes."""
+        """The command lines that start this many worker processes."""
 
     @abstractmethod
     def is_settled(self, place: P) -> bool:
-        """Whether nothing waits, and nothing is held that is not acknowledged."""
+        """Whether no job is waiting or unacknowledged."""
 
     def check(self, place: P, jobs: int) -> None:
-        """Assert that all of these ended well, as far as it keeps records."""
+        """Assert that all of these jobs succeeded, as far as it records results."""
 
 
 class PgQueuer(Peer[PostgresPlace]):
@@ -101,7 +101,7 @@ class Repid(Peer[RedisPlace]):
 
 class Dramatiq(Peer[RedisPlace]):
     package, app = "dramatiq", "dramatiq_app"
-    promise = "at least once, nothing kept"
+    promise = "at least once, nothing retained"
 
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(name)
@@ -120,7 +120,7 @@ class Dramatiq(Peer[RedisPlace]):
 
 class Huey(Peer[RedisPlace]):
     package, app = "huey", "huey_redis_app"
-    promise = "at most once, nothing kept"
+    promise = "at most once, nothing retained"
 
     def __init__(self, name: str, kind: str, workers: int) -> None:
         super().__init__(name)

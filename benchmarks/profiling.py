@@ -1,10 +1,10 @@
-"""Where the microseconds of a job go: a worker and one of its children, sampled by py-spy while they drain. Linux only.
+"""The CPU time of a job by part: a worker and one of its children, sampled by py-spy during a drain. Linux only.
 
     .venv/bin/pip install 'py-spy>=0.4,<1'      # the group 'bench' of pyproject.toml
     .venv/bin/python benchmarks/profiling.py [--jobs 400000] [--seconds 6]
 
-What a process costs a job is its processor time, by the kernel's account, over the jobs that were settled meanwhile;
-the samples only share it out. Sampling slows both down, so the sum is above what `drain.py` says.
+The cost of a job is the CPU time of a process, as the kernel counts it, divided by the jobs that were settled in that
+time; the samples only distribute it. Sampling slows both processes down, so the sum is higher than in `drain.py`.
 """
 
 import argparse
@@ -49,7 +49,7 @@ PARENT: Final = {
     "SqliteFile._checkpoint": "SQLite: checkpoint",
     "SqliteFile._transact": "SQLite: begin, commit, sync",
     "Supervisor._turn": "the loop",
-    # The engines on servers, which `engines.py --profile` looks at.
+    # The engines on servers, for `engines.py --profile`.
     "_acks": "make the parameters of the exchange",
     "_settlements": "make the parameters of the exchange",
     "MysqlJobs._insert_ends": "make the parameters of the exchange",
@@ -84,7 +84,7 @@ CHILD: Final = {
 
 @dataclass(frozen=True)
 class Profile:
-    """A process over some time: its processor time for each job, and how the samples share it out."""
+    """A process over some time: its CPU time per job, distributed by the samples."""
 
     us_per_job: float
     samples: Counter[str]
@@ -122,7 +122,7 @@ def told(parent: Profile, child: Profile, jobs: int, seconds: float) -> list[str
 
 
 def sampled(site: Site, parent: int, seconds: float, completed: Callable[[], int]) -> tuple[Profile, Profile, int]:
-    """A worker and one of its children over some seconds, and how many jobs were done meanwhile."""
+    """A worker and one of its children over some seconds, and the number of jobs done in that time."""
     child = next(pid for pid in descendants(parent, processes()) if kind_of(pid) == "children")
     files = {pid: site.directory / f"{pid}.txt" for pid in (parent, child)}
     before = {pid: processor_s(pid) for pid in files}
@@ -133,7 +133,7 @@ def sampled(site: Site, parent: int, seconds: float, completed: Callable[[], int
             raise SystemExit(f"py-spy failed: {site.log()}")
     jobs = completed() - done_before
     spent = {pid: (processor_s(pid) - before[pid]) * 1e6 for pid in files}
-    # Two children share the jobs evenly, as near as makes no difference here.
+    # The two children share the jobs almost evenly.
     return (
         Profile(spent[parent] / jobs, _parts(files[parent], PARENT)),
         Profile(spent[child] / (jobs / 2), _parts(files[child], CHILD)),
@@ -163,7 +163,7 @@ def _parts(file: Path, known: dict[str, str]) -> Counter[str]:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process so far, in seconds."""
+    """The CPU time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 

@@ -14,11 +14,11 @@ _repid: Any = import_module("repid")
 _uvloop: Any = import_module("uvloop")
 
 CHANNEL = "bench"
-# So many calls are under way at once: it has no call for many jobs.
+# Concurrent calls, because it has no call for many jobs.
 AT_ONCE = 100
 
 app: Any = _repid.Repid()
-# Each acknowledgement under way takes a connection, and those beyond the driver's limit of 100 would be lost.
+# Each concurrent acknowledgement needs a connection, and those beyond the driver's limit of 100 would be lost.
 server: Any = _repid.RedisServer(
     f"{os.environ['BENCH_SERVER']}?max_connections=4000", batch_size=int(os.environ.get("BENCH_BATCH", "10"))
 )

@@ -1,5 +1,5 @@
-"""What an engine says to its server when many jobs are enqueued, heard once and said again by the bare driver: the very
-statements, made beforehand, and nothing made of the answers.
+"""The statements that an engine sends when many jobs are enqueued, recorded once and repeated by the bare driver,
+without encoding them again and without processing the replies.
 """
 
 import time
@@ -14,13 +14,13 @@ import redis
 
 from servers import MariadbPlace, Place, PostgresPlace, RedisPlace
 
-# The driver's types tell but half.
+# The driver's types are incomplete.
 _redis: Any = redis
 
 
 @contextmanager
 def heard(place: Place) -> Generator[list[Any]]:
-    """What is said to the server of this place meanwhile."""
+    """Record what is sent to the server of this place during the block."""
     said: list[Any] = []
     owner, name, note = _ear(place)
     real = getattr(owner, name)
@@ -38,7 +38,7 @@ def heard(place: Place) -> Generator[list[Any]]:
 
 
 def _ear(place: Place) -> tuple[Any, str, Callable[[Any, Any], Any]]:
-    """Where everything that is said passes by, and what of it to note."""
+    """The function of the driver that sends everything, and which of its arguments to record."""
     match place:
         case PostgresPlace():
             return psycopg.Connection, "execute", lambda words, options: (words, options)
@@ -51,7 +51,7 @@ def _ear(place: Place) -> tuple[Any, str, Callable[[Any, Any], Any]]:
 
 
 def said_again(place: Place, calls: Sequence[Sequence[Any]]) -> float:
-    """Seconds that the driver takes to say all of it; each call is one transaction."""
+    """The time that the driver needs to send all of it, in seconds; each call is one transaction."""
     match place:
         case PostgresPlace():
             return _by_psycopg(place, calls)

@@ -1,6 +1,6 @@
-"""The servers that `engines.py` measures on, started for one run on free ports, with the settings they come with.
+"""The servers for `engines.py`, started for one run on free ports, with their default settings.
 
-`tests/servers` starts them; what it leaves out so that tests are quick (syncing, most of all) is put back here.
+`tests/servers` starts them; the settings that make tests fast, mainly without fsync, are reverted here.
 """
 
 import sys
@@ -33,19 +33,19 @@ MARIADB: Final = {
 }
 REDIS: Final = {"appendonly": "yes", "appendfsync": "everysec"}
 
-TOLD: Final = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
-TOLD_BY_MARIADB: Final = (
+POSTGRES_SETTINGS: Final = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
+MARIADB_SETTINGS: Final = (
     "innodb_flush_log_at_trx_commit",
     "innodb_flush_method",
     "innodb_doublewrite",
     "log_bin",
     "innodb_buffer_pool_size",
 )
-TOLD_BY_REDIS: Final = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+REDIS_SETTINGS: Final = ("appendonly", "appendfsync", "save", "maxmemory-policy")
 
 
 class Place(ABC):
-    """A server, and what the benchmarks do there behind everybody's back."""
+    """A server, and what the benchmarks do there without the engine."""
 
     def __init__(self, server: Server) -> None:
         self.server = server.start()
@@ -53,23 +53,23 @@ class Place(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where it is."""
+        """Its URL."""
 
     @abstractmethod
     def facts(self) -> str:
-        """Which server it is, and with which settings."""
+        """The server and its settings."""
 
     @abstractmethod
     def empty(self) -> None:
-        """Forget everything that anybody has put there."""
+        """Delete all data."""
 
     @abstractmethod
     def settle_down(self) -> None:
-        """Do now what the server would do in the background after many jobs were enqueued."""
+        """Do the background work of the server after many jobs were enqueued."""
 
     @abstractmethod
     def has_leases(self) -> bool:
-        """Whether a job of ours is held by a worker; cheap."""
+        """Whether a worker holds one of our jobs; a cheap query."""
 
     def close(self) -> None:
         self.server.close()
@@ -80,7 +80,7 @@ class PostgresPlace(Place):
         self._postgres = PostgresServer(settings=POSTGRES)
         super().__init__(self._postgres)
         self.connection = psycopg.connect(self.url, autocommit=True)
-        # For the look at the leases: a table that was just filled has no statistics yet.
+        # For the query of leases: a table that was just filled has no statistics.
         self.connection.execute("SET enable_seqscan = off")
 
     @property
@@ -88,7 +88,7 @@ class PostgresPlace(Place):
         return self._postgres.url
 
     def facts(self) -> str:
-        settings = ", ".join(f"{name}={self._one(f'SHOW {name}')}" for name in TOLD)
+        settings = ", ".join(f"{name}={self._one(f'SHOW {name}')}" for name in POSTGRES_SETTINGS)
         return f"PostgreSQL {self._one('SHOW server_version')}: {settings}"
 
     def empty(self) -> None:
@@ -126,8 +126,8 @@ class MariadbPlace(Place):
         return self._mariadb.url
 
     def facts(self) -> str:
-        [(version, *values)] = self._ask(f"SELECT @@version, {', '.join(f'@@{name}' for name in TOLD_BY_MARIADB)}")
-        settings = ", ".join(f"{name}={value}" for name, value in zip(TOLD_BY_MARIADB, values, strict=True))
+        [(version, *values)] = self._ask(f"SELECT @@version, {', '.join(f'@@{name}' for name in MARIADB_SETTINGS)}")
+        settings = ", ".join(f"{name}={value}" for name, value in zip(MARIADB_SETTINGS, values, strict=True))
         return f"MariaDB {version}: {settings}"
 
     def empty(self) -> None:
@@ -178,13 +178,13 @@ class RedisPlace(Place):
         return self._redis.url
 
     def facts(self) -> str:
-        said = self.client.info("server")
-        version = f"Valkey {said['valkey_version']}" if "valkey_version" in said else f"Redis {said['redis_version']}"
-        settings = self.client.config_get(*TOLD_BY_REDIS)
-        return f"{version}: {', '.join(f'{name} {settings[name] or chr(34) * 2}' for name in TOLD_BY_REDIS)}"
+        info = self.client.info("server")
+        version = f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
+        settings = self.client.config_get(*REDIS_SETTINGS)
+        return f"{version}: {', '.join(f'{name} {settings[name] or chr(34) * 2}' for name in REDIS_SETTINGS)}"
 
     def empty(self) -> None:
-        """Also the file begins anew, so that no turn pays for those before it."""
+        """Also rewrite the append-only file, so that no turn pays for the previous ones."""
         self.client.flushall()
         self.client.bgrewriteaof()
         while any(self.client.info("persistence")[f"aof_rewrite_{what}"] for what in ("in_progress", "scheduled")):

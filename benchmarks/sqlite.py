@@ -1,10 +1,10 @@
-"""What the embedded engine costs per job, beside the very statements it uses, and how that changes with the backlog.
+"""The cost of a job in the embedded engine, compared with its bare statements, by the number of waiting jobs.
 
     .venv/bin/python benchmarks/sqlite.py [--jobs 20000] [--rounds 7] [--backlogs 1000,100000,1000000] [--directory DIR]
 
-Ours and raw, and the backlogs, take turns in one run, so that the ratio survives a noisy machine; absolute numbers do
-not compare between hours. "Raw" is the engine's own SQL in the same transactions, on plain tuples: no leases, values,
-records or checks.
+The engine, the bare statements ("raw") and the backlogs take turns in one run, so that the ratio is valid even on a
+noisy machine; absolute numbers of different runs cannot be compared. Raw means the engine's own
+SQL in the same transactions, on plain tuples: without leases, values, records or checks.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import jobs as engine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.envelope import EnvelopeFactory
@@ -45,7 +45,7 @@ def drain(backend: SqliteEngine, batch: int, jobs: int) -> float:
     started = time.perf_counter()
     while done < jobs:
         now = time.time_ns() // 1000
-        answers, leases = backend.exchange(settlements, "default", batch, owner_token=new_owner_token(new_session()))
+        answers, leases = backend.exchange(settlements, "default", batch, owner_token=new_owner_token())
         assert all(answers)
         assert leases, "the backlog is too small for this run"
         record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now)
@@ -77,7 +77,7 @@ def drain_raw(connection: sqlite3.Connection, batch: int, jobs: int) -> float:
             connection.executemany(engine.INSERT_SUCCESS, [(*common, *row) for row in rows[many:]])
         held = []
         if done < jobs:
-            token = bytes.fromhex(new_owner_token(new_session()))
+            token = bytes.fromhex(new_owner_token())
             connection.execute(engine.STAMPED, (token, "default", now)).fetchall()
             connection.execute(engine.IS_PAUSED, ("default",)).fetchone()
             query = {"queue": "default", "now": now, "limit": batch}

@@ -1,13 +1,13 @@
-"""How long people wait for a command: help and completion, and looking at a file with a million jobs.
+"""How long commands take: help, completion, and reading a file with a million jobs.
 
     .venv/bin/python benchmarks/surface.py [--jobs 1000000] [--rounds 5] [--directory DIR] [--keep] [--only WORD]
 
-Every command is a whole process, from its start to its end, as a shell would start it, with its output in a pipe.
-Commands take turns, round after round; the best round counts, since what people wait for is the command and not what
-else the machine was doing. Beside them: Python that does nothing, and Python that imports Click, which no command line
-made with it can be faster than. With --keep the file stays, and the next run with that --directory uses it again.
+Every command is a whole process, from start to exit, as a shell would start it, with its output in a pipe. Commands
+take turns, round after round; the best round counts, because other load on the machine only makes commands slower. For
+comparison: Python that does nothing, and Python that imports Click, which is the lower bound for a command line that
+uses it. With --keep the file is not deleted, and the next run with the same --directory reuses it.
 
-In the file jobs are mixed: 70 % completed, 5 % dead, 5 % cancelled, the rest waiting, scheduled or failed, a hundred
+The file has 70 % completed, 5 % dead and 5 % cancelled jobs, the rest waiting, scheduled or failed, and a hundred
 running; in twelve queues, of seven names, each with its message and its history.
 """
 
@@ -34,7 +34,7 @@ CHUNK: Final = 10_000
 QUICK_MS: Final = 120
 SOON_MS: Final = 300
 PROGRAM: Final = str(Path(sys.executable).with_name("holdfast"))
-# Who has installed a program has its bytecode; where none may be written, all of it would be compiled again each time.
+# An installed program has its bytecode; if none may be written, everything would be compiled again each time.
 COMPILING: Final = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 QUEUES: Final = ("mail", "reports", "images", "billing", *(f"tenant-{number}" for number in range(8)))
 NAMES: Final = ("send", "render", "resize", "charge", "import", "export", "index")
@@ -65,7 +65,7 @@ RUNNING: Final = """
 
 @dataclass(frozen=True)
 class Case:
-    """One command, what stands before it on the shell's line if it is to be completed, and how long it may take."""
+    """One command, the shell's line before it if it is to be completed, and its time limit."""
 
     what: str
     arguments: Sequence[str]
@@ -108,7 +108,7 @@ CASES: Final = (
 
 
 def fill(directory: Path, jobs: int) -> None:
-    """The project and its file, unless it is there already."""
+    """Create the project and its file, unless it exists."""
     (directory / "holdfast.toml").touch()
     database = directory / ".holdfast" / "jobs.db"
     if database.exists():
@@ -136,7 +136,7 @@ def _definition(number: int) -> JobDefinition:
 
 
 def waited_ms(case: Case, directory: Path) -> float:
-    """How long one run of a command takes."""
+    """The duration of one run of a command."""
     program = [sys.executable] if case in FLOORS else [PROGRAM]
     environment = {name: value for name, value in os.environ.items() if name not in COMPILING}
     arguments = list(case.arguments)

@@ -1,4 +1,4 @@
-"""Writes the parts of the documentation that come from the code: `python scripts/reference.py`.
+"""Writes the parts of the documentation that are generated from the code: `python scripts/reference.py`.
 
 In `docs/cli.md`, marks name what is between them: the list of commands, the usage of one, its options and examples, the
 exit codes, the documents with a schema. A command without a section gets one. In `docs/configuration.md`, two marks
@@ -28,14 +28,14 @@ _APPLIES = {Applies.START: "next start", Applies.ENQUEUE: "next start, new jobs"
 
 
 def with_commands(page: str) -> str:
-    """The page with everything between its marks as it has to be, and a section for each command."""
+    """The page with all generated parts updated, and a section for each command."""
     commands = dict(leaves(cli, PROGRAM))
     page = _with_sections(page, list(commands))
     return _part_pattern.sub(lambda part: _part(commands, part[1], part[2] or ""), page)
 
 
 def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by what is typed to reach it."""
+    """Every command (not groups), by the words that invoke it."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -47,20 +47,20 @@ def leaves(command: click.Command, path: str) -> Iterator[tuple[str, click.Comma
 
 
 def usage_of(path: str, command: click.Command) -> str:
-    """The line that `--help` begins with."""
+    """The usage line of `--help`."""
     return " ".join([path, *command.collect_usage_pieces(click.Context(command, info_name=path))])
 
 
 def examples_of(command: click.Command) -> list[str]:
-    """The command lines that its `--help` shows, one to a line."""
-    # Click's mark for a paragraph that is not to be wrapped stands alone in the line above.
+    """The command lines of the examples in its `--help`, one per line."""
+    # Click's mark for a paragraph without wrapping is alone in the line above.
     text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     found = _examples_pattern.search(text)
     return [line.strip() for line in found[1].splitlines()] if found else []
 
 
 def option_row(option: click.Option) -> list[str]:
-    """How an option is written, and what it means."""
+    """The spelling and the meaning of an option."""
     names = ", ".join(sorted([*option.opts, *option.secondary_opts], key=len))
     value = "" if option.is_flag else f" {option.metavar or _value(option.type)}"
     required = " Required." if option.required else ""
@@ -75,7 +75,7 @@ def _value(kind: click.ParamType[Any]) -> str:
 
 
 def _with_sections(page: str, paths: list[str]) -> str:
-    """The page with an empty section for each command that has none, behind that of the command before."""
+    """The page with an empty section for each command that lacks one, after that of the previous command."""
     parts = _section_pattern.split(page)
     described = parts[1::2]
     for gone in [path for path in described if path not in paths]:
@@ -88,7 +88,7 @@ def _with_sections(page: str, paths: list[str]) -> str:
             sections[path] = "".join(
                 f"\n<!-- generated: {what} {path} -->\n<!-- end -->\n" for what in ("usage", "options")
             )
-            # What comes behind begins with its heading, and wants an empty line before it.
+            # The next section starts with its heading, which needs an empty line before it.
             sections[path] += "\n" if order[-1] != path else ""
     return parts[0] + "".join(f"## {path}\n{sections[path]}" for path in order)
 
@@ -137,7 +137,7 @@ def _sentence(text: str) -> str:
 
 
 def with_settings(page: str) -> str:
-    """The page with the table of settings between its two marks as it has to be."""
+    """The page with its table of settings updated."""
     if not _table_pattern.search(page):
         raise SystemExit("there are no marks for the table: <!-- settings: begin --> and <!-- settings: end -->")
     return _table_pattern.sub(lambda _: settings_table(), page)

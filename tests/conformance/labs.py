@@ -1,4 +1,4 @@
-"""Labs on real servers, one of each kind for this process, under a clock that obeys."""
+"""Labs on real servers, one of each kind for this process, with a clock that tests control."""
 
 import itertools
 from collections.abc import Callable, Generator
@@ -29,7 +29,7 @@ def new_prefix() -> str:
 
 @contextmanager
 def postgres_lab(backend: type[PostgresEngine] = PostgresEngine) -> Generator[Lab]:
-    """A lab with tables of its own."""
+    """A lab with its own tables."""
     server = postgres_for_laws()
     assert server.clock is not None
     server.clock.restart()
@@ -46,7 +46,7 @@ def postgres_lab(backend: type[PostgresEngine] = PostgresEngine) -> Generator[La
 
 @contextmanager
 def mysql_lab(backend: Callable[..., MysqlEngine] = MysqlEngine, *, options: str = "") -> Generator[Lab]:
-    """A lab with empty tables; to make new ones for each would take longer than most clauses."""
+    """A lab with empty tables; creating new ones for each lab would take longer than most clauses."""
     server = mariadb_for_laws()
     assert server.clock is not None
     server.clock.restart()
@@ -64,7 +64,7 @@ def mysql_lab(backend: Callable[..., MysqlEngine] = MysqlEngine, *, options: str
 
 @contextmanager
 def redis_lab(backend: type[RedisEngine] = RedisEngine, *, prefix: str | None = None) -> Generator[Lab]:
-    """A lab with keys of its own."""
+    """A lab with its own keys."""
     server = redis_for_laws()
     assert server.clock is not None
     server.clock.restart()

@@ -1,4 +1,4 @@
-"""The memory engine obeys every law."""
+"""The memory engine meets every clause."""
 
 from collections.abc import Generator
 

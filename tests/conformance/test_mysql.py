@@ -1,4 +1,4 @@
-"""The engine in MySQL obeys every law, on a real MariaDB whose clock obeys the lab."""
+"""The MySQL engine meets every clause, on a real MariaDB whose clock the lab controls."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from holdfast.testing.laws.racing import RacingLaws
 from ..servers.mysql import mariadb_for_laws
 from .labs import mysql_lab
 
-# Where a job stands follows from its state, and has to be written with it by every statement that changes that.
+# Lane, mark and time follow from the state of a job; every statement that changes the state must write them.
 MISPLACED = """
     SELECT id, state, lane, since FROM holdfast_jobs
     WHERE lane <> CASE WHEN state <= 1 THEN 9 - priority ELSE state + 8 END
@@ -24,7 +24,7 @@ MISPLACED = """
 
 @contextmanager
 def fresh_lab(options: str = "") -> Generator[Lab]:
-    """A lab whose jobs have to stand where they belong."""
+    """A lab that finally checks the lane, mark and time of every job."""
     with mysql_lab(options=options) as lab:
         yield lab
         with mariadb_for_laws().connect("holdfast") as connection, connection.cursor() as cursor:
@@ -43,7 +43,7 @@ class TestMysql(EngineConformance):
 
 
 class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, RacingLaws):
-    """The clauses on who gets a job, where the server cannot pass over what others have locked."""
+    """The clauses about claims, on a server that cannot skip locked rows."""
 
     @pytest.fixture
     def lab(self) -> Generator[Lab]:

@@ -1,4 +1,4 @@
-"""The laws bite: every planted bug breaks the clause that is about it, which holds for the engine as it is."""
+"""Every planted bug breaks its clause, and the clause holds for the engine without the bug."""
 
 import traceback
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ENGINES = {"memory": memory, "sqlite": sqlite, "postgres": postgres, "mysql": my
 PLANTS: dict[str, Plant] = {
     f"{engine}: {name}": plant for engine, planted in ENGINES.items() for name, plant in planted.PLANTS.items()
 }
-# What a clause says no with: what it asserts, what it expects to be raised, and lists of another length.
+# How a clause fails: an assertion, an expected exception that was not raised, or an unexpected number of items.
 REFUSALS = (AssertionError, pytest.fail.Exception, ValueError)
 LAWS = Path(holdfast.testing.__file__).parent
 
@@ -42,15 +42,15 @@ FOUND_BY_THE_MACHINE = [
 
 
 def refusal(clause: Callable[[Lab], None], lab: Lab) -> BaseException | None:
-    """How the clause says no to this engine; a server that does not understand the engine any more is no such no."""
+    """The failure of the clause on this engine, if any. An error of the server is raised: a bug must not cause one."""
     try:
         clause(lab)
     except REFUSALS as problem:
         if str(problem).startswith("Timeout"):
-            raise  # what never ends says nothing of the clause, and keeps everybody waiting
+            raise  # a call that does not return shows nothing about the clause, and delays the tests
         raised_in = Path(traceback.extract_tb(problem.__traceback__)[-1].filename)
         if not isinstance(problem, pytest.fail.Exception) and not raised_in.is_relative_to(LAWS):
-            raise RuntimeError("what was raised is no refusal by a clause: plant the bug another way") from problem
+            raise RuntimeError("the exception was not raised by a clause: plant the bug in another way") from problem
         return problem
     except pytest.skip.Exception:
         pytest.fail("the clause does not apply to this engine: name another")
@@ -67,7 +67,7 @@ def test_a_planted_bug_breaks_its_clause(bug: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_a_bug_the_same_clauses_hold(engine: str) -> None:
-    """What is planted breaks them, and not the way in which it is planted."""
+    """The bugs break the clauses; the way in which they are planted does not."""
     planted = ENGINES[engine]
     for name in sorted({plant.breaks for plant in planted.PLANTS.values()}):
         with planted.HEALTHY() as lab:
@@ -77,7 +77,7 @@ def test_without_a_bug_the_same_clauses_hold(engine: str) -> None:
 @pytest.mark.parametrize("bug", FOUND_BY_THE_MACHINE)
 def test_the_machine_finds_a_planted_bug_by_itself(bug: str) -> None:
     machine = machine_for(PLANTS[bug].open_lab)
-    # Found is enough: shrinking the story would only take time.
+    # Finding the bug is enough: reducing the example would only take time.
     quickly = settings(machine.TestCase.settings, max_examples=100, phases=[Phase.generate])
     with pytest.raises(REFUSALS):
         run_state_machine_as_test(machine, settings=quickly)

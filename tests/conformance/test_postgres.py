@@ -1,4 +1,4 @@
-"""The PostgreSQL engine obeys every law."""
+"""The PostgreSQL engine meets every clause."""
 
 from collections.abc import Generator
 

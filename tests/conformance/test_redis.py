@@ -1,4 +1,4 @@
-"""The Redis engine obeys every law, on a real server whose clock obeys the lab."""
+"""The Redis engine meets every clause, on a real server whose clock the lab controls."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from .labs import new_prefix, redis_lab
 
 @contextmanager
 def fresh_lab() -> Generator[Lab]:
-    """A lab whose indexes have to say what its records say."""
+    """A lab that finally checks the indexes against the records."""
     prefix = new_prefix()
     with redis_lab(prefix=prefix) as lab:
         yield lab

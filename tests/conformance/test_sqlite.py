@@ -1,4 +1,4 @@
-"""The SQLite engine obeys every law."""
+"""The SQLite engine meets every clause."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What other processes do to an SQLite file while a test looks on:  python -m tests.engines.actors ROLE ARGUMENTS"""
+"""Other processes that use an SQLite file during a test:  python -m tests.engines.actors ROLE ARGUMENTS"""
 
 import json
 import os
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import Ack, JobFilter, JobLease, Nack, Release, Settlement
@@ -32,14 +32,14 @@ def wait_for_go() -> None:
 
 
 def accept_one(path: str, id: str) -> None:
-    """Open the file at the same moment as the others and keep one job."""
+    """Open the file at the same time as the others, and enqueue one job."""
     wait_for_go()
     with opened(Path(path)) as backend:
         backend.accept([job(id)])
 
 
 def hold(path: str) -> None:
-    """Hold the write lock until told to let go."""
+    """Hold the write lock until a line arrives on stdin."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     wait_for_go()
@@ -48,7 +48,7 @@ def hold(path: str) -> None:
 
 
 def hammer(path: str, name: str, rounds: str) -> None:
-    """Accept, claim, settle in every way, come too late and reap; say what was accepted and what was acknowledged."""
+    """Accept, claim, settle in every way, settle too late and reap; print which jobs were accepted and acknowledged."""
     dice = random.Random(name)
     accepted: list[str] = []
     acked: list[str] = []
@@ -65,8 +65,8 @@ def hammer(path: str, name: str, rounds: str) -> None:
             acked += settle(backend, [Ack(lease=lease) for lease in late])
             late = []
             if dice.random() < 0.1:
-                late = careless.claim("default", 2, owner_token=new_owner_token(new_session()))
-            leases = backend.claim("default", 4, owner_token=new_owner_token(new_session()))
+                late = careless.claim("default", 2, owner_token=new_owner_token())
+            leases = backend.claim("default", 4, owner_token=new_owner_token())
             acked += settle(backend, [verdict(dice, lease) for lease in leases])
             if number % 10 == 0:
                 backend.reap_expired()
@@ -81,7 +81,7 @@ def verdict(dice: random.Random, lease: JobLease) -> Settlement:
 
 
 def settle(backend: SqliteEngine, settlements: list[Settlement]) -> list[str]:
-    """The ids of those whose acknowledgement was believed."""
+    """The ids of the jobs whose acknowledgement was applied."""
     answers = backend.settle(settlements)
     return [one.lease.id for one, held in zip(settlements, answers, strict=True) if held and isinstance(one, Ack)]
 
@@ -105,7 +105,7 @@ def fork(path: str) -> None:
 
 
 def fork_and_close(path: str) -> None:
-    """Fork with the file open, let the parent close it, and let the child go on."""
+    """Fork with the file open; the parent closes it, and the child continues."""
     has_opened, may_go_on = os.pipe(), os.pipe()
     with opened(Path(path)) as backend:
         backend.accept([job("before")])
@@ -123,7 +123,7 @@ def fork_and_close(path: str) -> None:
 
 
 def fork_while_writing(path: str) -> None:
-    """Fork while another thread is inside a transaction: the fork waits for its end, and the child can write."""
+    """Fork while another thread is inside a transaction: the fork waits for the commit, and the child can write."""
     sqlite_file.__dict__.update(BUSY_TIMEOUT_S=0.1, BUSY_LIMIT_S=0.5)
     may_go_on = os.pipe()
     writes, may_commit = threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def fork_while_writing(path: str) -> None:
             os.read(may_go_on[0], 1)
             backend.accept([job("child")])
 
-        writer = threading.Thread(target=lambda: backend.file.write(write))
+        writer = threading.Thread(target=lambda: backend.file.transact(write))
         writer.start()
         writes.wait()
         # Hooks run in the reverse order: this one comes before the engine's, which waits for the commit.
@@ -150,7 +150,7 @@ def fork_while_writing(path: str) -> None:
 
 
 def fork_among_threads(path: str) -> None:
-    """Fork again and again while other threads write all the time; everybody goes on."""
+    """Fork repeatedly while other threads write; all of them continue."""
     is_enough = threading.Event()
     with opened(Path(path)) as backend:
         backend.accept([job("before")])
@@ -176,7 +176,7 @@ def fork_among_threads(path: str) -> None:
 
 
 def fork_while_waiting(path: str) -> None:
-    """Fork while other threads wait for work, who alone have the file open; the child's job wakes them all up."""
+    """Fork while only waiting threads have the file open; a job of the child wakes all of them."""
     sqlite_file.__dict__["FORK_PATIENCE_S"] = 3600.0
     sqlite.__dict__["LOOK_EVERY_S"] = 3600.0
     clock = CountingClock()
@@ -203,7 +203,7 @@ def fork_while_waiting(path: str) -> None:
 
 
 def close_among_threads(path: str) -> None:
-    """Close the file again and again while other threads query; they open it again and go on."""
+    """Close the file repeatedly while other threads query it; they open it again and continue."""
     is_enough = threading.Event()
     problems: list[str] = []
     with opened(Path(path)) as backend:
@@ -233,7 +233,7 @@ def forked(body: Callable[[], object]) -> int:
     child = os.fork()
     if child:
         return child
-    signal.alarm(15)  # ends a child that is stuck
+    signal.alarm(15)  # kills a child that is stuck
     try:
         body()
     except BaseException as problem:
@@ -250,7 +250,7 @@ def wait_for(child: int) -> None:
 
 
 def fill(directory: str) -> None:
-    """Fill the disk with jobs, make room, and go on; say what was accepted and what went wrong."""
+    """Fill the disk with jobs, free some space and continue; print the accepted jobs and the errors."""
     ballast = Path(directory) / "ballast"
     ballast.write_bytes(bytes(256 * 1024))
     accepted: list[str] = []
@@ -258,7 +258,7 @@ def fill(directory: str) -> None:
     with opened(Path(directory) / "jobs.db") as backend:
         backend.accept([job("leased")])
         accepted.append("leased")
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         while not problem:
             id = f"job-{len(accepted)}"
             try:

@@ -1,4 +1,4 @@
-"""What the tests of the engines share."""
+"""Fixtures for the tests of the engines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from ..faults.processes import Programs, quick_directory
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the file shall be; its directory does not exist yet."""
+    """The path of a file whose directory does not exist yet."""
     return tmp_path / "data" / "jobs.db"
 
 

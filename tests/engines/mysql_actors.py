@@ -1,4 +1,4 @@
-"""What other processes do to a MySQL server while a test looks on:  python -m tests.engines.mysql_actors ROLE …"""
+"""Other processes that use a MySQL server during a test:  python -m tests.engines.mysql_actors ROLE …"""
 
 import json
 import os
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
@@ -28,7 +28,7 @@ def opened(
 
 
 def hammer(url: str, prefix: str, name: str, rounds: str) -> None:
-    """Accept, claim, settle in every way, come too late and reap; say what was accepted and what was acknowledged."""
+    """Accept, claim, settle in every way, settle too late and reap; print which jobs were accepted and acknowledged."""
     dice = random.Random(name)
     accepted: list[str] = []
     acked: list[str] = []
@@ -39,17 +39,15 @@ def hammer(url: str, prefix: str, name: str, rounds: str) -> None:
         for number in range(int(rounds)):
             batch = [job(f"{name}-{number}-{place}") for place in range(dice.randint(1, 3))]
             accepted += [answer.id for answer in backend.accept(batch) if answer.created]
-            leases = backend.claim("default", 4, owner_token=new_owner_token(new_session()))
+            leases = backend.claim("default", 4, owner_token=new_owner_token())
             settlements = [Ack(lease=lease) for lease in late] + [verdict(dice, lease) for lease in leases]
-            answers, more = backend.exchange(settlements, "default", 2, owner_token=new_owner_token(new_session()))
+            answers, more = backend.exchange(settlements, "default", 2, owner_token=new_owner_token())
             answers += backend.settle([Ack(lease=lease) for lease in more])
             settlements += [Ack(lease=lease) for lease in more]
             acked += [
                 one.lease.id for one, held in zip(settlements, answers, strict=True) if held and isinstance(one, Ack)
             ]
-            late = (
-                careless.claim("default", 2, owner_token=new_owner_token(new_session())) if dice.random() < 0.1 else []
-            )
+            late = careless.claim("default", 2, owner_token=new_owner_token()) if dice.random() < 0.1 else []
             if number % 10 == 0:
                 backend.reap_expired()
                 backend.prune()

@@ -1,4 +1,4 @@
-"""What tests of the Redis engine share: handles, jobs, and a look at the keys behind the engine's back."""
+"""Handles and jobs for tests of the Redis engine, and checks of its keys without the engine."""
 
 from collections import Counter
 from typing import Any
@@ -21,7 +21,7 @@ def opened(url: str, *, clock: Clock = SYSTEM_CLOCK, prefix: str = PREFIX) -> Re
 
 
 def job(id: str | None = None, *, queue: str = "default", size: int = 0, delay: float | None = None) -> JobEnvelope:
-    """A signed job whose payload is that large."""
+    """A signed job with a payload of this size."""
     definition = JobDefinition(
         handler="mail.send", payload=encode_payload("x" * size), queue=queue, priority=5, delay=delay
     )
@@ -29,7 +29,7 @@ def job(id: str | None = None, *, queue: str = "default", size: int = 0, delay: 
 
 
 def check_indexes(client: Any, prefix: str = PREFIX) -> None:
-    """Every index says what the records say, and nothing else is there."""
+    """Check that every index agrees with the records, and that there are no other keys."""
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
     expected = {"schema", "number", "queues", "lengths", "pauses", "completions", "expiries", "buckets"}
@@ -72,7 +72,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
 
 
 def _check_claims(client: Any, base: str, keys: set[str], held: dict[str, dict[str, float]]) -> None:
-    """Every claim counts what it holds, and comes to the reaper before the first of its leases that is not renewed."""
+    """Check that every claim counts its leases, and is reaped no later than its first lease expires."""
     assert {key for key in keys if key.startswith("claim:")} == held.keys()
     leased = {
         f"claim:{token.decode('latin-1')}:{key.removeprefix('leased:')}": score
@@ -98,7 +98,7 @@ def _check_claims(client: Any, base: str, keys: set[str], held: dict[str, dict[s
 
 
 def _check_completed(client: Any, base: str, keys: set[str], completed: Counter[tuple[str, float, str]]) -> None:
-    """Completed jobs are each once where they belong, and counted."""
+    """Check that every completed job is indexed once, and counted."""
     found = Counter(
         (key.removeprefix("completed:"), score, id)
         for key in keys
@@ -137,14 +137,14 @@ def _again(client: Any, base: str, keys: set[str]) -> set[tuple[str, str]]:
 
 
 def _state(record: dict[bytes, bytes]) -> tuple[int, int, float, str]:
-    """State, deliveries, the instant there, and the claim."""
+    """The state, the deliveries, the time and the claim of a job."""
     head, _, tail = record[b"state"].partition(b":")
     instant, _, rest = tail.partition(b" ")
     return int(head[:1]), int(head[1:] or 0), float(instant or 0), rest[:16].decode("latin-1")
 
 
 def _indexes(record: dict[bytes, bytes]) -> list[str]:
-    """The sorted sets whose members are jobs that this one must be in."""
+    """The sorted sets that must contain this job."""
     queue, state = record.get(b"queue", b"").decode(), _state(record)[0]
     if state == 7:
         return ["stones"]

@@ -1,4 +1,4 @@
-"""An SQLite file as these tests use it: handles on it, jobs for it, and a look at it that goes past the engine."""
+"""Handles and jobs for tests of the SQLite engine, and reads of its file without the engine."""
 
 import os
 import sqlite3
@@ -24,7 +24,7 @@ _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 
 
 
 class CountingClock(SystemClock):
-    """Says how often somebody began to wait."""
+    """Counts how often a wait began."""
 
     def __init__(self) -> None:
         self.waits = 0
@@ -38,13 +38,13 @@ class CountingClock(SystemClock):
 
 
 def count_inotify() -> int:
-    """How many descriptors of this process are watches on files."""
+    """The number of inotify descriptors of this process."""
     links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
     return links.count("anon_inode:inotify")
 
 
 def job(id: str | None = None, *, queue: str = DEFAULT_QUEUE, size: int = 0, delay: float | None = None) -> JobEnvelope:
-    """One signed job whose payload has about that many bytes."""
+    """One signed job with a payload of about this many bytes."""
     return _envelopes.make(
         JobDefinition(handler="note", queue=queue, payload=encode_payload("x" * size), delay=delay), id=id
     )
@@ -60,7 +60,7 @@ def opened(
     clock: Clock = SYSTEM_CLOCK,
     prefix: str = "holdfast_",
 ) -> Generator[SqliteEngine]:
-    """A handle on the file, closed at the end."""
+    """A handle on the file, which is closed afterwards."""
     policy = LeasePolicy(lease_s=lease_s, crash_limit=crash_limit, retain_completed_s=retain_completed_s)
     with SqliteEngine(path, _envelopes, policy=policy, clock=clock, prefix=prefix) as backend:
         yield backend
@@ -68,7 +68,7 @@ def opened(
 
 @contextmanager
 def with_old_schema(newest: int) -> Generator[None]:
-    """Inside, files are made as a version of Holdfast made them that knew the schema only up to this number."""
+    """Inside the block, create files with the schema of an older version, up to this number."""
     every = migrations
 
     def older(prefix: str) -> Sequence[Migration]:
@@ -83,7 +83,7 @@ def with_old_schema(newest: int) -> Generator[None]:
 
 @contextmanager
 def stranger(path: Path) -> Generator[sqlite3.Connection]:
-    """A connection of somebody who knows nothing of Holdfast."""
+    """A connection that is independent of Holdfast."""
     connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
     try:
         yield connection
@@ -98,7 +98,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def ids_in(path: Path) -> set[str]:
-    """The ids of all jobs in a file that is found intact."""
+    """The ids of all jobs in the file, which must pass SQLite's integrity check."""
     with stranger(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         return {id for (id,) in connection.execute("SELECT id FROM holdfast_jobs")}
@@ -117,6 +117,6 @@ def wal_bytes(path: Path) -> int:
 
 
 def wal_frames(path: Path) -> int:
-    """How many pages the write-ahead log holds now, as the index beside it says (its file may be longer)."""
+    """The number of pages in the write-ahead log by its shared index (the file itself may be longer)."""
     header = path.with_name(f"{path.name}-shm").read_bytes()[:20]
     return int.from_bytes(header[16:20], sys.byteorder)

@@ -1,10 +1,10 @@
-"""What an engine keeps of a running job's output goes, when something better is there or the job is forgotten."""
+"""Stored live output is deleted when the attempt records its output or the job is deleted."""
 
 from collections.abc import Generator
 
 import pytest
 
-from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis.engine import RedisEngine
@@ -43,7 +43,7 @@ def engine(place: Place) -> Generator[Engine]:
 
 
 @every_engine
-def test_what_a_verdict_tells_takes_the_place_of_what_was_reported(engine: Engine) -> None:
+def test_recorded_output_replaces_reported_output(engine: Engine) -> None:
     leases = printing(engine, 5)
     assert outputs_in(engine) == 5
     ends: list[Settlement] = [
@@ -77,18 +77,18 @@ def test_the_output_of_a_crash_goes_with_the_record_of_the_job(engine: Engine, h
 
 
 def printing(engine: Engine, number: int) -> list[JobLease]:
-    """Jobs that run and have printed something."""
+    """Running jobs that have reported output."""
     engine.accept([job(f"job-{one}") for one in range(number)])
-    leases = engine.claim("default", number, owner_token=new_owner_token(new_session()))
+    leases = engine.claim("default", number, owner_token=new_owner_token())
     assert engine.report_output([(lease, LiveOutput(text="so far")) for lease in leases]) == [True] * number
     return leases
 
 
 def outputs_in(engine: Engine) -> int:
-    """How many reports the engine keeps, looked up behind its back."""
+    """The number of stored reports, read without the engine."""
     match engine:
         case SqliteEngine():
-            return int(engine.file.read(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))
+            return int(engine.file.run(lambda one: one.execute(COUNT.format("holdfast_")).fetchone()[0]))
         case PostgresEngine():
             statement = engine.connections.sql(COUNT.format("holdfast."))
             return int(engine.connections.run(lambda one: one.execute(statement).fetchall())[0][0])

@@ -1,4 +1,4 @@
-"""The engine in MySQL on a real MariaDB: what its connections are like, who waits for whom, and what it survives."""
+"""The MySQL engine on a real MariaDB: connections, locks, and failures that it survives."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.mysql import (
     claims as mysql_claims,
     connections as mysql_connections,
@@ -74,17 +74,17 @@ def backend(server: MariadbServer, prefix: str) -> Iterator[MysqlEngine]:
 
 @contextmanager
 def stranger(server: MariadbServer) -> Generator[Cursor]:
-    """Somebody else in the same database."""
+    """Another client of the same database."""
     with server.connect("holdfast") as connection, connection.cursor() as cursor:
         yield cursor
 
 
 def claim(backend: MysqlEngine, limit: int = 10) -> list[JobLease]:
-    return backend.claim("default", limit, owner_token=new_owner_token(new_session()))
+    return backend.claim("default", limit, owner_token=new_owner_token())
 
 
 class Aside(threading.Thread):
-    """A call in a thread of its own, and what came of it."""
+    """A call in another thread, and its result."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -105,24 +105,24 @@ class Aside(threading.Thread):
 
 
 def waiting_for_locks(cursor: Cursor) -> int:
-    """How many wait for a row that another has locked."""
+    """The number of transactions that wait for a locked row."""
     return status(cursor, "Innodb_row_lock_current_waits")
 
 
 def status(cursor: Cursor, name: str) -> int:
-    """A number that the server keeps of itself."""
+    """A status variable of the server."""
     cursor.execute("SHOW GLOBAL STATUS LIKE %s", (name,))
     [(_, number)] = cursor.fetchall()
     return int(number)
 
 
-# What a connection is like.
+# Connections.
 
 
 def test_a_connection_reads_what_is_committed_in_utc_and_counts_what_it_finds(backend: MysqlEngine) -> None:
     asked = "SELECT @@time_zone, @@autocommit, @@character_set_connection, @@wait_timeout"
     assert backend.connections.run(lambda session: session.one(asked)) == ("+00:00", 1, "utf8mb4", 60)
-    # MariaDB and MySQL call it by different names.
+    # MariaDB and MySQL have different names for it.
     isolation = "SHOW VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     assert {value for _, value in backend.connections.run(lambda session: session.rows(isolation))} == {
         "READ-COMMITTED"
@@ -133,7 +133,7 @@ def test_a_connection_reads_what_is_committed_in_utc_and_counts_what_it_finds(ba
 
 
 class BlindClock(SystemClock):
-    """Measures spans, and does not know what time it is."""
+    """A clock with a wrong wall time; only its durations are right."""
 
     def now_us(self) -> int:
         raise AssertionError("somebody asked this process what time it is")
@@ -163,7 +163,7 @@ def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> 
         assert backend.counts() == {"default": {JobState.COMPLETED: 1, JobState.FAILED: 1, JobState.PENDING: 1}}
 
 
-# What a verb looks at.
+# Rows that a verb reads.
 
 
 def test_no_verb_walks_through_what_it_does_not_want(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
@@ -232,12 +232,12 @@ def test_no_verb_of_shared_state_walks_through_it(backend: MysqlEngine, server: 
         assert sum("Select tables optimized away" in str(row) for row in cursor.fetchall()) == 2
 
 
-# How often a verb asks the server.
+# Statements that a verb sends.
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that are sent from now on."""
+    """The statements that are sent from here on."""
     statements: list[str] = []
     execute = Cursor.execute
 
@@ -293,7 +293,7 @@ def test_what_a_settlement_carries_costs_one_statement_for_all_writes_and_one_fo
     assert settle(with_jobs=True) == plain + 1
 
 
-# Who waits for whom.
+# Locks.
 
 
 def test_claims_of_one_worker_pass_different_gates(backend: MysqlEngine, server: MariadbServer, prefix: str) -> None:
@@ -319,9 +319,7 @@ def test_a_claim_passes_over_what_another_has_locked(backend: MysqlEngine, serve
     assert [lease.id for lease in claim(backend)] == ["a"]
 
 
-def test_where_nobody_can_be_passed_over_a_claim_waits_and_takes_what_is_left(
-    server: MariadbServer, prefix: str
-) -> None:
+def test_without_skip_locked_a_claim_waits_and_takes_the_rest(server: MariadbServer, prefix: str) -> None:
     with opened(f"{server.url}?skip_locked=off", prefix) as backend, stranger(server) as cursor:
         backend.accept([job("a"), job("b"), job("c")])
         cursor.execute("BEGIN")
@@ -365,7 +363,7 @@ def test_a_deadlock_is_not_the_callers_problem(backend: MysqlEngine, server: Mar
     with stranger(server) as cursor, stranger(server) as watcher:
         cursor.execute(f"CREATE TABLE {prefix}ballast (n INT PRIMARY KEY) ENGINE = InnoDB")
         cursor.execute("BEGIN")
-        # Of two in a deadlock the one that has written less is rolled back.
+        # In a deadlock, the transaction that has written less is rolled back.
         numbers = "WITH RECURSIVE s (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 1000) SELECT n FROM s"
         cursor.execute(f"INSERT INTO {prefix}ballast {numbers}")
         cursor.execute(f"SELECT 1 FROM {prefix}jobs WHERE id = 'a' FOR UPDATE")
@@ -460,7 +458,7 @@ def test_many_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_
     assert Counter(acked) == Counter(set(accepted))
 
 
-# How much fits.
+# Limits.
 
 
 @contextmanager
@@ -501,7 +499,7 @@ def test_many_verdicts_with_much_to_tell_fit(backend: MysqlEngine) -> None:
     assert backend.settle([Ack(lease=lease) for lease in leases]) == [True] * 1200
 
 
-# What it survives.
+# Failures.
 
 
 def test_connections_that_were_killed_are_opened_again(backend: MysqlEngine, server: MariadbServer) -> None:
@@ -621,7 +619,7 @@ def test_a_server_that_only_reads_is_not_available(backend: MysqlEngine, server:
             cursor.execute("SET GLOBAL read_only = 0")
 
 
-def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: MariadbServer, prefix: str) -> None:
+def test_refused_access_is_reported_without_the_password(server: MariadbServer, prefix: str) -> None:
     with opened(server.url.replace("root@", "nobody:s3cret@"), prefix) as backend:
         with pytest.raises(BackendError, match="'nobody'") as refusal:
             backend.check()
@@ -634,10 +632,10 @@ def test_somebody_who_may_not_come_in_is_told_so_without_the_password(server: Ma
         backend.check()
 
 
-def test_a_password_that_may_not_be_overheard_is_not_said(
+def test_a_password_is_not_sent_unencrypted(
     server: MariadbServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As MySQL asks for it, and the driver by itself cannot answer."""
+    """MySQL may require an authentication method that the driver does not support by itself."""
 
     def connect(**_: object) -> None:
         raise RuntimeError("'cryptography' package is required for sha256_password or caching_sha2_password")
@@ -664,10 +662,10 @@ def test_parent_and_child_of_a_fork_have_connections_of_their_own(
 
 
 class JobTimeout(BaseException):
-    """What may be raised anywhere."""
+    """An exception that can be raised at any point."""
 
 
-def test_a_call_cut_off_in_the_middle_leaves_nothing_behind(
+def test_an_interrupted_call_leaves_no_open_transaction(
     backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     backend.create_schema()
@@ -787,7 +785,7 @@ def test_two_installations_share_a_database(server: MariadbServer, prefix: str) 
 
 
 @pytest.mark.parametrize("wrong", ["", "1st_", "a b", "a`; DROP TABLE x; --", "x" * 41, "ä_"])
-def test_a_prefix_that_is_no_name_is_refused(wrong: str) -> None:
+def test_a_prefix_that_is_not_a_name_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="prefix"):
         opened("mysql://localhost/jobs", wrong)
 
@@ -810,7 +808,7 @@ def test_an_address_that_cannot_be_meant_is_refused(wrong: str) -> None:
         MysqlAddress.of(wrong)
 
 
-def test_an_address_says_everything_but_the_password() -> None:
+def test_an_address_shows_everything_except_the_password() -> None:
     address = MysqlAddress.of("mysql://ada:p%40ss@db.example:3307/jobs?timeout=2.5&tls=verify&tls_ca=/ca.pem")
     assert (address.host, address.port, address.user, address.password) == ("db.example", 3307, "ada", "p@ss")
     assert (address.database, address.timeout_s, address.tls, address.tls_ca) == ("jobs", 2.5, "verify", "/ca.pem")
@@ -825,7 +823,7 @@ def test_an_address_says_everything_but_the_password() -> None:
 
 
 class PatientClock(ManualClock):
-    """Remembers how long it was asked to wait."""
+    """Records the durations of waits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""PostgreSQL behind PgBouncer in transaction mode: every transaction gets another session, so none may matter."""
+"""PostgreSQL behind PgBouncer in transaction mode: every transaction may use another session."""
 
 import atexit
 import itertools
@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.clock import Clock
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.envelope import EnvelopeFactory
@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 @cache
 def pooler_for_laws() -> PgBouncer:
-    """One in front of the server of the laws; it ends with the process."""
+    """The pooler in front of the server of the conformance tests; it stops when the process exits."""
     pooler = started(lambda: PgBouncer(postgres_for_laws()))
     atexit.register(pooler.close)
     return pooler
@@ -70,7 +70,7 @@ def lab() -> Generator[Lab]:
 
 
 class TestPooled(HolderLaws, TransactingLaws, RenewalLaws, WaitingLaws, RacingLaws, StateLaws, CarryingLaws):
-    """The clauses in which it could matter who has which session: leases, locks, transactions, announcements."""
+    """The clauses that could depend on the session: leases, locks, transactions, notifications."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def engine(pooler: PgBouncer) -> Iterator[PostgresEngine]:
 
 
 def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None:
-    """Or else the rest of this file shows nothing."""
+    """Otherwise the other tests in this file would prove nothing."""
     with psycopg.connect(pooler.url, autocommit=True) as one, psycopg.connect(pooler.url, autocommit=True) as other:
         asked = "SELECT pg_backend_pid()"
         with one.transaction(), other.transaction():
@@ -106,7 +106,7 @@ def test_transactions_get_one_session_after_the_other(pooler: PgBouncer) -> None
 def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresEngine) -> None:
     for _ in range(2 * SESSIONS):
         engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
-        [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 1, owner_token=new_owner_token())
         assert engine.ack(lease)
     asked = b"SELECT count(*) FROM pg_prepared_statements"
     prepared = {engine.connections.run(lambda one: one.execute(asked).fetchone()) for _ in range(2 * SESSIONS)}
@@ -114,7 +114,7 @@ def test_nothing_is_prepared_in_a_session_of_others(engine: PostgresEngine) -> N
 
 
 def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody tells it: what it listens on is a session that others have."""
+    """It is not notified, because other clients have the session on which it listens."""
     engine.create_schema()
     connect, listens = engine.connections.open, threading.Event()
 
@@ -130,12 +130,12 @@ def test_a_waiting_worker_finds_a_job_by_looking(engine: PostgresEngine, monkeyp
     engine.accept([engine.envelopes.make(JobDefinition(handler="send"))])
     waiting.join(60)
     assert not waiting.is_alive()
-    [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+    [lease] = engine.claim("default", 10, owner_token=new_owner_token())
     assert engine.ack(lease)
 
 
-def test_what_is_announced_to_a_session_of_others_is_not_kept(engine: PostgresEngine) -> None:
-    """The announcements reach whoever has the session next, and would fill the memory of one that never asked."""
+def test_notifications_for_another_client_of_the_session_are_dropped(engine: PostgresEngine) -> None:
+    """Notifications reach the next client of the session, and would fill the memory of one that does not read them."""
     engine.create_schema()
     for _ in range(2 * SESSIONS):
         engine.connections.run(lambda connection: connection.execute("LISTEN news"))

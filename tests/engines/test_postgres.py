@@ -1,4 +1,4 @@
-"""What only the PostgreSQL engine has to show, on a real server: plans, migrations, lost connections, wake-ups."""
+"""The PostgreSQL engine on a real server: plans, migrations, lost connections and notifications."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, SchemaTooNew
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session, records
+from holdfast.queues.contract import LeasePolicy, new_owner_token, records
 from holdfast.queues.engines.postgres import jobs as postgres
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -89,13 +89,11 @@ def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_may_use(engin
 
 
 def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engine: PostgresEngine) -> None:
-    """A plan that reads the whole table is the cheapest one for an empty table, and would be kept for a full one."""
+    """For an empty table, a plan that reads the whole table is cheapest; it must not be used for a full one."""
     engine.accept(envelopes(engine, 1))
-    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token())
     record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=0, ended_us=0)
-    assert engine.exchange(
-        [Ack(lease=lease, record=record)], "default", 1, owner_token=new_owner_token(new_session())
-    ) == (
+    assert engine.exchange([Ack(lease=lease, record=record)], "default", 1, owner_token=new_owner_token()) == (
         [True],
         [],
     )
@@ -107,7 +105,7 @@ def test_what_is_planned_while_there_is_nothing_is_right_when_there_is_much(engi
         return "\n".join(line for (line,) in explained.fetchall())
 
     def plans(connection: Connection) -> list[str]:
-        # Nothing that would make a good plan now: it has to be the one that was made then.
+        # No new plan must be created now: the prepared one must be used.
         connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         return [plan(connection, "FOR UPDATE SKIP LOCKED"), plan(connection, "INTO %.ended_jobs")]
 
@@ -126,7 +124,7 @@ def test_workers_that_claim_at_once_share_the_jobs(server: PostgresServer) -> No
         def work(_: int) -> list[str]:
             done: list[str] = []
             with connect(server, prefix) as engine:
-                while leases := engine.claim("default", 5, owner_token=new_owner_token(new_session())):
+                while leases := engine.claim("default", 5, owner_token=new_owner_token()):
                     assert all(engine.settle([Ack(lease=lease) for lease in leases]))
                     done += [lease.id for lease in leases]
             return done
@@ -158,7 +156,7 @@ def in_the_way(
     ask: Callable[[], T],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> T:
-    """What somebody is answered who asks while another has changed something, and has not committed yet."""
+    """The answer to a call that starts while another transaction has changed something but not committed."""
 
     def asked_meanwhile(connection: Connection) -> "Future[T]":
         change(connection)
@@ -193,7 +191,7 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
 ) -> None:
     (one,) = envelopes(engine, 1)
     engine.accept([one])
-    (lease,) = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
     assert engine.ack(lease)
     until_us = (time.time_ns() // 1000) + 3_600_000_000
 
@@ -221,7 +219,7 @@ def test_an_id_is_known_while_its_job_is_being_forgotten(
 
 def test_a_job_that_is_being_given_back_can_be_cancelled(engine: PostgresEngine) -> None:
     (accepted,) = engine.accept(envelopes(engine, 1))
-    (lease,) = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    (lease,) = engine.claim("default", 1, owner_token=new_owner_token())
 
     jobs: Any = engine.jobs
 
@@ -244,7 +242,7 @@ def test_a_condition_is_checked_against_what_another_writer_has_just_committed(e
 
 
 def test_the_version_of_a_cell_grows_though_its_writer_waited_for_another_cell(engine: PostgresEngine) -> None:
-    """Meanwhile the cell comes and goes, and is swept, so that nothing is left to count on from."""
+    """In the meantime the cell is created, dropped and swept, so that its last version is unknown."""
     versions: list[int] = []
 
     def theirs(connection: Connection) -> None:
@@ -274,7 +272,7 @@ def test_a_cell_that_is_being_written_is_not_swept(engine: PostgresEngine) -> No
 
 
 def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With those that begin and end a transaction."""
+    """Including those that begin and end a transaction."""
     state = engine.state
     put = Put(kind="thing", key="a", ttl=60)
     acts: dict[str, Callable[[], object]] = {
@@ -301,9 +299,9 @@ def test_how_many_statements_shared_state_costs(engine: PostgresEngine, monkeypa
     assert costs == {"unconditional": 1, "conditional": 5, "spend": 5, "sweep": 1}
 
 
-def test_a_locked_cell_keeps_no_lease_from_being_renewed(engine: PostgresEngine) -> None:
+def test_a_locked_cell_does_not_block_the_renewal_of_leases(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 2))
-    first, second = engine.claim("default", 2, owner_token=new_owner_token(new_session()))
+    first, second = engine.claim("default", 2, owner_token=new_owner_token())
     mark = Put(kind="thing", key="a")
     engine.state.write([mark])
     with psycopg.connect(engine.connections.conninfo) as other, ThreadPoolExecutor(1) as pool:
@@ -319,7 +317,7 @@ def test_a_locked_cell_keeps_no_lease_from_being_renewed(engine: PostgresEngine)
 
 def test_a_job_that_a_settlement_enqueues_is_announced(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 1))
-    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token())
     following = engine.envelopes.make(JobDefinition(handler="send", queue="next"))
     with psycopg.connect(engine.connections.conninfo, autocommit=True) as listening:
         listening.execute(f"LISTEN {engine.connections.namespace}_work".encode())
@@ -334,11 +332,11 @@ def test_what_a_settlement_cannot_carry_costs_no_connection(
         engine.envelopes.make(JobDefinition(handler="send", queue=queue), id="known") for queue in ("a", "b")
     )
     engine.accept([known, *envelopes(engine, 1)])
-    [lease] = engine.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = engine.claim("default", 1, owner_token=new_owner_token())
     session = b"SELECT pg_backend_pid()"
     before = engine.connections.run(lambda connection: connection.execute(session).fetchone())
     with pytest.raises(IdConflict):
-        engine.exchange([Ack(lease=lease, enqueues=(other,))], "default", 1, owner_token=new_owner_token(new_session()))
+        engine.exchange([Ack(lease=lease, enqueues=(other,))], "default", 1, owner_token=new_owner_token())
     assert engine.state.write([Put(kind="thing", key="a", if_version=7)]) is None
     assert engine.connections.run(lambda connection: connection.execute(session).fetchone()) == before
     assert caplog.records == []
@@ -350,7 +348,7 @@ def test_more_jobs_than_fit_into_a_statement_keep_their_order(
 ) -> None:
     monkeypatch.setattr(postgres, "INSERTS_AT_ONCE", 3)
     ids = [one.id for one in engine.accept(envelopes(engine, 10))]
-    assert [lease.id for lease in engine.claim("default", 10, owner_token=new_owner_token(new_session()))] == ids
+    assert [lease.id for lease in engine.claim("default", 10, owner_token=new_owner_token())] == ids
 
 
 def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
@@ -361,7 +359,7 @@ def test_more_ended_leases_than_fit_into_a_batch_are_all_taken_back(
     policy = LeasePolicy(lease_s=0.001)
     with PostgresEngine(server.url, EnvelopeFactory(KEYS), policy=policy, prefix=f"test{next(_numbers)}_") as engine:
         engine.accept(envelopes(engine, 10))
-        assert len(engine.claim("default", 10, owner_token=new_owner_token(new_session()))) == 10
+        assert len(engine.claim("default", 10, owner_token=new_owner_token())) == 10
         ended = engine.connections.sql(f"WITH {NOW_IS} SELECT bool_and(lease_until <= {NOW}) FROM holdfast.open_jobs")
         until(lambda: engine.connections.run(lambda one: one.execute(ended).fetchone()) == (True,), "the leases to end")
         assert engine.reap_expired() == 10
@@ -437,9 +435,7 @@ def test_a_server_that_was_killed_and_comes_back_has_everything_it_accepted() ->
                 engine.counts()
             server.start()
             until(lambda: _answers(engine), "the server to answer")
-            assert {
-                lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token(new_session()))
-            } == ids
+            assert {lease.id for lease in engine.claim("default", 100, owner_token=new_owner_token())} == ids
     finally:
         server.close()
 
@@ -461,8 +457,8 @@ def test_a_worker_whose_connection_dies_as_it_begins_to_listen_polls(
     assert "cannot listen for new jobs" in caplog.text
 
 
-def test_a_driver_that_cannot_end_a_pipeline_tells_of_a_server_that_is_gone(engine: PostgresEngine) -> None:
-    """Seen about once in a thousand calls that met the death of their server."""
+def test_a_pipeline_that_cannot_be_closed_means_that_the_server_is_unavailable(engine: PostgresEngine) -> None:
+    """Observed in about one of a thousand calls during which the server was killed."""
     seen: list[Connection] = []
 
     def fail(connection: Connection) -> None:
@@ -484,7 +480,7 @@ def _answers(engine: PostgresEngine) -> bool:
     return True
 
 
-def test_nobody_listening_is_told_at_once_and_without_the_password() -> None:
+def test_a_closed_port_is_reported_at_once_and_without_the_password() -> None:
     url = f"postgresql://ada:hunter2@127.0.0.1:{free_port()}/shop"
     engine = PostgresEngine(url, EnvelopeFactory(KEYS))
     started_at = time.monotonic()
@@ -505,7 +501,7 @@ def test_an_unknown_user_or_database_is_a_mistake_in_the_url(server: PostgresSer
 
 def test_a_dead_letter_without_its_message_is_counted_and_listed(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 2))
-    for lease in engine.claim("default", 2, owner_token=new_owner_token(new_session())):
+    for lease in engine.claim("default", 2, owner_token=new_owner_token()):
         engine.abandon(lease, DeadReason.FAILED)
     deleted = engine.connections.sql("DELETE FROM holdfast.jobs WHERE seq = (SELECT max(seq) FROM holdfast.jobs)")
     engine.connections.run(lambda one: one.execute(deleted))
@@ -525,8 +521,8 @@ def test_two_installations_share_a_server(server: PostgresServer) -> None:
         assert (one.counts(), other.counts()) == ({"default": {JobState.PENDING: 1}}, {})
 
 
-def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None:
-    """By word of the server: looking by itself would come too late here."""
+def test_a_job_ends_the_waits_for_its_queue(engine: PostgresEngine) -> None:
+    """By a notification of the server: polling would be too late here."""
     engine.create_schema()
     woken = threading.Event()
 
@@ -547,8 +543,9 @@ def test_a_job_wakes_whoever_waits_for_its_queue(engine: PostgresEngine) -> None
 def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
     server: PostgresServer, engine: PostgresEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Waiting must not fail while claims succeed: a worker would take the server for gone, and back, many times a
-    second."""
+    """Waiting must not fail while claims succeed: the worker would report the engine as unavailable and available
+    again, many times a second.
+    """
     engine.create_schema()
     namespace = engine.connections.namespace
     with psycopg.connect(server.url, autocommit=True) as admin:
@@ -563,10 +560,10 @@ def test_a_worker_polls_where_the_server_has_no_connection_left_to_listen_on(
         assert len(warnings) == 1
         assert "too many connections" in warnings[0]
         engine.accept(envelopes(engine, 1))
-        assert len(crowded.claim("default", 1, owner_token=new_owner_token(new_session()), wait=60.0)) == 1
+        assert len(crowded.claim("default", 1, owner_token=new_owner_token(), wait=60.0)) == 1
 
 
-def test_a_forked_process_opens_connections_of_its_own(engine: PostgresEngine) -> None:
+def test_a_forked_process_opens_its_own_connections(engine: PostgresEngine) -> None:
     engine.accept(envelopes(engine, 1))
     copy = os.fork()
     if copy == 0:

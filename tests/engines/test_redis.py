@@ -1,4 +1,4 @@
-"""What only the Redis engine must show: what the server may do to it, and what it leaves on the server."""
+"""The Redis engine: failures and settings of the server, and the keys that the engine stores there."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ import redis
 from msgspec.structs import replace
 
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, IdConflict, NotSupported, SchemaTooNew
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.redis import connections as redis_connections, jobs, state
 from holdfast.queues.engines.redis.connections import Script
 from holdfast.queues.engines.redis.engine import RedisEngine
@@ -67,7 +67,7 @@ def engine(server: RedisServer) -> Generator[RedisEngine]:
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
-    """A server with settings of its own, given as the parameter."""
+    """A server with the settings given as the parameter."""
     server = _started(lambda: RedisServer(settings=getattr(request, "param", {})))
     yield server
     server.close()
@@ -80,11 +80,11 @@ def _started(make: Callable[[], RedisServer]) -> RedisServer:
 
 
 def taken(engine: RedisEngine, limit: int = 10, *, queue: str = "default") -> list[JobLease]:
-    return engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
+    return engine.claim(queue, limit, owner_token=new_owner_token())
 
 
 def live(engine: RedisEngine) -> None:
-    """Whatever can happen to jobs, once."""
+    """Bring jobs into every state."""
     engine.accept([job(id) for id in ("done", "failed", "dead", "held")])
     done, failed, dead, _ = taken(engine)
     engine.report_progress([(failed, Progress(done=1, message="half"))])
@@ -101,7 +101,7 @@ def live(engine: RedisEngine) -> None:
     engine.prune()
 
 
-# What is on the server.
+# Keys on the server.
 
 
 def test_no_key_of_a_job_ever_expires_and_all_share_one_hash_tag(server: RedisServer, engine: RedisEngine) -> None:
@@ -121,7 +121,7 @@ def test_a_record_is_a_small_hash_whose_state_is_plain_to_see(server: RedisServe
         assert client.hget(f"{BASE}job:a", "state")[:1] == b"2"
         assert engine.ack(lease)
         assert client.hget(f"{BASE}job:a", "state")[:1] == b"4"
-        # The compact encoding, which a value of more than 64 bytes would end.
+        # The compact encoding, which is lost with a value of more than 64 bytes.
         assert client.object("encoding", f"{BASE}job:a") in (b"listpack", b"ziplist")
 
 
@@ -152,7 +152,7 @@ def test_a_newer_layout_is_refused(server: RedisServer) -> None:
 
 
 def test_a_large_batch_is_one_batch(server: RedisServer, engine: RedisEngine) -> None:
-    """More than Lua's stack holds, in each verb that passes a batch on to one command."""
+    """More than Lua's stack can hold, in each verb that passes a batch to one command."""
     batch = [job() for _ in range(12_000)]
     assert all(answer.created for answer in engine.accept(batch))
     leases = taken(engine, len(batch))
@@ -174,7 +174,7 @@ def test_a_batch_for_which_the_server_would_stand_still_is_refused(
         assert client.keys() == [f"{BASE}schema".encode()]
 
 
-def test_one_job_of_a_claim_tells_nothing_of_the_next(server: RedisServer, engine: RedisEngine) -> None:
+def test_the_verdict_on_one_job_of_a_claim_does_not_affect_the_next(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job(id) for id in ("held", "released", "taken", "late")])
     held, released, taken_, late = taken(engine)
     assert engine.settle([Release(lease=released, delay=60), Release(lease=taken_)]) == [True, True]
@@ -189,7 +189,7 @@ def test_a_claim_whose_leases_have_ended_gives_nothing_and_loses_nothing() -> No
     prefix = new_prefix()
     with redis_lab(prefix=prefix) as lab, redis_for_laws().client() as client:
         lab.put("a", "b")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         assert len(lab.engine.claim("default", 1, owner_token=token)) == 1
         lab.advance(lab.engine.policy.lease_s)
         assert lab.engine.claim("default", 1, owner_token=token) == []
@@ -239,7 +239,7 @@ def test_jobs_completed_while_their_index_is_damaged_can_be_purged(server: Redis
 
 
 def test_a_damaged_index_is_rebuilt_from_the_records(server: RedisServer, engine: RedisEngine) -> None:
-    """Every index holds jobs of which nobody else knows where they are: none may be lost with it."""
+    """Each index is the only way to find some jobs: none of them may be lost with it."""
     engine.accept([job(id) for id in ("done", "dead", "cancelled", "failed", "held")])
     leases = {lease.id: lease for lease in taken(engine)}
     engine.settle([Ack(lease=leases["done"]), Abandon(lease=leases["dead"], reason=DeadReason.FAILED)])
@@ -268,7 +268,7 @@ def test_a_damaged_index_is_rebuilt_from_the_records(server: RedisServer, engine
     assert [lease.id for lease in taken(engine)] == ["waiting"]
 
 
-def test_an_index_that_is_first_met_by_a_write_is_rebuilt_too(server: RedisServer, engine: RedisEngine) -> None:
+def test_an_index_whose_damage_a_write_detects_is_rebuilt(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("first")])
     with server.client() as client:
         for index in ("ready:default:5", "jobs", "queues"):
@@ -352,7 +352,7 @@ def test_a_prune_never_deletes_a_job_that_is_not_finished(server: RedisServer, e
 
 
 def test_answers_come_in_the_order_of_the_settlements(server: RedisServer, engine: RedisEngine) -> None:
-    """Successes of one claim are told together, whatever stands between them."""
+    """Successes of one claim are sent together, even if other claims are between them."""
     engine.accept([job(str(number)) for number in range(8)])
     first, second = taken(engine, 4), taken(engine, 4)
     assert engine.nack(first[2])
@@ -392,12 +392,12 @@ def test_a_job_is_stored_though_its_record_is_deleted_while_it_is_compared(
     assert engine.counts() == {"default": {JobState.PENDING: 1}}
 
 
-# What settlements carry, and shared state.
+# Extras of settlements, and shared state.
 
 
 @pytest.fixture
 def calls(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> list[Script]:
-    """The scripts that the engine runs from now on."""
+    """The scripts that the engine runs from here on."""
     executed: list[Script] = []
     run = engine.connections.run
 
@@ -415,9 +415,9 @@ def test_settlements_that_carry_nothing_cost_nothing_extra(engine: RedisEngine, 
     calls.clear()
     mark = Put(kind="mark", key="done")
     engine.settle([Ack(lease=a)])
-    engine.exchange([Ack(lease=b)], "default", 1, owner_token=new_owner_token(new_session()))
+    engine.exchange([Ack(lease=b)], "default", 1, owner_token=new_owner_token())
     engine.settle([Ack(lease=c, writes=(mark,), enqueues=(job("e"),))])
-    engine.exchange([Ack(lease=d, writes=(mark,))], "default", 1, owner_token=new_owner_token(new_session()))
+    engine.exchange([Ack(lease=d, writes=(mark,))], "default", 1, owner_token=new_owner_token())
     assert calls == [jobs.SETTLE, jobs.EXCHANGE, jobs.CARRY_AND_SETTLE, jobs.CARRY_AND_EXCHANGE]
 
 
@@ -450,7 +450,7 @@ def test_settlements_that_enqueue_two_contents_under_one_id_are_refused_together
         engine.settle([first, second])
     assert engine.counts() == {"default": {JobState.PROCESSING: 2}}
     assert engine.state.read("mark") == []
-    stale = replace(first, lease=replace(a, owner_token=new_owner_token(new_session())))
+    stale = replace(first, lease=replace(a, owner_token=new_owner_token()))
     assert engine.settle([stale, second]) == [False, True]
     assert [lease.wire for lease in taken(engine)] == [second.enqueues[0].wire]
 
@@ -488,7 +488,7 @@ def test_only_the_first_of_two_settlements_of_a_job_applies_what_it_carries(engi
 
 
 def test_a_batch_of_settlements_may_carry_as_much_as_it_settles(server: RedisServer, engine: RedisEngine) -> None:
-    """More than Lua's stack holds."""
+    """More than Lua's stack can hold."""
     engine.accept([job() for _ in range(10_000)])
     leases = taken(engine, 10_000)
     settlements = [
@@ -558,7 +558,7 @@ def free_id(engine: RedisEngine, client: Any, id: str) -> None:
 
 @pytest.fixture
 def unrepaired(engine: RedisEngine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The process dies before it repairs what it has met, until this is undone."""
+    """Inside the block, the process dies before it repairs a damaged key."""
 
     def die(kinds: Sequence[str] = ()) -> None:
         raise BackendUnavailable("killed")
@@ -704,7 +704,7 @@ def test_a_purge_passes_over_entries_without_a_record(
         assert client.exists(f"{BASE}{state.value}:default") == 0
 
 
-# A server that must not keep jobs, or would rather not.
+# Servers that are refused, or used with a warning.
 
 
 @pytest.mark.parametrize("own_server", [{"maxmemory-policy": "allkeys-lru"}], indirect=True)
@@ -746,7 +746,7 @@ def test_a_full_server_takes_no_jobs_and_lets_the_old_ones_finish(own_server: Re
         with opened(own_server.url) as late:
             assert late.renew_many([first]) == [LeaseState.HELD]
         assert engine.ack(first)
-        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token(new_session()))
+        answers, leases = engine.exchange([Ack(lease=second)], "default", 1, owner_token=new_owner_token())
         assert (answers, len(leases)) == ([True], 1)
         assert engine.nack(third, delay=60)
         assert len(taken(engine)) == 2
@@ -777,7 +777,7 @@ def test_a_full_server_takes_no_new_cells_and_lets_the_old_ones_change(own_serve
         check_indexes(client)
 
 
-# A server that goes away, comes back, or is another one now.
+# Servers that stop, restart or are replaced.
 
 
 def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engine: RedisEngine) -> None:
@@ -786,7 +786,7 @@ def test_scripts_that_the_server_forgot_are_sent_again(server: RedisServer, engi
         client.script_flush()
         [lease, _] = taken(engine)
         client.script_flush()
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == (
             [True],
             [],
         )
@@ -808,7 +808,7 @@ def test_a_killed_server_comes_back_with_everything_that_was_answered(own_server
             check_indexes(client)
 
 
-def test_cut_connections_are_opened_anew_without_the_caller_knowing(server: RedisServer, engine: RedisEngine) -> None:
+def test_closed_connections_are_reopened_transparently(server: RedisServer, engine: RedisEngine) -> None:
     engine.accept([job("a")])
     with server.client() as client:
         for other in client.client_list(_type="normal"):
@@ -844,7 +844,7 @@ def test_a_script_that_must_not_repeat_is_not_retried_after_a_lost_answer(
     assert engine.state.spend([Spend(bucket="b", tokens=5, per_s=0.001, burst=5)])[0].tokens == 1
 
 
-def test_nobody_listening_is_unavailable() -> None:
+def test_a_closed_port_is_unavailable() -> None:
     url = f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0"
     with opened(url) as engine:
         for verb in (engine.check, lambda: taken(engine), lambda: engine.wait_for_work(["default"], 1)):
@@ -873,7 +873,7 @@ def test_a_replica_is_unavailable_and_never_an_empty_queue(own_server: RedisServ
 
 
 @pytest.mark.parametrize("own_server", [{"requirepass": SECRET}], indirect=True)
-def test_a_wrong_password_is_told_and_never_shown(own_server: RedisServer) -> None:
+def test_a_wrong_password_is_reported_and_never_shown(own_server: RedisServer) -> None:
     wrong = f"redis://:{SECRET}-not@127.0.0.1:{own_server.port}/0"
     with opened(wrong) as engine, pytest.raises(BackendError) as refusal:
         engine.check()
@@ -895,7 +895,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever waits is woken, or sleeps on: it does not look by itself."""
+    """A waiting thread wakes up only by a hint: it does not poll."""
     monkeypatch.setattr(jobs, "LOOK_EVERY_S", 10 * PATIENCE_S)
 
 
@@ -995,7 +995,7 @@ def test_a_claim_that_leaves_nothing_takes_the_hint_with_it(server: RedisServer,
 # Processes.
 
 
-def test_a_forked_child_has_connections_of_its_own(engine: RedisEngine) -> None:
+def test_a_forked_child_has_its_own_connections(engine: RedisEngine) -> None:
     mine = engine.connections.call("CLIENT", "ID")
     read, write = os.pipe()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Redis in a cluster, after a failover and in the middle of disturbances, on real nodes."""
+"""Redis in a cluster of real nodes: redirections, failover and network failures."""
 
 import threading
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.queues.engines.redis import (
     connections as redis_connections,
     jobs as redis,
@@ -65,14 +65,14 @@ class Cluster(NamedTuple):
 @contextmanager
 def running() -> Generator[Cluster]:
     with ExitStack() as stack:
-        # Ports for the nodes' own talk: those they would choose are given to whoever calls somebody.
+        # Ports of the cluster bus: the default ones are ephemeral, and the system may assign them to clients.
         first, second = free_port(), free_port()
         cluster = Cluster(_node(stack, first), _node(stack, second))
         with cluster.ours.client() as ours, cluster.others.client() as others:
             slot = slot_of(ours)
             ours.execute_command("CLUSTER", "ADDSLOTS", slot)
             others.execute_command("CLUSTER", "ADDSLOTS", *(other for other in range(SLOTS) if other != slot))
-            # Two nodes that begin with the same number would have to agree on another first.
+            # Two nodes that start with the same epoch would first have to agree on another.
             others.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 1)
             ours.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
             ours.execute_command("CLUSTER", "MEET", "127.0.0.1", cluster.others.port, second)
@@ -113,18 +113,18 @@ def cluster(nodes: Cluster) -> Cluster:
 
 @pytest.fixture
 def own_server(request: pytest.FixtureRequest) -> Generator[RedisServer]:
-    """A server with settings of its own, given as the parameter."""
+    """A server with the settings given as the parameter."""
     server = started(lambda: RedisServer(settings=getattr(request, "param", {})))
     yield server
     server.close()
 
 
 def taken(engine: RedisEngine, limit: int = 10) -> list[JobLease]:
-    return engine.claim("default", limit, owner_token=new_owner_token(new_session()))
+    return engine.claim("default", limit, owner_token=new_owner_token())
 
 
-def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node has no other slot: it refuses whatever touches a key elsewhere."""
+def test_every_script_uses_only_the_slot_of_its_installation(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node has no other slot: it refuses a command with any other key."""
     executed: set[Script] = set()
     run = RedisConnections.run
 
@@ -151,14 +151,14 @@ def test_every_script_keeps_to_the_slot_of_its_installation(cluster: Cluster, mo
 
 
 def _live(engine: RedisEngine) -> None:
-    """Whatever can happen to jobs and workers, once."""
+    """Bring jobs and workers into every state."""
     engine.accept([job(id) for id in ("done", "failed", "dead", "cancelled", "held")])
     done, failed, dead, cancelled, held = taken(engine)
     engine.renew_many([done, failed, dead, cancelled])
     engine.lease_states([done])
     engine.report_output([(failed, LiveOutput(text="half"))])
     engine.report_progress([(failed, Progress(done=1, message="half"))])
-    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token(new_session()))
+    answers, none = engine.exchange([Ack(lease=done)], "default", 1, owner_token=new_owner_token())
     assert (answers, none) == ([True], [])
     assert engine.settle([Nack(lease=failed, delay=60)]) == [True]
     assert engine.abandon(dead, DeadReason.FAILED)
@@ -197,11 +197,11 @@ def _share(engine: RedisEngine) -> None:
     assert engine.state.spend([Spend(bucket="mail", tokens=1, per_s=1000, burst=1)])[0].tokens == 1
     until(lambda: engine.state.sweep() == 0, "everything to be swept")
     engine.accept([job(id, queue="mail") for id in ("first", "second")], writes=[put])
-    first, second = engine.claim("mail", 2, owner_token=new_owner_token(new_session()))
+    first, second = engine.claim("mail", 2, owner_token=new_owner_token())
     chained = Ack(lease=first, writes=(put,), enqueues=(job("third", queue="mail"),))
     assert engine.settle([chained]) == [True]
     chained = Ack(lease=second, writes=(put,), enqueues=(job("fourth", queue="mail"),))
-    answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token(new_session()))
+    answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token())
     assert (answers, [lease.id for lease in leases]) == ([True], ["third", "fourth"])
 
 
@@ -209,7 +209,7 @@ def test_who_asks_another_node_is_led_to_the_one_that_has_the_keys(cluster: Clus
     with opened(cluster.others.url) as engine:
         assert engine.accept([job("a")])[0].created
         [lease] = taken(engine)
-        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token(new_session())) == (
+        assert engine.exchange([Ack(lease=lease)], "default", 1, owner_token=new_owner_token()) == (
             [True],
             [],
         )
@@ -231,7 +231,7 @@ def test_after_a_failover_the_node_of_the_url_is_asked_who_has_the_keys_now(is_s
             cluster.ours.kill()
         with pytest.raises(BackendUnavailable):
             engine.accept([job("b")])
-        # What a replica of the dead node would do by itself.
+        # A replica of the dead node would do this by itself.
         others.execute_command("CLUSTER", "BUMPEPOCH")
         others.execute_command("CLUSTER", "SETSLOT", slot_of(others), "NODE", id_of(others))
         until(lambda: _accepts(engine), "the other node to have the keys")
@@ -311,7 +311,7 @@ def _refusal(engine: RedisEngine) -> str:
 
 
 def test_a_drain_survives_a_server_that_forgets_its_scripts_and_hangs_up(own_server: RedisServer) -> None:
-    """The worker's part in it is to repeat a call that did not get through; nothing is done twice, or never."""
+    """The worker repeats calls that failed; every job is done exactly once."""
     ids = [f"job{number:04}" for number in range(300)]
     done: list[str] = []
     with opened(own_server.url) as engine:
@@ -320,7 +320,7 @@ def test_a_drain_survives_a_server_that_forgets_its_scripts_and_hangs_up(own_ser
         def drain() -> None:
             settlements: list[Ack] = []
             while len(done) < len(ids):
-                token = new_owner_token(new_session())
+                token = new_owner_token()
                 while True:
                     with suppress(BackendUnavailable):
                         answers, leases = engine.exchange(settlements, "default", 7, owner_token=token)

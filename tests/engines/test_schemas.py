@@ -1,4 +1,4 @@
-"""The schema of each engine on its real server: printed for another tool, asked about, too new, and made by many."""
+"""The schema of each engine on its real server: printed as SQL, described, too new, and created concurrently."""
 
 import socket
 import sqlite3
@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.mysql import connections as mysql_connections
 from holdfast.queues.engines.postgres import connections as postgres_connections
 from holdfast.queues.engines.redis import connections as redis_connections
@@ -42,7 +42,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def servers() -> Generator[dict[str, Server]]:
-    """Those that were asked for so far."""
+    """The servers that were started so far."""
     running: dict[str, Server] = {}
     yield running
     for server in running.values():
@@ -56,7 +56,7 @@ def server_of(servers: dict[str, Server], engine: str) -> Server:
 
 
 class Place(NamedTuple):
-    """Where one installation is to be, and a way to it that leads past Holdfast."""
+    """The place of one installation, and access to it that is independent of Holdfast."""
 
     engine: str
     url: str
@@ -69,18 +69,18 @@ class Place(NamedTuple):
             return list(cursor.fetchall()) if cursor.description else []
 
     def feed(self, sql: str) -> None:
-        """As tools do it that know nothing of SQL but the semicolon."""
+        """Execute a script as tools do that only split it at semicolons."""
         for statement in sql.split(";"):
             if statement.strip():
                 self.execute(statement)
 
     @property
     def records(self) -> str:
-        """The table in which the versions are."""
+        """The table with the versions."""
         return f"{self.prefix.rstrip('_')}.schema" if self.engine == "postgresql" else f"{self.prefix}schema"
 
     def tables(self) -> set[str]:
-        """Ours, without the prefix."""
+        """Our tables, without the prefix."""
         if self.engine == "sqlite":
             if not Path(self.url.removeprefix("sqlite:///").partition("?")[0]).exists():
                 return set()
@@ -124,7 +124,7 @@ def run_a_job(url: str) -> None:
     with engine:
         engine.check()
         assert engine.accept([engine.envelopes.make(JobDefinition(handler="mail"), id="a")])[0].created
-        [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 10, owner_token=new_owner_token())
         assert engine.settle([Ack(lease=lease)]) == [True]
 
 
@@ -156,7 +156,7 @@ def test_what_is_printed_makes_the_schema_that_the_engine_would_have_made(
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_file_whose_tables_another_tool_made_is_kept_by_a_log_all_the_same(terminal: Terminal, place: Place) -> None:
+def test_a_file_whose_tables_another_tool_created_also_uses_a_wal(terminal: Terminal, place: Place) -> None:
     place.feed(terminal("migrate", "--sql", "--url", place.url).out)
     assert place.execute("PRAGMA journal_mode") == [("delete",)]
     run_a_job(place.url)
@@ -164,7 +164,7 @@ def test_a_file_whose_tables_another_tool_made_is_kept_by_a_log_all_the_same(ter
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql", "mysql", "redis"])
-def test_asking_makes_nothing_and_says_whether_the_schema_is_current(
+def test_describe_creates_nothing_and_reports_whether_the_schema_is_current(
     terminal: Terminal, place: Place, engine: str, servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def schema() -> tuple[object, object, object]:
@@ -237,7 +237,7 @@ def test_a_newer_schema_is_shown_and_not_migrated(
 
 @pytest.mark.parametrize("engine", ["postgresql", "mysql", "redis"])
 def test_processes_that_migrate_at_once_are_all_content(terminal: Terminal, place: Place, engine: str) -> None:
-    # They are all loaded when they are told to begin.
+    # All of them have imported the engine before they start.
     program = (
         "import sys, holdfast.cli.migrate; from holdfast.cli import main\n"
         "print('ready', flush=True); input(); main(sys.argv[1:])"
@@ -258,7 +258,7 @@ def test_processes_that_migrate_at_once_are_all_content(terminal: Terminal, plac
 
 
 def durability(terminal: Terminal, url: str) -> str:
-    """What a job is said to survive there."""
+    """The reported durability."""
     answer = terminal("backend", "info", url, "--json")
     assert (answer.code, answer.err) == (0, "")
     return str(answer.json["survives"])
@@ -275,7 +275,7 @@ def durability(terminal: Terminal, url: str) -> str:
         ({"appendonly": "yes", "maxmemory-policy": "volatile-lru"}, "appendonly yes, appendfsync always"),
     ],
 )
-def test_redis_says_what_its_settings_mean_for_a_job(
+def test_redis_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], settings: dict[str, str], setup: str
 ) -> None:
     server = server_of(servers, "redis")
@@ -286,7 +286,7 @@ def test_redis_says_what_its_settings_mean_for_a_job(
     assert durability(terminal, server.url) == redis_connections.DURABILITY[setup]
 
 
-def test_a_redis_that_does_not_tell_says_so(terminal: Terminal, servers: dict[str, Server]) -> None:
+def test_a_redis_that_refuses_info_has_unknown_durability(terminal: Terminal, servers: dict[str, Server]) -> None:
     server = server_of(servers, "redis")
     assert isinstance(server, RedisServer)
     with server.client() as client:
@@ -305,7 +305,7 @@ def test_a_redis_that_does_not_tell_says_so(terminal: Terminal, servers: dict[st
         ("off", "fsync on, synchronous_commit off"),
     ],
 )
-def test_postgresql_says_what_its_settings_mean_for_a_job(
+def test_postgresql_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], commit: str, setup: str
 ) -> None:
     url = f"{server_of(servers, 'postgresql').url}?options=-c%20synchronous_commit%3D{commit}"
@@ -322,7 +322,7 @@ def test_postgresql_says_what_its_settings_mean_for_a_job(
         (0, 1, "innodb_flush_log_at_trx_commit 0"),
     ],
 )
-def test_mysql_says_what_its_settings_mean_for_a_job(
+def test_mysql_reports_the_durability_of_its_settings(
     terminal: Terminal, servers: dict[str, Server], flush: int, sync: int, setup: str
 ) -> None:
     server = server_of(servers, "mysql")
@@ -345,15 +345,15 @@ def test_a_server_that_never_answers_is_not_waited_for(terminal: Terminal, url: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = terminal("backend", "info", url.format(port=silent.getsockname()[1]))
     assert answer.code == 5
-    # What is known without the server is said all the same.
+    # Facts that do not need the server are shown anyway.
     assert "durable                yes" in answer.out
     assert "server " not in answer.out
     assert "hunter2" not in answer.out + answer.err
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-def test_whoever_has_waited_for_a_migration_finds_it_done(place: Place) -> None:
-    """Each has looked before, and PostgreSQL remembers of what it has looked for that it was not there."""
+def test_a_process_that_waited_for_a_migration_sees_its_tables(place: Place) -> None:
+    """Each has looked for the table before, and PostgreSQL caches that it did not exist."""
     namespace = place.prefix.rstrip("_")
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with closing(place.connect()) as holder:

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 
@@ -17,7 +17,7 @@ KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
 
 
 def socket_url(server: Server) -> str:
-    """Its address; a port of the network in it would lead nowhere."""
+    """Its URL, in which a network port would not work."""
     match server:
         case PostgresServer():
             return f"postgresql://postgres@/postgres?host={server.directory}&port={server.port}&prefix=local_"
@@ -34,6 +34,6 @@ def test_a_job_goes_through_a_socket(servers: Servers, engine: str) -> None:
     with EngineFactory(KEYS).open(socket_url(servers.running(engine)))[0] as backend:
         job = backend.envelopes.make(JobDefinition(handler="send"))
         assert backend.accept([job])[0].created
-        [lease] = backend.claim("default", 10, owner_token=new_owner_token(new_session()))
+        [lease] = backend.claim("default", 10, owner_token=new_owner_token())
         assert (lease.id, lease.wire) == (job.id, job.wire)
         assert backend.ack(lease)

@@ -1,4 +1,4 @@
-"""The SQLite engine under load: what a verb looks at, who waits for whom, and that nothing is lost or done twice."""
+"""The SQLite engine under load: rows that a verb reads, locks, and no job lost or done twice."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.clock import ManualClock, SystemClock
 from holdfast.errors import IdConflict
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token, new_session
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite, records as inspector
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
@@ -22,7 +22,7 @@ from .sqlite_site import ids_in, job, opened, stranger
 DAY_US = 86_400_000_000
 
 
-# What a verb looks at.
+# Rows that a verb reads.
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_finished_jobs_are_counted_by_queue_whether_these_are_few_or_many(quick_
         for number in range(queues):
             queue = f"q{number}"
             engine.accept([job(queue=queue) for _ in range(number + 1)])
-            for lease in engine.claim(queue, 100, owner_token=new_owner_token(new_session())):
+            for lease in engine.claim(queue, 100, owner_token=new_owner_token()):
                 assert engine.ack(lease)
         assert engine.counts() == {f"q{number}": {JobState.COMPLETED: number + 1} for number in range(queues)}
 
@@ -85,7 +85,7 @@ def test_a_queue_that_only_old_jobs_were_in_is_counted(quick_path: Path) -> None
     with opened(quick_path) as engine:
         for queue, number in (("old", 1), ("new", 1001)):
             engine.accept([job(queue=queue) for _ in range(number)])
-            leases = engine.claim(queue, 2000, owner_token=new_owner_token(new_session()))
+            leases = engine.claim(queue, 2000, owner_token=new_owner_token())
             assert all(engine.settle([Ack(lease=lease) for lease in leases]))
         assert engine.counts() == {"old": {JobState.COMPLETED: 1}, "new": {JobState.COMPLETED: 1001}}
 
@@ -101,7 +101,7 @@ def test_more_records_than_one_batch_are_forgotten_and_later_their_tombstones(pa
     clock, many = ManualClock(), 2 * PRUNE_BATCH + 1
     with opened(path, clock=clock, lease_s=600) as engine:
         engine.accept([job() for _ in range(many)])
-        leases = engine.claim("default", many, owner_token=new_owner_token(new_session()))
+        leases = engine.claim("default", many, owner_token=new_owner_token())
         assert engine.settle([Ack(lease=lease) for lease in leases]) == [True] * many
         assert engine.purge([JobState.COMPLETED]) == many
         assert len(ids_in(path)) == many, "an hour long they are known"
@@ -130,7 +130,7 @@ def test_a_statement_inserts_many_jobs_of_one_kind_and_another_the_rest(path: Pa
     assert began + 60_000_000 <= delayed.pop() <= ended + 60_000_000
 
 
-def test_many_large_messages_are_kept_as_well(path: Path) -> None:
+def test_many_large_messages_are_stored(path: Path) -> None:
     many = [job(size=sqlite.SMALL_WIRE_BYTES if number == 50 else 10) for number in range(120)]
     with opened(path) as backend:
         backend.accept(many)
@@ -175,13 +175,13 @@ def plan_of(path: Path, statement: str) -> list[str]:
 
 
 def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
-    """How many steps SQLite's machine makes for each verb, in a file with that many jobs of every kind."""
+    """The number of steps of SQLite's virtual machine for each verb, in a file with this many jobs of every kind."""
     leases: list[JobLease] = []
     with opened(path) as backend:
         fill(backend, path, number)
 
         def claim(queue: str) -> Callable[[], object]:
-            return lambda: leases.extend(backend.claim(queue, 10, owner_token=new_owner_token(new_session())))
+            return lambda: leases.extend(backend.claim(queue, 10, owner_token=new_owner_token()))
 
         steps = {
             "claim": steps_of(backend, claim("busy")),
@@ -198,16 +198,14 @@ def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
             "prune": steps_of(backend, backend.prune),
             "get": steps_of(backend, lambda: backend.get("new")),
             "list what has ended": steps_of(backend, lambda: backend.find(JobFilter(states=tuple(FINAL_STATES)))),
-            "wait": steps_of(
-                backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(new_session()), wait=1e-6)
-            ),
+            "wait": steps_of(backend, lambda: backend.claim("later", 10, owner_token=new_owner_token(), wait=1e-6)),
         }
     assert len(leases) == 10
     return steps
 
 
 def fill(backend: SqliteEngine, path: Path, number: int) -> None:
-    """That many jobs due, scheduled, completed and forgotten, written past the engine."""
+    """Insert this many due, scheduled, completed and deleted jobs, without the engine."""
     now = backend.clock.now_us()
     backend.create_schema()
     kinds = [
@@ -255,7 +253,7 @@ def steps_of(backend: SqliteEngine, verb: Callable[[], object]) -> int:
     return steps
 
 
-# Who waits for whom.
+# Locks.
 
 
 def leave_empty(backend: SqliteEngine) -> None:
@@ -272,7 +270,7 @@ def pause(backend: SqliteEngine) -> None:
 
 
 @pytest.mark.parametrize("prepare", [leave_empty, schedule, pause])
-def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
+def test_an_idle_worker_does_not_take_the_write_lock(
     path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[SqliteEngine], None]
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.01)
@@ -281,14 +279,14 @@ def test_a_worker_with_nothing_to_do_takes_the_lock_from_nobody(
         prepare(backend)
         with stranger(path) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert backend.claim("default", 1, owner_token=new_owner_token(new_session()), wait=0.05) == []
-            assert backend.exchange([], "default", 1, owner_token=new_owner_token(new_session())) == ([], [])
+            assert backend.claim("default", 1, owner_token=new_owner_token(), wait=0.05) == []
+            assert backend.exchange([], "default", 1, owner_token=new_owner_token()) == ([], [])
             backend.wait_for_work(["default"], 0.05)
             assert backend.reap_expired() == 0
 
 
 class WatchedClock(SystemClock):
-    """Says when somebody begins to wait."""
+    """Reports when a wait begins."""
 
     def __init__(self) -> None:
         self.somebody_waits = threading.Event()
@@ -311,7 +309,7 @@ class Claimer:
 
     def _claim(self) -> None:
         with opened(self._path, clock=self._clock) as backend:
-            self.leases = backend.claim("default", 1, owner_token=new_owner_token(new_session()), wait=3600)
+            self.leases = backend.claim("default", 1, owner_token=new_owner_token(), wait=3600)
 
     def claimed(self) -> list[str]:
         self._thread.join(20)
@@ -353,7 +351,7 @@ def test_a_waiting_claim_wakes_up_when_its_queue_is_resumed(path: Path) -> None:
         assert claimer.claimed() == ["held"]
 
 
-# Everybody at once.
+# Concurrent processes.
 
 
 def test_eight_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done_twice(
@@ -375,7 +373,7 @@ def test_eight_processes_accept_claim_settle_and_reap_and_no_job_is_lost_or_done
 
         def is_drained() -> bool:
             backend.reap_expired()
-            leases = backend.claim("default", 500, owner_token=new_owner_token(new_session()))
+            leases = backend.claim("default", 500, owner_token=new_owner_token())
             acked.extend(lease.id for lease in leases if backend.ack(lease))
             return set(backend.counts()["default"]) == {JobState.COMPLETED}
 

@@ -1,4 +1,4 @@
-"""One SQLite file: opened durably and privately, never anybody else's, and usable again after whatever went wrong."""
+"""The SQLite file: durable, private, never another program's, and usable again after every failure."""
 
 import json
 import os
@@ -19,7 +19,7 @@ import pytest
 from holdfast.clock import ManualClock, to_us
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase, SchemaTooNew
 from holdfast.execution.timeout import JobInterrupted, Timeout
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.engines.sqlite.connections import WAL_LIMIT_BYTES
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
@@ -97,7 +97,7 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
     with with_old_schema(1), opened(path) as old:
         old.accept([job("waiting"), job("running")])
-        (lease,) = old.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = old.claim("default", 1, owner_token=new_owner_token())
     assert versions_of(path) == [1]
     later = {"progress", "live_output", "cells", "buckets"}
     assert names_in(path) == {f"holdfast_{name}" for name in (TABLES - later) | {"facts"}}
@@ -106,7 +106,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
     with opened(path) as backend:
         assert backend.report_progress([(lease, Progress(done=1))]) == [True]
         assert backend.ack(lease)
-        (other,) = backend.claim("default", 5, owner_token=new_owner_token(new_session()))
+        (other,) = backend.claim("default", 5, owner_token=new_owner_token())
         assert {lease.id, other.id} == {"waiting", "running"}
         assert WorkerRegistry(backend.state).all() == []
         assert Facts(backend.state).of("signing-key") == {"ours"}
@@ -183,7 +183,7 @@ def test_two_prefixes_keep_their_jobs_apart_in_one_file(path: Path) -> None:
         theirs.create_schema()
         ours.accept([job("same", size=1)])
         theirs.accept([job("same", size=2)])
-        (lease,) = ours.claim("default", 9, owner_token=new_owner_token(new_session()))
+        (lease,) = ours.claim("default", 9, owner_token=new_owner_token())
         assert ours.ack(lease)
         theirs.pause("default")
         assert (ours.counts(), theirs.counts()) == (
@@ -195,16 +195,16 @@ def test_two_prefixes_keep_their_jobs_apart_in_one_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "1st_", "jobs; DROP TABLE orders; --", "with space", "quo'te", "ü_", "x" * 41])
-def test_a_prefix_that_is_no_plain_name_is_refused(path: Path, prefix: str) -> None:
+def test_an_invalid_prefix_is_refused(path: Path, prefix: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid table prefix"), opened(path, prefix=prefix):
         pass
     assert not path.exists()
 
 
-# What cannot be opened.
+# Files that cannot be opened.
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     text = "not a database, but a text that is longer than the header of one. " * 20
     path.write_text(text)
@@ -215,7 +215,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
-def test_a_damaged_file_is_no_reason_to_wait_and_try_again(path: Path) -> None:
+def test_a_damaged_file_is_not_retried(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job(size=3000) for _ in range(50)])
     size = path.stat().st_size
@@ -285,7 +285,7 @@ def test_a_network_file_system_is_refused_and_a_local_one_inside_it_is_not(
 
 @pytest.fixture
 def retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Makes SQLite's own patience short; what comes here are the tries after it."""
+    """Shortens SQLite's own busy timeout, to test the retries after it."""
     pauses: list[float] = []
 
     def pause(low: float, high: float) -> float:
@@ -340,8 +340,8 @@ def test_a_file_that_was_locked_when_first_opened_is_prepared_later(
     assert ids_in(path) == {"after"}
 
 
-def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(path: Path) -> None:
-    """A handler that enqueues can run out of time at any moment; its worker and everybody else has to go on."""
+def test_a_job_interrupted_while_it_waits_for_the_lock_does_not_hold_it_afterwards(path: Path) -> None:
+    """A handler that enqueues can time out at any moment; its worker and all other processes must continue."""
     asks = threading.Event()
     guard = Timeout()
     main = threading.main_thread().ident
@@ -364,10 +364,10 @@ def test_a_job_interrupted_while_it_waits_for_the_lock_leaves_no_lock_behind(pat
     assert ids_in(path) == {"before", "after"}
 
 
-# Raised inside a destructor, an interrupt is dropped by Python itself, with a warning; it comes again a second later.
+# Python drops an interrupt that is raised inside a destructor, with a warning; it is raised again a second later.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(quick_path: Path) -> None:
-    """The same a thousand times, wherever the timeout happens to strike; the keeper's thread has to go on too."""
+    """The same a thousand times, with timeouts at random points; the keeper's thread must also continue."""
     dice = random.Random(7)
     with opened(quick_path) as backend, _lock_of_another(backend, quick_path) as other:
         other.execute("ROLLBACK")
@@ -376,7 +376,7 @@ def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(qu
             while True:
                 backend.accept([job()])
                 backend.counts()
-                for lease in backend.claim("default", 1, owner_token=new_owner_token(new_session())):
+                for lease in backend.claim("default", 1, owner_token=new_owner_token()):
                     backend.ack(lease)
 
         for number in range(1000):
@@ -391,13 +391,13 @@ def test_a_job_interrupted_at_any_moment_of_its_queries_leaves_nothing_locked(qu
 
 
 def test_a_verdict_that_waited_for_the_lock_until_its_lease_had_ended_is_refused(path: Path) -> None:
-    """The clock is read when the lock is held: what was in time when it was asked for may be too late by then."""
+    """The clock is read after the lock is held: a settlement that was sent in time may be too late by then."""
     clock = ManualClock()
     asks = threading.Event()
     answers: list[bool] = []
     with opened(path, clock=clock) as backend, _lock_of_another(backend, path) as other:
         other.execute("ROLLBACK")
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         other.execute("BEGIN IMMEDIATE")
 
         def acknowledge() -> None:
@@ -451,7 +451,7 @@ def test_close_closes_the_connections_of_all_threads_and_the_next_use_opens_agai
     assert ids_in(path) == {"after"}
 
 
-def test_closing_the_file_while_other_threads_query_is_no_crash(quick_path: Path, programs: Programs) -> None:
+def test_closing_the_file_while_other_threads_query_does_not_crash(quick_path: Path, programs: Programs) -> None:
     said = programs.module("tests.engines.actors", "close-among-threads", str(quick_path)).succeeded()
     assert json.loads(said) == []
 
@@ -462,9 +462,7 @@ def test_both_sides_of_a_fork_go_on_with_their_own_connections(path: Path, progr
     assert ids_in(path) == {"before", "after"} | wanted
 
 
-def test_what_a_forked_child_accepts_is_kept_when_the_parent_has_closed_the_file(
-    path: Path, programs: Programs
-) -> None:
+def test_jobs_of_a_forked_child_are_stored_after_the_parent_closed_the_file(path: Path, programs: Programs) -> None:
     programs.module("tests.engines.actors", "fork-and-close", str(path)).succeeded()
     assert ids_in(path) == {"before", "while-the-parent-has-it-open", "after-the-parent-closed-it"}
 
@@ -483,10 +481,10 @@ def test_threads_that_write_while_the_process_forks_go_on(quick_path: Path, prog
 # Space.
 
 
-def test_a_full_disk_refuses_the_whole_batch_and_the_next_one_is_kept(path: Path) -> None:
+def test_a_full_disk_refuses_the_whole_batch_and_the_next_one_is_stored(path: Path) -> None:
     with opened(path) as backend:
         backend.accept([job("before")])
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         connection = backend.file.connection()
         pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages + 3}")
@@ -527,10 +525,10 @@ def test_the_wal_stays_small_although_only_producers_are_at_work(quick_path: Pat
             written += max(now - last, 0)
             last = now
             largest = max(largest, now)
-    assert largest <= WAL_LIMIT_BYTES + 100_000  # one transaction more: the next commit starts it anew
+    assert largest <= WAL_LIMIT_BYTES + 100_000  # one more transaction: the next commit restarts the log
 
 
-def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: Programs) -> None:
+def test_no_checkpoint_runs_while_another_process_writes(path: Path, programs: Programs) -> None:
     """SQLite before 3.51.3 can damage the file when a checkpoint and a writer meet."""
     with opened(path) as backend:
         backend.accept([job("before")])
@@ -545,7 +543,7 @@ def test_nobody_checkpoints_while_another_process_writes(path: Path, programs: P
         assert path.read_bytes() != before
 
 
-def test_a_long_reader_lets_the_wal_grow_but_holds_nobody_up_and_it_shrinks_when_he_has_left(quick_path: Path) -> None:
+def test_a_long_read_lets_the_wal_grow_without_blocking_and_it_shrinks_afterwards(quick_path: Path) -> None:
     with opened(quick_path) as backend, stranger(quick_path) as reader:
         backend.accept([job("before")])
         reader.execute("BEGIN")
@@ -563,12 +561,12 @@ def test_claiming_and_settling_do_not_write_the_payload_again(path: Path) -> Non
     with opened(path) as backend:
         backend.accept([job("large", size=1_000_000)])
         backend.file.checkpoint()
-        backend.pause("elsewhere")  # the first commit after a checkpoint starts the WAL anew, from the beginning
+        backend.pause("elsewhere")  # the first commit after a checkpoint restarts the WAL
         before = wal_frames(path)
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         now = to_us(lease.claimed_at)
         assert backend.nack(lease, 0.0, AttemptRecord(outcome=Outcome.FAILED, started_us=now, ended_us=now))
-        (lease,) = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = backend.claim("default", 1, owner_token=new_owner_token())
         assert backend.ack(lease, AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=now, ended_us=now))
         assert wal_frames(path) - before < 50
 
@@ -607,7 +605,7 @@ def _write(backend: SqliteEngine, path: Path, *, until_wal_is: int) -> None:
 
 
 def test_a_second_handle_costs_the_first_none_of_its_locks(path: Path) -> None:
-    """Without them, whoever closes the file elsewhere believes itself the last, and removes the log from under us."""
+    """Without them, another process that closes the file believes to be the last one, and deletes our log."""
     visit = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT 1 FROM holdfast_jobs'); c.close()"
     log = path.with_name(f"{path.name}-wal")
     with opened(path) as first:

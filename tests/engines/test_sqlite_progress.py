@@ -1,11 +1,11 @@
-"""What the SQLite engine stores about progress goes with the record of its job."""
+"""The SQLite engine deletes stored progress together with its job."""
 
 from pathlib import Path
 
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.contract import TOMBSTONE_S, new_owner_token, new_session
+from holdfast.queues.contract import TOMBSTONE_S, new_owner_token
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.values import DeadReason, JobLease, JobState, Progress
 
@@ -17,7 +17,7 @@ def test_progress_goes_with_the_record(path: Path, ending: str) -> None:
     clock = ManualClock()
     with opened(path, clock=clock, retain_completed_s=0) as backend:
         backend.accept([job("kept"), job("gone")])
-        kept, gone = backend.claim("default", 2, owner_token=new_owner_token(new_session()))
+        kept, gone = backend.claim("default", 2, owner_token=new_owner_token())
         assert backend.report_progress([(kept, Progress(done=1)), (gone, Progress(done=1))]) == [True, True]
         assert rows_in(path, "progress") == 2
         end(backend, clock, ending, gone)

@@ -1,4 +1,4 @@
-"""Waiting for commits: who waits is woken by the kernel, whatever becomes of the log, and where there is no inotify."""
+"""Waiting for commits: by inotify, also if the log is deleted, and without inotify."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.queues.engines.sqlite import jobs as sqlite, watch as sqlite_watch
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.watch import PAUSE_S, CommitWatch, Inotify
@@ -28,7 +28,7 @@ def no_inotify(function: str, *arguments: object) -> int:
 
 @pytest.fixture(autouse=True)
 def only_events_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not told would look again every second, and hide that nobody told him."""
+    """A thread that is not notified would poll every second, which would hide the failure."""
     monkeypatch.setattr(sqlite, "LOOK_EVERY_S", 3600.0)
 
 
@@ -90,7 +90,7 @@ def test_all_threads_that_wait_wake_up(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_who_waits_wakes_up_when_told_to(path: Path, wake: tuple[int, int]) -> None:
+def test_a_wait_ends_when_the_wake_descriptor_is_readable(path: Path, wake: tuple[int, int]) -> None:
     clock = CountingClock()
     with opened(path, clock=clock) as backend:
         waiter = Waiter(backend, clock, wake=wake[0])
@@ -103,7 +103,7 @@ def test_what_is_committed_between_the_last_look_and_the_wait_is_noticed(path: P
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         backend.wait_for_work(["default"], 0.01)
-        assert backend.claim("default", 1, owner_token=new_owner_token(new_session())) == []
+        assert backend.claim("default", 1, owner_token=new_owner_token()) == []
         other.accept([job()])
         before = clock.waits
         backend.wait_for_work(["default"], 3600)
@@ -124,7 +124,7 @@ def test_commits_that_bring_no_work_leave_it_waiting(path: Path) -> None:
         waiter.wakes_up()
 
 
-def test_a_file_behind_a_link_is_watched_where_it_is(path: Path, tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_watched(path: Path, tmp_path: Path) -> None:
     clock = CountingClock()
     link = tmp_path / "elsewhere" / "link.db"
     link.parent.mkdir()
@@ -137,12 +137,12 @@ def test_a_file_behind_a_link_is_watched_where_it_is(path: Path, tmp_path: Path)
             waiter.wakes_up()
 
 
-def test_a_log_that_was_deleted_and_made_anew_is_watched_again(path: Path) -> None:
+def test_a_log_that_was_deleted_and_created_again_is_watched(path: Path) -> None:
     clock = CountingClock()
     with opened(path, clock=clock) as backend:
         backend.create_schema()
         waiter = Waiter(backend, clock)
-        backend.file.before_fork()  # closes what is open, as if the process forked: the last one deletes the log
+        backend.file.before_fork()  # closes all connections, as a fork does; the last one deletes the log
         assert not path.with_name("jobs.db-wal").exists()
         backend.file.after_fork(in_child=False)
         with opened(path) as other:
@@ -209,7 +209,7 @@ def append(log: Path) -> None:
         file.write(b"!")
 
 
-def test_writes_to_the_log_are_told_once_whatever_becomes_of_it(log: Path) -> None:
+def test_writes_to_the_log_are_reported_once(log: Path) -> None:
     inotify = Inotify(log)
     assert not inotify.take()
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_a_log_moved_into_place_is_watched(log: Path, tmp_path: Path) -> None:
     inotify.close()
 
 
-def test_what_happens_to_other_files_wakes_nobody(log: Path, tmp_path: Path) -> None:
+def test_changes_of_other_files_do_not_end_a_wait(log: Path, tmp_path: Path) -> None:
     append(log)
     append(tmp_path / "jobs.db")
     inotify = Inotify(log)
@@ -249,7 +249,7 @@ def test_what_happens_to_other_files_wakes_nobody(log: Path, tmp_path: Path) -> 
 
 
 def test_a_write_is_looked_after_until_its_commit_is_seen_however_long_that_takes(log: Path) -> None:
-    """The kernel tells of the write; that the commit became visible, a sync later, it tells nobody."""
+    """The kernel reports the write, but not the moment, a sync later, at which the commit becomes visible."""
     clock = ManualClock()
     watch = CommitWatch(log, clock)
     append(log)
@@ -277,7 +277,7 @@ def test_a_write_seen_in_one_wait_is_looked_after_in_the_next(log: Path) -> None
 
 
 def test_a_commit_hides_no_write_that_came_with_it(log: Path) -> None:
-    """Two writers, one after the other, between two looks: the commit seen may be that of the first."""
+    """Two writers between two polls: the commit that is visible may be the first one's."""
     clock = ManualClock()
     watch = CommitWatch(log, clock)
     append(log)
@@ -313,7 +313,7 @@ def test_a_transaction_larger_than_the_cache_wakes_who_waits_when_it_commits(pat
     clock = CountingClock()
     with opened(path, clock=clock) as backend, opened(path) as other:
         other.accept([job("done")])
-        (lease,) = other.claim("default", 1, owner_token=new_owner_token(new_session()))
+        (lease,) = other.claim("default", 1, owner_token=new_owner_token())
         assert other.ack(lease)
         waiter = Waiter(backend, clock)
         with stranger(path) as writer:

@@ -1,4 +1,4 @@
-"""Servers that neither answer nor hang up: unavailable within a bounded time, and the same as ever after it."""
+"""Servers that stop responding without closing connections: reported within a limited time, and usable afterwards."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable, ConfigError
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.postgres.connections import ANSWER_TIMEOUT_S, PostgresConnections
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -24,7 +24,7 @@ from ..servers.places import SERVERS, Servers, place_on
 from ..servers.running import Server
 
 KEYS = Keyring([SigningKey(b"a key of thirty-two bytes, or more")])
-# Shorter than the defaults; anything that has to exceed them takes LONGER_S.
+# Shorter than the defaults; waits that must exceed them take LONGER_S.
 IN_TIME = {
     "postgres": "timeout=1&connect_timeout=2",
     "mysql": "timeout=1&connect_timeout=1",
@@ -58,7 +58,7 @@ def backend(engine: str, server: Server) -> Generator[Engine]:
 
 @contextmanager
 def refused(said: str | None = None) -> Generator[None]:
-    """What is asked inside is refused because of a server that says nothing, and in time."""
+    """Assert that the call in the block fails in time because the server does not respond."""
     began = time.monotonic()
     with pytest.raises(BackendUnavailable, match=said):
         yield
@@ -73,20 +73,20 @@ def accept(backend: Engine) -> str:
 def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all(
     backend: Engine, server: Server, engine: str
 ) -> None:
-    late, token = backend.envelopes.make(JobDefinition(handler="send")), new_owner_token(new_session())
+    late, token = backend.envelopes.make(JobDefinition(handler="send")), new_owner_token()
     ids = {accept(backend), late.id}
     with server.standing_still():
         with refused(SAID[engine]):
             backend.accept([late])
-        with refused():  # by now, each has a connection to make
+        with refused():  # each has to open a connection now
             backend.claim("default", 10, owner_token=token)
     assert [one.id for one in backend.accept([late])] == [late.id]
 
     leases: dict[str, JobLease] = {}
 
     def are_claimed() -> bool:
-        """What the server has heard, it may do as late as now: for the token that it was asked for."""
-        for owner in (token, new_owner_token(new_session())):
+        """The server may still execute the claim that it received: for the token of that claim."""
+        for owner in (token, new_owner_token()):
             leases.update({lease.id: lease for lease in backend.claim("default", 10, owner_token=owner)})
         return len(leases) == len(ids)
 
@@ -98,7 +98,7 @@ def test_what_a_server_was_asked_while_it_stood_still_happens_once_or_not_at_all
 
 @on_every_server
 def test_a_verdict_on_a_server_that_stood_still_can_be_repeated(backend: Engine, server: Server, engine: str) -> None:
-    id, token = accept(backend), new_owner_token(new_session())
+    id, token = accept(backend), new_owner_token()
     verdicts = [Ack(lease=lease, record=succeeded()) for lease in backend.claim("default", 1, owner_token=token)]
     accept(backend)
     with server.standing_still(), refused(SAID[engine]):
@@ -112,7 +112,7 @@ def test_a_verdict_on_a_server_that_stood_still_can_be_repeated(backend: Engine,
 @pytest.mark.parametrize("backend", ["postgres", "mysql"], indirect=True)
 def test_a_handler_may_wait_for_its_own_statements_as_long_as_it_likes(backend: Engine) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction = backend.transaction(lease.id, lease.delivery)
     connection: Any = getattr(transaction, "connection")  # noqa: B009 - each engine has its driver's
     asleep = "pg_sleep" if isinstance(backend, PostgresEngine) else "SLEEP"
@@ -127,7 +127,7 @@ def test_a_handlers_transaction_ends_though_the_server_stands_still(
     backend: Engine, server: Server, engine: str, end: str
 ) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction = backend.transaction(lease.id, lease.delivery)
     with server.standing_still():
         if end == "complete":
@@ -141,7 +141,7 @@ def test_a_handlers_transaction_ends_though_the_server_stands_still(
 @pytest.mark.parametrize("backend", ["mysql"], indirect=True)
 def test_a_handler_may_wait_between_its_statements_as_long_as_the_server_lets_anybody(backend: MysqlEngine) -> None:
     accept(backend)
-    [lease] = backend.claim("default", 1, owner_token=new_owner_token(new_session()))
+    [lease] = backend.claim("default", 1, owner_token=new_owner_token())
     transaction: Any = backend.transaction(lease.id, lease.delivery)
     cursor = transaction.connection.cursor()
     cursor.execute("SELECT @@wait_timeout, @@innodb_lock_wait_timeout")
@@ -172,11 +172,11 @@ def test_a_migration_may_take_as_long_as_it_needs(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-def test_the_end_of_a_block_on_a_lost_connection_is_not_told_twice(
+def test_a_lost_connection_is_not_also_logged_by_the_driver(
     backend: PostgresEngine, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     accept(backend)
-    verdicts = [Ack(lease=lease) for lease in backend.claim("default", 1, owner_token=new_owner_token(new_session()))]
+    verdicts = [Ack(lease=lease) for lease in backend.claim("default", 1, owner_token=new_owner_token())]
     with psycopg.connect(server.url, autocommit=True) as admin:
 
         def in_a_pipeline(connection: Any) -> None:

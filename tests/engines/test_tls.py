@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import JobState
@@ -38,11 +38,11 @@ class Guarded(ABC):
     trusting: str
     """The option that names whom we trust."""
     encrypting: ClassVar[dict[str, str]]
-    """What encrypts without looking at the certificate."""
+    """Options that encrypt without checking the certificate."""
     unnamed: ClassVar[dict[str, str]]
-    """What trusts the authority, whatever the host is called."""
+    """Options that trust the authority for any host name."""
     clients: tuple[str, str]
-    """The options of our own certificate and its key."""
+    """Options with the client's certificate and its key."""
 
     def __init__(self, certificates: Certificates) -> None:
         self.certificates = certificates
@@ -52,11 +52,11 @@ class Guarded(ABC):
 
     @abstractmethod
     def plain_url(self) -> str:
-        """What does not even try to encrypt."""
+        """Options without encryption."""
 
     @abstractmethod
     def want_certificates(self) -> None:
-        """From now on, whoever calls has to show one."""
+        """From here on, clients must present a certificate."""
 
     def trusted(self, host: str = NAMED, **options: str) -> str:
         return self.url(host, **{self.trusting: str(self.certificates.authority), **options})
@@ -180,18 +180,18 @@ def opened(url: str) -> Engine:
 
 
 def serves(url: str) -> None:
-    """A job goes all the way."""
+    """Enqueue, claim and settle a job."""
     with opened(url) as engine:
         job = engine.envelopes.make(JobDefinition(handler="send"))
         assert engine.accept([job])[0].created
-        [lease] = engine.claim("default", 10, owner_token=new_owner_token(new_session()))
+        [lease] = engine.claim("default", 10, owner_token=new_owner_token())
         assert lease.wire == job.wire
         assert engine.ack(lease)
         assert engine.counts() == {"default": {JobState.COMPLETED: 1}}
 
 
 def refused(url: str, why: type[BackendError], *words: str) -> None:
-    """Nobody gets in, and what is said says these words, and no password."""
+    """Assert that the connection fails, with these words in the error and without the password."""
     with opened(url) as engine, pytest.raises(why) as refusal:
         engine.check()
     said = str(refusal.value)
@@ -212,7 +212,7 @@ def test_a_server_under_another_name_than_its_certificate_has_is_refused(guarded
     refused(guarded.trusted(UNNAMED), BackendUnavailable, "certificate", "name the authority", "host as the")
 
 
-def test_a_name_is_not_looked_at_if_nobody_wants_it(guarded: Guarded) -> None:
+def test_the_host_name_is_not_checked_if_an_option_disables_it(guarded: Guarded) -> None:
     serves(guarded.trusted(UNNAMED, **guarded.unnamed))
 
 
@@ -237,7 +237,7 @@ def test_a_server_that_wants_our_certificate_gets_it(guarded: Guarded) -> None:
     [
         ("postgres", "postgresql", "?sslmode=require", "ssl = on"),
         ("mysql", "mysql", "?tls=encrypt", "leave tls out"),
-        ("redis", "rediss", "?socket_timeout=0.5", "write redis://"),
+        ("redis", "rediss", "?socket_timeout=0.5", "use the TLS port or redis://"),
     ],
 )
 def test_encryption_that_a_server_has_not_is_not_left_out(
@@ -260,7 +260,7 @@ def test_encryption_that_a_server_has_not_is_not_left_out(
         ("rediss://ada:hunter2@localhost/0", ("ssl_ca_certs", "ssl_certfile")),
     ],
 )
-def test_files_that_are_not_there_are_told_before_anybody_connects(
+def test_missing_certificate_files_are_refused_without_connecting(
     url: str, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     for option in options:
@@ -290,7 +290,7 @@ def test_an_option_that_its_driver_does_not_know_is_refused_without_quoting_it(u
     "password", ["hunter2%zz", "hunter2/more", "hunter2\u2100", "[hunter2", "hunter2?a#b/c", "a/hunter2?x"]
 )
 def test_a_password_that_was_not_escaped_is_never_quoted(scheme: str, password: str) -> None:
-    """Drivers read a piece of it as a port, a path or an option, and like to say so."""
+    """Drivers may parse part of it as a port, a path or an option, and quote it."""
     url = f"{scheme}://ada:{password}@127.0.0.1:1/0"
     with pytest.raises((ConfigError, BackendError)) as refusal:
         opened(url).check()

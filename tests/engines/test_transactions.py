@@ -51,7 +51,7 @@ class Place:
         self.ship = ship
 
     def orders(self) -> int:
-        """How many orders everybody sees."""
+        """The number of committed orders."""
         with self.plain() as connection:
             cursor = connection.cursor()
             cursor.execute(f"SELECT count(*) FROM {self.table}")
@@ -260,7 +260,7 @@ def of_mysqlclient_through_django(place: Place) -> Generator[Any]:
 
 
 def mysqlclient() -> Any:
-    """A driver that is compiled where it is installed: on this system there is no wheel of it."""
+    """A driver that may be missing: it has no wheel for this system and must be compiled."""
     try:
         return untyped("MySQLdb")
     except ImportError as problem:

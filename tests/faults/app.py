@@ -1,7 +1,8 @@
-"""The application that the fault tests run: its jobs write into a ledger what they do, and wait where a test wants.
+"""The application of the fault tests. Its jobs write to a ledger, and wait where a test wants.
 
-`python -m tests.faults.app JOB NUMBER` is its producer: it enqueues so many, says each id, and stays. With `endless`
-instead of a number it goes on until its stdin is closed, and repeats what an engine that was away did not answer.
+`python -m tests.faults.app JOB NUMBER` is a producer: it enqueues this many jobs, prints each id, and keeps running.
+With `endless` instead of a number it continues until its stdin is closed, and repeats calls while the engine is
+unavailable.
 """
 
 import os
@@ -20,13 +21,13 @@ from holdfast.worker.executors import guardian
 from .ledgers import append_line
 from .processes import parent_of
 
-# Less than two workers can do: what counts is that something is always under way.
+# Fewer than two workers could process: it only matters that a job is always running.
 BATCH = 2
 PAUSE_S = 0.05
 
 hf = Holdfast()
 _here = Path.cwd()
-# Between an executor child and its worker stands its guardian.
+# The guardian is the parent of an executor child, and the worker is the parent of the guardian.
 _worker = parent_of(os.getppid())
 # A test may replace the program of the guardians.
 guardian.__file__ = os.environ.get("GUARDIAN", guardian.__file__)
@@ -53,7 +54,7 @@ def slow(context: JobContext) -> None:
 
 
 def gated(context: JobContext) -> int:
-    """Wait at a gate of this very run; opening it is up to the test."""
+    """Wait at the gate of this run until the test opens it."""
     gate = _here / f"gate-{context.id}-{os.getpid()}"
     os.mkfifo(gate)
     _note("start", context)
@@ -63,7 +64,7 @@ def gated(context: JobContext) -> int:
 
 
 def familial(context: JobContext) -> int:
-    """Have a child, a grandchild, and one that has left the session and both parents; then wait at the gate."""
+    """Start a child, a grandchild and a detached process in another session; then wait at the gate."""
     _note("relative", context, subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000"]).pid)
     between = os.fork()
     if between == 0:
@@ -77,7 +78,7 @@ def familial(context: JobContext) -> int:
 
 
 def effects(context: JobContext, table: str) -> None:
-    """Write something and enqueue something, in the transaction that ends the job."""
+    """Write a row and enqueue a job in the transaction that completes this job."""
     transaction = context.transaction()
     _note("start", context)
     transaction.cursor().execute(f"INSERT INTO {table} VALUES ('{context.id}')")

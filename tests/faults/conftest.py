@@ -1,4 +1,4 @@
-"""The yard every fault test works in."""
+"""The yard of the fault tests."""
 
 from collections.abc import Iterator
 

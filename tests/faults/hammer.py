@@ -1,8 +1,8 @@
-"""One of several processes that do everything an engine can be asked for, all at once, and write down each answer.
+"""One of several processes that call every verb of an engine concurrently and record each answer.
 
-`python -m tests.faults.hammer URL NAME SECONDS LEDGER` says that it is ready, begins when told, and ends by itself
-after so many seconds, and not before it has had enough turns for every kind of event.
-What it writes is one JSON array per line, `Event`; `test_hammer.py` compares it with what the others have written.
+`python -m tests.faults.hammer URL NAME SECONDS LEDGER` prints that it is ready, starts after a line on stdin, and exits
+after this many seconds, once every kind of event has occurred often enough.
+It writes one JSON array per line, an `Event`; `test_hammer.py` compares the ledgers of all processes.
 """
 
 import random
@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK, to_us
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import Engine, LeasePolicy, effect_of, new_owner_token, new_session
+from holdfast.queues.contract import Engine, LeasePolicy, effect_of, new_owner_token
 from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring
 from holdfast.values import (
@@ -44,13 +44,13 @@ LEAST_TURNS = 200
 
 
 class Accepted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """These were accepted."""
+    """These jobs were accepted."""
 
     ids: list[str]
 
 
 class Claimed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """This job is ours: when that began and when it would end, by the engine's clock."""
+    """This process claimed the job: the start and the expiry of the lease, by the engine's clock."""
 
     id: str
     delivery: int
@@ -60,7 +60,7 @@ class Claimed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Renewed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The lease was said to be longer: it ends at the earliest and at the latest then."""
+    """The lease was renewed: its earliest and its latest possible expiry."""
 
     id: str
     delivery: int
@@ -69,7 +69,7 @@ class Renewed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Settled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What was answered to a verdict that was sent and answered then."""
+    """The answer to a verdict, and when it was sent and answered."""
 
     id: str
     delivery: int
@@ -80,7 +80,7 @@ class Settled(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Reaped(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """So many were taken back."""
+    """This many jobs were reaped."""
 
     number: int
 
@@ -89,7 +89,7 @@ Event: TypeAlias = Accepted | Claimed | Renewed | Settled | Reaped
 
 
 class Hammer:
-    """Two handles on one engine: what is claimed with the second is as a rule settled too late."""
+    """Two handles on one engine: most claims of the second are settled too late."""
 
     def __init__(self, url: str, name: str, ledger: str) -> None:
         self._dice = random.Random(name)
@@ -147,7 +147,7 @@ class Hammer:
             assert not any(one.created for one in self._engine.accept(envelopes)), "the same jobs, once more"
 
     def _claim(self) -> None:
-        queue, token = self._dice.choice(QUEUES), new_owner_token(new_session())
+        queue, token = self._dice.choice(QUEUES), new_owner_token()
         limit = self._dice.randint(1, MOST)
         leases = self._engine.claim(queue, limit, owner_token=token)
         self._keep(leases, limit)
@@ -158,7 +158,7 @@ class Hammer:
 
     def _claim_carelessly(self) -> None:
         limit = self._dice.randint(1, 3)
-        leases = self._careless.claim(self._dice.choice(QUEUES), limit, owner_token=new_owner_token(new_session()))
+        leases = self._careless.claim(self._dice.choice(QUEUES), limit, owner_token=new_owner_token())
         assert len(leases) <= limit
         self._note(*map(_claimed, leases))
         self._late += leases
@@ -167,7 +167,7 @@ class Hammer:
         settlements, limit = self._verdicts(self._taken(self._held)), self._dice.randint(0, MOST)
         sent_us = _now_us()
         held, leases = self._engine.exchange(
-            settlements, self._dice.choice(QUEUES), limit, owner_token=new_owner_token(new_session())
+            settlements, self._dice.choice(QUEUES), limit, owner_token=new_owner_token()
         )
         self._note_answers(settlements, held, sent_us)
         self._keep(leases, limit)
@@ -208,7 +208,7 @@ class Hammer:
         self._held += leases
 
     def _taken(self, leases: list[JobLease]) -> list[JobLease]:
-        """Some of these, no longer in the list."""
+        """Remove some of these from the list, and return them."""
         self._dice.shuffle(leases)
         taken = leases[: self._dice.randint(0, 2 * MOST)]
         del leases[: len(taken)]

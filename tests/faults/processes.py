@@ -1,4 +1,4 @@
-"""Real processes: started by a test, waited for by what they do, and ended by their number whatever happens."""
+"""Real processes: started by a test, observed by their output, and finally killed by their process id."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ _MEMORY = Path("/dev/shm")
 
 
 def until(look: Callable[[], T], what: str, *, within_s: float = DEADLINE_S) -> T:
-    """What `look` answers as soon as it is something; an error that says what was waited for if it never is."""
+    """The first true result of `look`; raises an error that names what was expected if there is none in time."""
     give_up_at = time.monotonic() + within_s
     while not (seen := look()):
         assert time.monotonic() < give_up_at, f"waited {within_s:g} s in vain for: {what}"
@@ -35,7 +35,7 @@ def until(look: Callable[[], T], what: str, *, within_s: float = DEADLINE_S) -> 
 
 
 def parent_of(pid: int) -> int:
-    """The number of its parent; 0 if it is gone."""
+    """The id of its parent; 0 if it has exited."""
     try:
         return guardian.Process(Path(f"/proc/{pid}/stat").read_bytes()).parent
     except OSError:
@@ -43,7 +43,7 @@ def parent_of(pid: int) -> int:
 
 
 def lives(pid: int) -> bool:
-    """Whether it runs, or could again; a zombie does not."""
+    """Whether it is running or stopped; a zombie is neither."""
     try:
         return not guardian.Process(Path(f"/proc/{pid}/stat").read_bytes()).is_zombie
     except OSError:
@@ -51,17 +51,17 @@ def lives(pid: int) -> bool:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether none of its threads can do anything."""
+    """Whether all its threads are stopped."""
     try:
         stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except OSError:  # one has just ended
+    except OSError:  # one has just exited
         return False
     return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
 @contextmanager
 def stopped(pid: int) -> Generator[None]:
-    """This process stands still while the block runs."""
+    """Stop this process during the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: stands_still(pid), "it to stand still")
@@ -71,7 +71,7 @@ def stopped(pid: int) -> Generator[None]:
 
 
 def descriptors_of(pid: int) -> Counter[str]:
-    """What it holds open, by name: files by their own, and how many sockets and pipes."""
+    """Its open descriptors: the names of files, and the numbers of sockets and pipes."""
     names: Counter[str] = Counter()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):
@@ -80,12 +80,12 @@ def descriptors_of(pid: int) -> Counter[str]:
 
 
 def resident_of(pid: int) -> int:
-    """How many bytes of memory it occupies."""
+    """Its resident memory in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def living_in(directory: Path) -> list[int]:
-    """Every process whose working directory this is: whatever a program started there has begotten."""
+    """Every process with this working directory: all descendants of a program that was started there."""
     found: list[int] = []
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -95,14 +95,14 @@ def living_in(directory: Path) -> list[int]:
 
 
 class Kin(NamedTuple):
-    """A guardian and the executor child it has started."""
+    """A guardian and its executor child."""
 
     guardian: int
     child: int
 
 
 class Program:
-    """One process and what it prints, kept in files so that it never waits for a reader."""
+    """One process and its output, which goes to files so that the process never waits for a reader."""
 
     def __init__(self, arguments: list[str], directory: Path, environment: Mapping[str, str], number: int) -> None:
         self._stdout = directory / f"{number}.stdout"
@@ -119,7 +119,7 @@ class Program:
         return text_of(self._stdout)
 
     def said_lines(self) -> list[str]:
-        """The lines it has finished."""
+        """The complete lines of its output."""
         return self._lines.lines()
 
     @property
@@ -131,17 +131,17 @@ class Program:
         return self._process.poll() is None
 
     def kin(self) -> list[Kin]:
-        """The guardians and children of a worker, those of them that run."""
+        """The running guardians and children of a worker."""
         found = {pid: it for pid, it in guardian.processes().items() if not it.is_zombie}
         guardians = {pid for pid, it in found.items() if it.parent == self.pid}
         return [Kin(it.parent, pid) for pid, it in found.items() if it.parent in guardians]
 
     def below(self) -> list[int]:
-        """Every process that descends from it, zombies too."""
+        """All its descendants, including zombies."""
         return guardian.descendants(self.pid, guardian.processes())
 
     def zombies(self) -> list[int]:
-        """Those among its descendants whose end nobody has taken note of."""
+        """Its descendants that have exited but were not reaped."""
         found = guardian.processes()
         return [pid for pid in guardian.descendants(self.pid, found) if found[pid].is_zombie]
 
@@ -170,16 +170,16 @@ class Program:
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has exited."""
         self._process.kill()
         self._process.wait()
 
     def ended(self, *, within_s: float = DEADLINE_S) -> int:
-        """Its exit code; it has to end by itself."""
+        """Its exit code; it must exit by itself."""
         return self._process.wait(within_s)
 
     def succeeded(self) -> str:
-        """What it printed; it has to end by itself, and well."""
+        """Its output; it must exit by itself, with code 0."""
         code = self.ended()
         assert code == 0, f"exit code {code}:\n{self.said}{self.complained}"
         return self.said
@@ -192,14 +192,14 @@ class Program:
 
 
 class Slayer:
-    """Kills with SIGKILL, and remembers who had to die of it."""
+    """Kills with SIGKILL, and records which processes must exit as a result."""
 
     def __init__(self) -> None:
         self.victims: list[int] = []
         self.doomed: set[int] = set()
 
     def kill(self, pid: int) -> None:
-        """Kill this process; below a worker or a guardian, nobody survives it."""
+        """Kill this process; the descendants of a worker or a guardian must exit as well."""
         self.doomed |= {pid, *guardian.descendants(pid, guardian.processes())}
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -230,7 +230,7 @@ class Programs:
         return self.module("holdfast", *arguments, **settings)
 
     def end_all(self) -> None:
-        """Kill what still runs, and see that nothing it had started outlives it."""
+        """Kill all remaining processes, and check that none of their descendants survives."""
         for program in self._started:
             program.bury()
         try:
@@ -241,7 +241,7 @@ class Programs:
 
 @contextmanager
 def quick_directory() -> Generator[Path]:
-    """A directory in memory where there is one: a killed process loses nothing there, and nobody waits for a disk."""
+    """A directory in memory if possible: a killed process loses nothing there, and no test waits for a disk."""
     made = tempfile.mkdtemp(prefix="holdfast-", dir=_MEMORY if _MEMORY.is_dir() else None)
     try:
         yield Path(made)

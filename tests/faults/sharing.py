@@ -1,7 +1,7 @@
 """One of several processes that write the same cells and spend from the same bucket, all at once.
 
 `python -m tests.faults.sharing URL NAME SECONDS` prints that it is ready, waits for a line on stdin, and at the end
-prints what it did as one line of JSON; `test_shared_state.py` adds up what all of them did.
+prints its results as one line of JSON; `test_shared_state.py` adds up the results of all processes.
 """
 
 import random
@@ -20,7 +20,7 @@ PER_S, BURST = 40.0, 8
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What one process did: numbers it counted to, tokens it was granted, versions of the turns it took."""
+    """The results of one process: numbers it counted to, tokens it was granted, versions of the turns it took."""
 
     counted: list[int]
     granted: int

@@ -1,4 +1,4 @@
-"""Many workers and producers on one file at the same time: nobody notices the others."""
+"""Many workers and producers use one file at the same time, without errors."""
 
 import signal
 from collections import Counter
@@ -27,6 +27,6 @@ def test_sixteen_workers_on_one_file_run_each_job_once_and_meet_no_error(yard: Y
 
 
 def _complaints(worker: Program) -> list[str]:
-    """What it said beyond how it begins and ends: a warning, an error, a traceback."""
+    """Its output without the first and last lines: warnings, errors, tracebacks."""
     expected = ("holdfast ", "queues ", "stopping", "stopped ")
     return [line for line in worker.complained.splitlines() if not line.startswith(expected)]

@@ -1,6 +1,6 @@
-"""Eight processes that ask everything of one engine at once: no error reaches them, no job is lost or held twice.
+"""Eight processes call every verb of one engine concurrently: no error occurs, no job is lost or held twice.
 
-With HOLDFAST_LONG=1 in the environment they go on for a minute instead of a few seconds.
+With HOLDFAST_LONG=1 in the environment they run for a minute instead of a few seconds.
 """
 
 import os
@@ -38,7 +38,7 @@ def programs(place: Place) -> Iterator[Programs]:
 
 
 class Hold:
-    """One delivery of a job, as whoever had it tells."""
+    """One delivery of a job, as its holder recorded it."""
 
     def __init__(self, claimed: Claimed) -> None:
         self.delivery = claimed.delivery
@@ -48,14 +48,14 @@ class Hold:
 
     @property
     def settled(self) -> Settled | None:
-        """The verdict that counted, if one did."""
+        """The verdict that was applied, if any."""
         counted = [one for one in self.verdicts if one.held]
         assert len(counted) <= 1, "two verdicts of one delivery were believed"
         return counted[0] if counted else None
 
 
 class Histories:
-    """What all ledgers together tell of each job."""
+    """The events of each job from all ledgers."""
 
     def __init__(self, ledgers: list[Path]) -> None:
         self.accepted: list[str] = []
@@ -86,7 +86,7 @@ class Histories:
                 self.counts[event.verdict if event.held else "refused"] += 1
 
     def check(self, view: JobView) -> None:
-        """Nobody had the job while another did, and its record says what they say."""
+        """Check that no two processes held the job at the same time, and that its record agrees with the ledgers."""
         holds = self.holds[view.id]
         assert [hold.delivery for hold in holds] == [*range(1, view.deliveries + 1)], "each delivery went to one"
         for hold in holds:

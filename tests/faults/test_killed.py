@@ -1,4 +1,4 @@
-"""Processes killed without a warning, anywhere: what was accepted is done, and what was done is known to be."""
+"""Processes killed at any point: every accepted job is run, and every finished run is recorded."""
 
 import random
 import time
@@ -37,7 +37,7 @@ def test_a_job_that_was_running_when_everything_was_killed_completes_after_a_res
 
 
 @every_engine
-def test_every_job_a_killed_producer_was_told_of_is_kept(yard: Yard) -> None:
+def test_every_job_that_a_killed_producer_enqueued_is_stored(yard: Yard) -> None:
     for _ in range(5 if yard.is_on_file else 2):
         producer = yard.producer("quick", 1_000_000)
         until(lambda: len(producer.said_lines()) > 30, "the producer to enqueue some jobs")  # noqa: B023
@@ -47,7 +47,7 @@ def test_every_job_a_killed_producer_was_told_of_is_kept(yard: Yard) -> None:
 
 @every_engine
 def test_a_killed_child_costs_its_job_one_attempt_and_no_other_job_anything(yard: Yard) -> None:
-    """The worker settles it at once: its lease would have held for a minute."""
+    """The worker settles the job immediately: the lease would not have expired for a minute."""
     gated = yard.put("gated")[0]
     behind = yard.put("quick", 20)
     worker = yard.worker()
@@ -78,7 +78,7 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
     counts = ("2", "1")
     workers = [yard.worker("--count", count, lease_s=2) for count in counts]
     while len(slayer.victims) < kills:
-        ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
+        ids += yard.put("brief", 15)  # on average as many as the test waits for, so that jobs are always waiting
         reached = len(yard.ledger()) + dice.randint(0, 30)
         until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
         place = dice.randrange(len(workers))
@@ -99,7 +99,7 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
     for id in ids:
         *before, last = yard.outcomes(id)
         assert last is Outcome.SUCCEEDED
-        # Whoever was taken back from a dead child before it was started is recorded as interrupted.
+        # A job that a dead child had not started is recorded as interrupted.
         assert set(before) <= {Outcome.CRASHED, Outcome.INTERRUPTED}
         assert 1 <= ends[id] <= len(starts[id]) <= 1 + before.count(Outcome.CRASHED)
         for start in starts[id][:-1]:
@@ -112,12 +112,12 @@ def test_children_guardians_and_workers_killed_at_any_moment_lose_no_job(yard: Y
 
 
 def test_verdicts_that_were_written_count_though_their_child_was_killed_before_they_were_read(yard: Yard) -> None:
-    """The worker is stopped meanwhile, so that it learns of many verdicts and of the death at once."""
+    """The worker is stopped during this, so that it receives many verdicts and the exit of the child together."""
     ids: list[str] = []
     slayer = Slayer()
     worker = yard.worker()
     for _ in range(10):
-        ids += yard.put("quick", 2500)  # more than a child has at hand: none of them is through when it is killed
+        ids += yard.put("quick", 2500)  # more than one child receives, so that some are unfinished when it is killed
         reached = len(yard.ledger()) + 200
         until(lambda: len(yard.ledger()) >= reached, "the worker to get on")  # noqa: B023
         with stopped(worker.pid):
@@ -129,7 +129,7 @@ def test_verdicts_that_were_written_count_though_their_child_was_killed_before_t
 
 
 def _wait_until_quiet(yard: Yard) -> None:
-    """Until the children have run what they have: nothing was written between two looks."""
+    """Wait until the children have run all jobs they received: the ledger did not grow between two checks."""
     seen = -1
 
     def is_quiet() -> bool:
@@ -141,7 +141,7 @@ def _wait_until_quiet(yard: Yard) -> None:
 
 
 def test_workers_killed_in_the_middle_of_reaping_leave_every_orphan_to_the_next(yard: Yard) -> None:
-    """They work another queue: whatever happens to these jobs meanwhile, reaping has done it."""
+    """They process another queue, so only reaping can change these jobs."""
     dice = random.Random(8)
     queues = [f"round-{number}" for number in range(8)]
     ids: list[str] = []

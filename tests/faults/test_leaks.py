@@ -1,4 +1,4 @@
-"""Work leaves nothing behind in the worker: no descriptor, no zombie, no memory."""
+"""A worker does not leak descriptors, zombies or memory."""
 
 import os
 from collections import Counter
@@ -9,7 +9,7 @@ from .yard import Yard
 MOST_GROWTH = 10 * 1024 * 1024
 
 
-def test_ten_thousand_jobs_and_a_hundred_recycled_children_leave_nothing_behind(yard: Yard) -> None:
+def test_ten_thousand_jobs_and_a_hundred_recycled_children_leak_nothing(yard: Yard) -> None:
     yard.put("slow")  # long enough for a renewal, so that every connection has been opened
     worker = yard.worker("--count", "2", "--max-jobs-per-child", "100", "--quiet", lease_s=1)
     done = 1 + len(yard.put("quick", 2000))
@@ -42,9 +42,9 @@ def test_a_child_that_has_run_ten_thousand_jobs_holds_nothing_of_them(yard: Yard
 
 
 def _descriptors(yard: Yard, worker: Program) -> Counter[str]:
-    """Without those of the file itself: SQLite keeps one of a closed connection for the next.
+    """Descriptors without those of the file itself: SQLite reuses the one of a closed connection.
 
-    A connection that was left open shows by its descriptor of the write-ahead log as well.
+    A connection that was left open also has a descriptor of the write-ahead log.
     """
     held = descriptors_of(worker.pid)
     del held[str(yard.place.database)]
@@ -52,7 +52,7 @@ def _descriptors(yard: Yard, worker: Program) -> Counter[str]:
 
 
 def _wait_for_rest(worker: Program) -> None:
-    """Until two children are there, and nobody who is just leaving or coming."""
+    """Wait until there are exactly two children, and none is starting or exiting."""
 
     def rests() -> bool:
         kin = worker.kin()
@@ -62,7 +62,7 @@ def _wait_for_rest(worker: Program) -> None:
 
 
 def _is_idle(child: int) -> bool:
-    """Whether it has imported the application: its thread that listens to the worker is there."""
+    """Whether it has imported the application: the thread that listens to the worker is running."""
     return _threads_of(child) > 1
 
 

@@ -1,4 +1,4 @@
-"""Files that are read while they are written."""
+"""Reading files while they are written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`context.transaction()`: whatever is killed when, what a job has written exists exactly once."""
+"""`context.transaction()`: whichever process is killed, the writes of a job exist exactly once."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("place", ["sqlite", "postgres", "mysql"], i
 
 @contextmanager
 def database_of(yard: Yard) -> Generator[Any]:
-    """A connection of another program to the database of the jobs."""
+    """Another program's connection to the database with the jobs."""
     server = yard.place.server
     if server is None:
         connection: Any = sqlite3.connect(yard.place.database, timeout=30)
@@ -39,7 +39,7 @@ def database_of(yard: Yard) -> Generator[Any]:
         connection.commit()
 
 
-def test_what_a_job_writes_and_enqueues_exists_once_whoever_is_killed(yard: Yard) -> None:
+def test_the_writes_and_jobs_of_a_run_exist_once_whichever_process_is_killed(yard: Yard) -> None:
     table = f"{yard.place.prefix}effects"
     yard.hf.create_schema()
     with database_of(yard) as connection:
@@ -57,7 +57,7 @@ def test_what_a_job_writes_and_enqueues_exists_once_whoever_is_killed(yard: Yard
         else:
             workers.pop(dice.randrange(2)).kill()
             workers.append(yard.worker("--count", "1", lease_s=2))
-        # Runs are short, and many a kill meets none: at least one has to be cut off, so that it begins again.
+        # Runs are short, and many kills interrupt none: at least one run must be interrupted and repeated.
         starts = Counter(entry.id for entry in yard.ledger() if entry.what == "start")
         if kills >= KILLS and max(starts.values()) > 1:
             break

@@ -1,4 +1,4 @@
-"""Nothing a job has started outlives its worker, its guardian or its child, whichever was killed."""
+"""No process that a job started survives its worker, its guardian or its child."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from holdfast.worker.executors import guardian
 from .processes import Kin, Program, lives, living_in, parent_of, stands_still, until
 from .yard import Entry, Yard
 
-# A guardian whose waits never time out: whatever it does, an event has woken it. One that polls would do nothing.
+# A guardian whose waits never time out: it reacts only to events. A guardian that polls would do nothing.
 UNTIMED = f"""
 import sys
 sys.path.insert(0, {str(Path(guardian.__file__).parent)!r})
@@ -35,7 +35,7 @@ def worker_in(yard: Yard, *options: str) -> Program:
 
 
 def is_so_within_jobs(yard: Yard, look: Callable[[], bool]) -> bool:
-    """Whether it becomes so before `JOBS` more jobs are done, one after the other."""
+    """Whether the condition becomes true before `JOBS` more jobs have run, one after the other."""
     for _ in range(JOBS):
         if look():
             return True
@@ -45,19 +45,19 @@ def is_so_within_jobs(yard: Yard, look: Callable[[], bool]) -> bool:
 
 
 def relatives(yard: Yard, start: Entry) -> list[int]:
-    """The two processes the job has started itself; there are more below them."""
+    """The two processes that the job started itself; they have started others."""
     until(lambda: len(yard.entries("relative", start.id)) == 2, "the processes of the job")
     pids = [entry.pid for entry in yard.entries("relative", start.id)]
     assert all(map(lives, pids))
     return pids
 
 
-def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
+def test_no_process_survives_a_killed_worker(yard: Yard) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
     relatives(yard, start)
-    # A child that can react exits when its worker is gone, and that also wakes its guardian.
+    # A child that can react exits when its worker has exited, which also wakes its guardian.
     os.kill(start.pid, signal.SIGSTOP)
     until(lambda: stands_still(start.pid), "the child to stand still")
     worker.kill()
@@ -65,7 +65,7 @@ def test_a_killed_worker_leaves_nobody(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("who", ["child", "guardian"])
-def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: str) -> None:
+def test_no_process_of_a_job_survives_a_killed_child_or_guardian(yard: Yard, who: str) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)
@@ -74,7 +74,7 @@ def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: st
     os.kill(getattr(below, who), signal.SIGKILL)
     again = until(lambda: yard.entries("start", id)[1:], "another run")[0]
     assert again.worker == worker.pid
-    # A guardian that lives reports the end of a run when nothing of it is left.
+    # A running guardian reports the end of a run when all its processes have exited.
     assert who == "guardian" or not any(map(lives, pids))
     yard.open_gate(again)
     until(lambda: yard.state(id) is JobState.COMPLETED, "the job to be completed")
@@ -82,17 +82,17 @@ def test_a_killed_child_or_guardian_leaves_nobody_of_its_job(yard: Yard, who: st
     assert is_so_within_jobs(yard, lambda: not worker.zombies()), "the worker has reaped all of them"
 
 
-def test_a_killed_worker_leaves_nobody_of_a_command(yard: Yard) -> None:
+def test_no_process_of_a_command_survives_a_killed_worker(yard: Yard) -> None:
     worker = worker_in(yard, "--allow", "sh")
     yard.programs.holdfast("enqueue", "--", "sh", "-c", "sleep 1000 & sleep 1000").succeeded()
     (pair,) = until(worker.kin, "a child")
-    # The child, the shell, and what it runs.
+    # The child, the shell and its command.
     until(lambda: len(worker.below()) >= len(pair) + 3, "the command to run")
     worker.kill()
     until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 
 
-def test_a_worker_told_to_leave_at_once_leaves_nobody(yard: Yard) -> None:
+def test_no_process_survives_a_worker_that_is_stopped_immediately(yard: Yard) -> None:
     (id,) = yard.put("familial")
     worker = worker_in(yard)
     start = yard.wait_for_entry("start", id, by=worker)

@@ -1,6 +1,6 @@
-"""Servers killed under load and started again: nothing that was accepted is lost, and nobody has to help.
+"""Servers killed under load and restarted: no accepted job is lost, and no operator is needed.
 
-With HOLDFAST_LONG=1 in the environment each is killed twenty times instead of three.
+With HOLDFAST_LONG=1 in the environment each server is killed twenty times instead of three.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.definition import JobDefinition
 from holdfast.errors import BackendUnavailable
-from holdfast.queues.contract import Engine, new_owner_token, new_session
+from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.values import JobState, Outcome
 
 from ..servers.mysql import MariadbServer
@@ -36,7 +36,7 @@ UNAVAILABLE = 5
 
 pytestmark = pytest.mark.timeout(1200 if IS_LONG else 600)
 
-# Written to the disk before it is answered, as the documentation asks of whoever wants to lose nothing.
+# Written to the disk before the reply, as the documentation recommends to lose nothing.
 DURABLE: dict[str, Callable[[], Server]] = {
     "postgres": lambda: PostgresServer(settings={"fsync": "on", "full_page_writes": "on"}),
     "mysql": lambda: MariadbServer(
@@ -46,7 +46,7 @@ DURABLE: dict[str, Callable[[], Server]] = {
 }
 
 
-# No connection or answer times out during a test: a dead server is noticed because it hangs up or refuses.
+# No call times out during a test: a dead server is detected because it closes or refuses connections.
 PATIENT = {
     "PostgreSQL": f"timeout={HOUR_S}&connect_timeout={HOUR_S}",
     "MariaDB": f"timeout={HOUR_S}&connect_timeout={HOUR_S}",
@@ -65,7 +65,7 @@ class PatientPlace(Place):
 
 @pytest.fixture(params=[*DURABLE])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server of its own, for it is killed."""
+    """A private server, because it is killed."""
     server = started(DURABLE[request.param])
     yield server
     server.close()
@@ -84,7 +84,7 @@ def test_a_server_killed_again_and_again_loses_no_accepted_job_and_its_workers_r
 ) -> None:
     dice, engine = random.Random(KILLS), yard.hf.backend()
     producers = [yard.insistent_producer("brief") for _ in range(2)]
-    # A job whose claim or verdict was lost does not come back in time. Each worker also has a queue of its own: which
+    # A job whose claim or verdict was lost does not come back in time. Each worker also has its own queue: which
     # one takes the jobs of the queue they share is a matter of luck.
     workers = {queue: yard.worker("--queue", f"default,{queue}", lease_s=HOUR_S) for queue in ("first", "second")}
     probes: list[str] = []
@@ -145,10 +145,10 @@ def test_a_fenced_job_is_killed_in_time_though_the_server_stands_still(yard: Yar
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("count", ["1", "2"], ids=["no slot free", "a slot free"])
-def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_again(
+def test_a_worker_can_give_up_on_a_server_that_stays_down_and_its_job_runs_again(
     yard: Yard, server: Server, count: str
 ) -> None:
-    """Which server makes no difference here: the engines say it alike."""
+    """On one server only: all engines report this in the same way."""
     (id,) = yard.put("gated")
     worker = yard.worker("--give-up-after", "1s", "--count", count, lease_s=2)
     first = yard.wait_for_entry("start", id, by=worker)
@@ -165,11 +165,11 @@ def test_a_worker_told_to_gives_up_on_a_server_that_stays_away_and_its_job_runs_
 
 
 def _refuses(engine: Engine) -> None:
-    """Whatever is asked of a server that is down is refused without a pause and before anything times out."""
+    """A call to a server that is down fails immediately, before any timeout."""
     verbs: list[Callable[[], object]] = [
         lambda: engine.enqueue(JobDefinition(handler="brief")),
-        lambda: engine.claim("default", 1, owner_token=new_owner_token(new_session())),
-        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token(new_session())),
+        lambda: engine.claim("default", 1, owner_token=new_owner_token()),
+        lambda: engine.exchange([], "default", 1, owner_token=new_owner_token()),
         lambda: engine.wait_for_work(["default"], HOUR_S),
         engine.reap_expired,
         engine.counts,

@@ -1,4 +1,4 @@
-"""Workers that are asked to leave, and workers that were away too long."""
+"""Workers that are shutting down, and workers that were stopped for too long."""
 
 import os
 import random
@@ -16,7 +16,7 @@ from .yard import Entry, Yard
 
 
 def at_work(yard: Yard) -> tuple[Program, Entry, str]:
-    """A worker with its first job started, and a second job behind it."""
+    """A worker that has started its first job; a second job is waiting."""
     first, second = yard.put("gated", 2)
     worker = yard.worker()
     return worker, yard.wait_for_entry("start", first, by=worker), second
@@ -38,7 +38,7 @@ def test_a_signal_lets_the_running_job_finish_and_starts_no_other(yard: Yard, nu
 @every_engine
 def test_a_second_signal_gives_the_running_job_back(yard: Yard) -> None:
     worker, first, second = at_work(yard)
-    # Two different ones: of two alike, sent quickly, the system may deliver only one.
+    # Two different signals: the system may merge two of the same kind.
     worker.send(signal.SIGTERM)
     worker.send(signal.SIGINT)
     assert worker.ended() == 0
@@ -64,10 +64,10 @@ def test_a_job_whose_grace_ran_out_is_given_back(yard: Yard) -> None:
 def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, seed: int) -> None:
     dice = random.Random(seed)
     ids = yard.put("brief", 200)
-    # A job that is not handed back does not come back in time.
+    # A job that is not released would not be requeued in time.
     workers = [yard.worker(lease_s=600) for _ in range(2)]
     for _ in range(30 if yard.is_on_file else 4):
-        ids += yard.put("brief", 15)  # as many as are waited for here, at most, so that nobody runs out of work
+        ids += yard.put("brief", 15)  # on average as many as the test waits for, so that jobs are always waiting
         reached = len(yard.ledger()) + dice.randint(0, 30)
         until(lambda: len(yard.ledger()) >= reached, "the workers to get on")  # noqa: B023
         leaver = workers.pop(0)
@@ -85,7 +85,7 @@ def test_workers_asked_to_leave_at_any_moment_start_no_job_twice(yard: Yard, see
 
 
 @pytest.mark.parametrize("seed", [3])
-def test_workers_told_twice_to_leave_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
+def test_workers_stopped_twice_at_any_moment_lose_no_job(yard: Yard, seed: int) -> None:
     dice = random.Random(seed)
     ids = yard.put("brief", 50)
     workers = [yard.worker("--count", "2", lease_s=600) for _ in range(2)]
@@ -171,7 +171,7 @@ def test_a_stopped_child_does_not_cost_its_worker_the_lease(yard: Yard) -> None:
 
 
 @every_engine
-def test_a_stopped_worker_whose_job_nobody_took_over_cannot_settle_it_too_late(yard: Yard) -> None:
+def test_a_stopped_worker_cannot_settle_its_job_after_the_lease_expired(yard: Yard) -> None:
     (id,) = yard.put("gated")
     sleeper = yard.worker("--max-jobs", "1", lease_s=2)
     late = yard.wait_for_entry("start", id, by=sleeper)

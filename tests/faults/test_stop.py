@@ -1,4 +1,4 @@
-"""`holdfast worker stop` from another process: through the engine, never by a number that may be somebody else's."""
+"""`holdfast worker stop` works through the engine, never by a process id, which another process may have by now."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ def at_work(yard: Yard) -> tuple[Program, Entry]:
 
 
 @every_engine
-def test_a_stopped_worker_finishes_its_job_and_whoever_waits_hears_when_it_has_left(yard: Yard) -> None:
+def test_a_stopped_worker_finishes_its_job_and_wait_returns_when_it_has_exited(yard: Yard) -> None:
     worker, start = at_work(yard)
     operator = yard.programs.holdfast("worker", "stop", "--wait")
     until(
@@ -47,7 +47,7 @@ def test_a_worker_stopped_now_hands_its_job_back(yard: Yard) -> None:
     assert yard.ends()[start.id] == 0
 
 
-def test_a_worker_that_drains_can_still_be_told_to_leave_now(yard: Yard) -> None:
+def test_a_draining_worker_can_still_be_stopped_immediately(yard: Yard) -> None:
     worker, start = at_work(yard)
     yard.programs.holdfast("worker", "stop").succeeded()
     until(
@@ -70,8 +70,8 @@ def test_one_of_two_workers_is_stopped_by_its_id(yard: Yard) -> None:
     assert all(stayer.runs for stayer in workers.values())
 
 
-def test_a_worker_that_is_no_more_is_not_looked_for_by_its_number(yard: Yard) -> None:
-    """Its number is by now that of a bystander on the same host."""
+def test_a_worker_that_exited_is_not_signalled_by_its_process_id(yard: Yard) -> None:
+    """Another process on the same host has its process id by now."""
     bystander = yard.programs.start("sleep", "1000")
     report = WorkerReport(
         id="0123456789abcdef",

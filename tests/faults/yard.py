@@ -1,4 +1,4 @@
-"""One place for jobs, workers there that can be killed, and the ledger of what they did."""
+"""`Yard`: a place for jobs, workers that can be killed, and their ledger."""
 
 from collections import Counter
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.app import Holdfast
 from holdfast.config import Settings
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobHistory, JobState, Outcome, WorkerView
 
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 
 class Yard:
-    """Everything in one directory; the jobs of dead workers are looked for all the time."""
+    """Everything in one directory. Workers reap at short intervals."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -52,26 +52,26 @@ class Yard:
 
     @property
     def is_on_file(self) -> bool:
-        """Whether it can afford what takes long: on a server, fewer repetitions show the same of the engine."""
+        """Whether long tests are affordable: on a server, fewer repetitions are enough."""
         return self.place.server is None
 
     def workers(self) -> list[WorkerView]:
-        """The workers that are known here."""
+        """The registered workers."""
         return WorkerRegistry(self.hf.backend().state).all()
 
     def put(self, job: str, number: int = 1, *, queue: str = "default", fence: bool = False) -> list[str]:
-        """Enqueue that many of this job."""
+        """Enqueue this job that many times."""
         return self.hf.enqueue_many([JobDefinition(handler=job, max_retries=1000, queue=queue, fence=fence)] * number)
 
     def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
-        """Claim so many jobs like a worker that dies right afterwards."""
+        """Claim this many jobs, like a worker that dies immediately afterwards."""
         with Holdfast(
             self.hf.deployment.url(), settings=Settings(crash_limit=100, lease=lease_s), signing_key=KEY
         ) as hf:
-            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token(new_session()))) == number
+            assert len(hf.backend().claim(queue, number, owner_token=new_owner_token())) == number
 
     def producer(self, job: str, number: int) -> Program:
-        """Start a process that enqueues that many of this job, one by one, and says each id."""
+        """Start a process that enqueues this job that many times, one by one, and prints each id."""
         return self.programs.module("tests.faults.app", job, str(number))
 
     def insistent_producer(self, job: str) -> Program:
@@ -90,7 +90,7 @@ class Yard:
         return self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s), **settings)
 
     def ledger(self) -> list[Entry]:
-        """What the jobs have written so far, oldest first."""
+        """The ledger so far, oldest entry first."""
         new = [line.split() for line in self._ledger.lines()[len(self._entries) :]]
         self._entries += [Entry(what, id, int(pid), int(worker)) for what, id, pid, worker in new]
         return self._entries
@@ -99,7 +99,7 @@ class Yard:
         return [entry for entry in self.ledger() if (entry.what, entry.id) == (what, id)]
 
     def wait_for_entry(self, what: str, id: str, by: Program) -> Entry:
-        """The entry that a child of this worker makes."""
+        """The next entry of a child of this worker."""
         (entry,) = until(
             lambda: [entry for entry in self.entries(what, id) if entry.worker == by.pid],
             f"'{what}' of job {id} by a child of {by.pid}",
@@ -107,7 +107,7 @@ class Yard:
         return entry
 
     def open_gate(self, start: Entry) -> None:
-        """Let the run that began so, and waits at its gate, go on."""
+        """Open the gate of the run with this entry."""
         with (self.directory / f"gate-{start.id}-{start.pid}").open("w"):
             pass
 
@@ -123,7 +123,7 @@ class Yard:
         return [past.record.outcome for past in self.history(id).attempts]
 
     def has_lease_ended(self, id: str) -> bool:
-        """Whether its lease is over, though nobody may have noticed."""
+        """Whether its lease has expired, even if it was not reaped yet."""
         lease_until = self.history(id).job.lease_until
         return lease_until is not None and lease_until.timestamp() * 1e6 < self.hf.backend().clock.now_us()
 
@@ -135,11 +135,11 @@ class Yard:
         return self.hf.backend().counts().get("default", {})
 
     def ends(self) -> Counter[str]:
-        """How often each job was run to its end."""
+        """How often each job was completed."""
         return Counter(entry.id for entry in self.ledger() if entry.what == "end")
 
     def unfinished(self, by: Program) -> set[str]:
-        """The jobs that children of this worker have started and not ended."""
+        """The jobs that children of this worker have started but not finished."""
         entries = [entry for entry in self.ledger() if entry.worker == by.pid]
         return {one.id for one in entries if one.what == "start"} - {one.id for one in entries if one.what == "end"}
 

@@ -1,1 +1,1 @@
-"""Real servers for tests: each started on a free port of the loopback, in a directory of its own, and stopped."""
+"""Real servers for tests: each is started on a free loopback port, in its own directory, and stopped afterwards."""

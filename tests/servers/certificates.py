@@ -1,4 +1,4 @@
-"""Certificates for tests: of an authority nobody else trusts, for a server at `localhost`, and of a stranger."""
+"""Certificates for tests: of a private authority, of a server at `localhost`, and of an unknown authority."""
 
 import shutil
 import subprocess
@@ -8,9 +8,9 @@ from .debian import Package, with_libraries
 
 PACKAGE = Package("openssl", ("openssl",), ("bin/openssl",))
 _DAYS = "2"
-# An elliptic key: made in no time, and every server here takes it.
+# An elliptic-curve key is generated quickly, and every server here accepts it.
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-# Instead of the system's, which may be missing, or say something else.
+# Instead of the system's configuration, which may be missing or different.
 _SETTINGS = """[req]
 distinguished_name = name
 x509_extensions = authority
@@ -27,7 +27,7 @@ authorityKeyIdentifier = keyid
 
 
 class Certificates:
-    """Made in a directory. The server's is for `localhost`, and for no address: 127.0.0.1 is not its name."""
+    """Certificates in a directory. The server's is only for the name `localhost`, not for 127.0.0.1."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -38,13 +38,13 @@ class Certificates:
         self.clients_certificate, self.clients_key = self._signed("client", "extendedKeyUsage=clientAuth")
 
     def _authority(self, name: str) -> Path:
-        """One that signs for itself."""
+        """A self-signed certificate."""
         made = self._directory / f"{name}.pem"
         self._openssl("req", "-x509", *_KEY, *self._named(name), "-days", _DAYS, "-out", str(made))
         return made
 
     def _signed(self, name: str, extension: str) -> tuple[Path, Path]:
-        """A certificate that the authority has signed, and its key."""
+        """A certificate signed by the authority, and its key."""
         made, asked = self._directory / f"{name}.pem", self._directory / f"{name}.csr"
         self._openssl("req", *_KEY, *self._named(name), "-out", str(asked))
         extensions = self._directory / f"{name}.ext"

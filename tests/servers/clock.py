@@ -1,4 +1,4 @@
-"""`ServerClock`: the time of a server, moved by a test instead of waited for."""
+"""`ServerClock`: a server's clock that tests advance instead of waiting."""
 
 import mmap
 import os
@@ -15,7 +15,7 @@ _SIZE = 8
 
 
 class ServerClock(ManualClock):
-    """A clock that a server shares: what is told here is what `shim.c`, preloaded there, answers."""
+    """A clock that a server shares: `shim.c`, preloaded in the server, returns its time."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -26,11 +26,11 @@ class ServerClock(ManualClock):
         self._tell()
 
     def environment(self) -> dict[str, str]:
-        """What a server is started with to live by this clock."""
+        """The environment variables that make a server use this clock."""
         return {"LD_PRELOAD": str(_shim()), "HOLDFAST_CLOCK": str(self.path)}
 
     def restart(self) -> None:
-        """Begin again at the first instant, for another store; for those who know the clock already, time goes on."""
+        """Set the wall clock back to its first instant, for a new lab. The monotonic clock continues."""
         self._now_us = ManualClock().now_us()
         self._tell()
 
@@ -47,7 +47,7 @@ class ServerClock(ManualClock):
 
 
 def _shim() -> Path:
-    """The compiled shim, beside this interpreter's environment: compiled once for each version of the source."""
+    """The compiled shim, stored next to the virtual environment: compiled once for each version of the source."""
     made = Path(sys.prefix) / "share" / f"holdfast-clock-{_SOURCE.stat().st_mtime_ns}.so"
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)

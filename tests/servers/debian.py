@@ -1,4 +1,4 @@
-"""Servers out of Debian's own packages, unpacked beside this environment by somebody who need not be root."""
+"""Servers from Debian's packages, unpacked next to the virtual environment; this does not need root."""
 
 import os
 import shutil
@@ -17,17 +17,17 @@ _DOWNLOAD_WITHIN_S = 120.0
 
 
 class Package(NamedTuple):
-    """A server as Debian packs it."""
+    """A server in Debian's packages."""
 
     name: str
-    """Under which it is unpacked."""
+    """The directory name under which it is unpacked."""
     packages: Sequence[str]
-    """The first has its version."""
+    """The packages; the first one has the server's version."""
     files: Sequence[str]
-    """What has to be there, below `usr`."""
+    """The program that must exist, below `usr`."""
 
     def home(self) -> Path:
-        """Where its `bin`, `sbin` and `share` are, in the version unpacked last, or now."""
+        """The directory with its `bin`, `sbin` and `share`; the packages are unpacked if they are missing."""
         for home in sorted(_UNPACKED.glob(f"{self.name}-*/usr"), reverse=True):
             if self.is_home(home):
                 return home
@@ -37,7 +37,7 @@ class Package(NamedTuple):
         return all((home / file).exists() for file in self.files)
 
     def _unpack(self) -> Path:
-        """Unpack the packages beside this environment; of several processes that do it at once, one has its way."""
+        """Unpack the packages next to the virtual environment. If several processes do so at once, one of them wins."""
         if not all(shutil.which(tool) for tool in _TOOLS):
             raise Missing(f"the system has no {self.name}, nor Debian's tools to fetch it: install {self.packages[0]}")
         _UNPACKED.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Package(NamedTuple):
         return made / "usr"
 
     def _downloaded(self, workshop: Path) -> list[Path]:
-        """The packages and those of their libraries that are not installed, by the system's lists or by new ones."""
+        """The packages and their missing libraries, by the package lists of the system or by new ones."""
         try:
             self._download(workshop, [])
         except subprocess.CalledProcessError:
@@ -79,7 +79,7 @@ class Package(NamedTuple):
 
 
 def libraries(home: Path) -> dict[str, str]:
-    """What a server that was unpacked there has to be started with; nothing if it is the system's."""
+    """The environment variables for a server that was unpacked there; none for the system's server."""
     if not home.is_relative_to(_UNPACKED):
         return {}
     folders = sorted({str(library.parent) for library in home.glob("lib/**/*.so.*")})
@@ -87,7 +87,7 @@ def libraries(home: Path) -> dict[str, str]:
 
 
 def with_libraries(home: Path, command: Sequence[str]) -> list[str]:
-    """The command, in an environment of its own: the libraries are for the server alone, not for who starts it."""
+    """The command with its own environment: only the server uses these libraries, not the process that starts it."""
     return ["env", *(f"{name}={value}" for name, value in libraries(home).items()), *command]
 
 
@@ -97,7 +97,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _private_lists(workshop: Path) -> list[str]:
-    """Options with which apt keeps its lists here, so that it may be asked by somebody who is not root."""
+    """Options that make apt store its lists here, so that it does not need root."""
     state, cache = workshop / "state", workshop / "cache"
     for folder in (state / "lists/partial", cache / "archives/partial"):
         folder.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""MariaDB for tests: the system's, or Debian's own packages, unpacked without being root beside this environment.
+"""MariaDB for tests: the system's, or from Debian's packages, unpacked next to the virtual environment.
 
-With HOLDFAST_TEST_MYSQL_SERVER=/path/to/mysqld it is that server, which may as well be MySQL.
+HOLDFAST_TEST_MYSQL_SERVER=/path/to/mysqld selects another server, which may be MySQL.
 """
 
 import atexit
@@ -17,12 +17,12 @@ from .certificates import Certificates
 from .debian import Package, libraries, with_libraries
 from .running import Server, chosen, started
 
-# The second package has what the server of the first prepares its files with.
+# The second package has the program that initialises the data directory.
 PACKAGE = Package(
     "mariadb", ("mariadb-server-core", "mariadb-client-core"), ("sbin/mariadbd", "bin/mariadb-install-db")
 )
 
-# Nobody pulls the plug on these tests: what a process has written survives its being killed.
+# The tests do not simulate power loss: written data survives the kill of a process.
 SETTINGS = {
     "bind-address": "127.0.0.1",
     "innodb-flush-log-at-trx-commit": "2",
@@ -35,12 +35,12 @@ SETTINGS = {
 OF_MARIADB = {"innodb-log-file-size": "64M"}
 OF_MYSQL = {"innodb-redo-log-capacity": "64M", "mysqlx": "OFF", "secure-file-priv": "NULL"}
 
-# By its own clock, a lock that is held while a test lets years pass is held for years: it would end itself.
+# If a test advances the clock by years during a lock, the server believes that the lock was held for years and exits.
 PATIENCE = {"loose-innodb-fatal-semaphore-wait-threshold": str(2**32 - 1)}
 
 
 class MariadbServer(Server):
-    """A server of its own, with the user `root` who needs no password, and the database `holdfast`."""
+    """A private server with the database `holdfast` and the user `root`, without a password."""
 
     name = "MariaDB"
 
@@ -51,7 +51,7 @@ class MariadbServer(Server):
         self._home = self._binary.parents[1]
         self._is_mysql = is_mysql(self._binary)
         super().__init__(clock=clock)
-        # Unless told otherwise, MySQL makes certificates for itself.
+        # By default, MySQL generates its own certificates.
         own = OF_MYSQL | ({} if tls else {"tls-version": ""}) if self._is_mysql else OF_MARIADB
         asked = (PATIENCE if clock else {}) | (_with_tls(tls) if tls else {}) | (settings or {})
         self._settings = SETTINGS | own | asked
@@ -62,7 +62,7 @@ class MariadbServer(Server):
 
     @property
     def socket(self) -> Path:
-        """Where it can be reached without a network."""
+        """The path of its socket."""
         return self.directory / "socket"
 
     def prepare(self) -> None:
@@ -96,7 +96,7 @@ class MariadbServer(Server):
         return True
 
     def connect(self, database: str | None = None) -> "pymysql.Connection[pymysql.cursors.Cursor]":
-        """A connection that has nothing to do with the engine's."""
+        """A connection that is independent of the engine."""
         return pymysql.connect(
             host="127.0.0.1", port=self.port, user="root", database=database, autocommit=True, connect_timeout=2
         )
@@ -112,7 +112,7 @@ def _with_tls(tls: Certificates) -> dict[str, str]:
 
 
 def _binary() -> Path:
-    """The server; beside it, in `bin` and `share`, is what it needs."""
+    """The server program; its files are in `bin` and `share` next to it."""
     if (binary := chosen("mysql")) is not None:
         return binary
     for found in (shutil.which("mariadbd"), "/usr/sbin/mariadbd"):
@@ -123,14 +123,14 @@ def _binary() -> Path:
 
 @cache
 def is_mysql(binary: Path) -> bool:
-    """Whether it is MySQL, and not MariaDB."""
+    """Whether the server is MySQL, not MariaDB."""
     version = with_libraries(binary.parents[1], [str(binary), "--version"])
     return "MariaDB" not in subprocess.run(version, capture_output=True, text=True, check=True).stdout
 
 
 @cache
 def mariadb_for_laws() -> MariadbServer:
-    """One for this process, under a clock that obeys; it ends with the process."""
+    """The server of this process, with a clock that tests control; it stops when the process exits."""
     server = started(lambda: MariadbServer(clock=True))
     atexit.register(server.close)
     return server

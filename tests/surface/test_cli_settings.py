@@ -163,5 +163,5 @@ def test_an_engine_that_cannot_be_opened_as_it_is_set_is_told_once(
     monkeypatch.setenv("HOLDFAST_SIGNING_KEY", KEY)
     terminal.config.write_text('url = "redis://db/shop"\n')
     found = terminal("doctor", "--json").json["findings"]
-    assert [one["check"] for one in found if "is no database of a Redis server" in one["message"]] == ["settings"]
+    assert [one["check"] for one in found if "is not a Redis database" in one["message"]] == ["settings"]
     assert [one["level"] for one in found if one["check"] == "engine"] == ["note"]

@@ -25,7 +25,7 @@ from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.extensions import backoff_of
 from holdfast.queues.contract import effect_of
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
-from holdfast.queues.engines.tables.rows import CODES, FORGOTTEN, WAITING
+from holdfast.queues.engines.tables.states import CODES, FORGOTTEN, WAITING
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring
 from holdfast.testing import clauses

@@ -161,7 +161,7 @@ def test_it(holdfast):
     ("setting", "problem"),
     [
         ("shop", "holdfast_app = shop: write MODULE:NAME, such as shop:hf for hf in shop.py"),
-        ("shopp:hf", "holdfast_app = shopp:hf: there is no module 'shopp' here; set pythonpath to where it lies"),
+        ("shopp:hf", "holdfast_app = shopp:hf: no module named 'shopp'; add its directory to the setting pythonpath"),
         ("shop:app", "holdfast_app = shop:app: it does not exist"),
         ("shop:sign_up", "holdfast_app = shop:sign_up: it is a function, not a Holdfast application"),
     ],

@@ -122,7 +122,7 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
     (folder / "holdfast.toml").chmod(0o600)
     [(warning, key, message)] = said(folder, 'url = "redis://:hunter2@db/shop"\n', HOLDFAST_SIGNING_KEY=KEY)
     assert (warning, key) == (False, "url")
-    assert message.startswith("url in /holdfast.toml:1: 'shop' is no database of a Redis server")
+    assert message.startswith("url in /holdfast.toml:1: 'shop' is not a Redis database")
     assert "hunter2" not in message
 
 

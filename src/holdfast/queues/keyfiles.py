@@ -64,7 +64,7 @@ def is_open(status: os.stat_result) -> bool:
     return os.name == "posix" and bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed)
 
 
-def keyring_beside(database: Path, *, installation: str) -> Keyring:
+def keyring_next_to(database: Path, *, installation: str) -> Keyring:
     """The key next to an embedded database, generated when the first process needs it."""
     path = key_path(database)
     try:

@@ -12,7 +12,7 @@ from holdfast.queues.addresses import add_scheme, kind_of, redacted, sqlite_path
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.engines.kinds import KINDS, EngineKind, Home
 from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
-from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_beside
+from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_next_to
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 from holdfast.values import DEFAULT_INSTALLATION
 
@@ -106,7 +106,7 @@ class EngineFactory:
         if self._signer is None and mode is Mode.WRITE and path.exists() and not key_path(path).exists():
             with opened(Unsigned()) as keyless:
                 _refuse_a_lost_key(keyless, path)
-        signer = self._signer or keyring_beside(path, installation=self._installation)
+        signer = self._signer or keyring_next_to(path, installation=self._installation)
         return opened(signer), signer
 
     def _open_server(self, kind: EngineKind, url: str, mode: Mode) -> tuple[Engine, Signer]:

@@ -1,7 +1,8 @@
-"""For tests. Of an application: `JobKit`, also as fixtures of pytest. Of an engine: a laboratory, the laws, a machine.
+"""Testing an application: `JobKit`, also as pytest fixtures. Testing an engine: `Lab`, `EngineConformance` and
+`machine_for`, which are not stable yet.
 
-The kit needs nothing but Holdfast; what is for authors of engines needs the extra `testing` (pytest and Hypothesis).
-Each name is loaded when it is asked for, so that neither pays for the other.
+The kit needs only Holdfast. The tests for engines need the extra `testing` (pytest and Hypothesis). Each name is
+imported when it is first used, so that neither part loads the other.
 """
 
 import sys
@@ -42,8 +43,8 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-# The clauses are plain asserts in modules pytest does not collect; it explains their failures only if told to, before
-# they are imported. Without pytest there is nobody to tell.
+# The clauses are plain asserts in modules that pytest does not collect. It explains their failures only if the modules
+# are registered before they are imported.
 if _pytest := sys.modules.get("pytest"):
     _pytest.register_assert_rewrite("holdfast.testing.lab", "holdfast.testing.laws", "holdfast.testing.machine")
 

@@ -1,4 +1,4 @@
-"""`TravellingClock`: the time of a test, which is the real one until somebody lets more of it pass."""
+"""`TravellingClock`: the clock of a test. It shows the real time until it is advanced."""
 
 import threading
 from collections.abc import Generator, Sequence
@@ -12,9 +12,10 @@ LONGEST_WAIT_S: Final = 3600.0
 
 
 class TravellingClock(SystemClock):
-    """The host's clocks, ahead by what has been travelled. Waiting takes no time: it is travelling.
+    """The host's clocks plus the time by which they were advanced. Waiting takes no real time: it advances the clock.
 
-    Since it follows the host's, it agrees with `datetime.now()` in the code under test, and with whatever freezes that.
+    It follows the host's clock, so it agrees with `datetime.now()` in the code under test, also if a library freezes
+    that.
     """
 
     def __init__(self) -> None:
@@ -24,7 +25,7 @@ class TravellingClock(SystemClock):
         self._waited_s = 0.0
 
     def now(self) -> datetime:
-        """What time it is in the test."""
+        """The current time of the test."""
         return from_us(self.now_us())
 
     def now_us(self) -> int:
@@ -35,16 +36,16 @@ class TravellingClock(SystemClock):
         return super().monotonic() + self._ahead_us / MICROSECONDS
 
     def advance(self, span: float | timedelta) -> None:
-        """Let that much time pass."""
+        """Advance the clock by this much."""
         seconds = span.total_seconds() if isinstance(span, timedelta) else span
         if not seconds >= 0:
-            raise ValueError(f"time passes forwards, so it cannot be advanced by {seconds:g} s")
+            raise ValueError(f"the clock cannot be advanced by {seconds:g} s; pass 0 or more")
         with self._lock:
             self._ahead_us += duration_us(seconds)
 
     @contextmanager
     def standing_still(self) -> Generator[None]:
-        """Move the wall clock only by travelling while the block runs, so that the order of jobs is always the same."""
+        """Inside the block, move the wall clock only by advancing it, so that the order of jobs is always the same."""
         before = self._still_us
         if before is None:
             self._still_us = super().now_us()
@@ -54,7 +55,7 @@ class TravellingClock(SystemClock):
             self._still_us = before
 
     def travel_to(self, instant: datetime) -> None:
-        """Let time pass until then; an instant that has passed already changes nothing."""
+        """Advance the clock to this instant; one in the past changes nothing."""
         missing_us = to_us(instant) - self.now_us()
         if missing_us > 0:
             with self._lock:
@@ -65,13 +66,13 @@ class TravellingClock(SystemClock):
         if self._waited_s > LONGEST_WAIT_S:
             self.woken()
             raise TimeoutError(
-                "the test has waited an hour of its own time for a job, and nothing runs jobs meanwhile: call drain() "
-                "before you ask for the result, or put the kit in inline mode"
+                "the test has waited an hour of its own time for a job, but no job runs during a wait: call drain() "
+                "before you ask for the result, or use inline mode"
             )
         self.advance(seconds)
 
     def woken(self) -> None:
-        """Something has happened to a job: whoever waits may hope again."""
+        """Restart the limit on waiting, because a job has changed."""
         self._waited_s = 0.0
 
     def wait(self, seconds: float, descriptors: Sequence[int]) -> frozenset[int]:

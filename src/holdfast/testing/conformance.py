@@ -1,6 +1,6 @@
-"""The law every engine obeys, as tests: give `EngineConformance` a `lab` fixture and pytest runs every clause.
+"""The contract of an engine as tests: give `EngineConformance` a `lab` fixture, and pytest runs every clause.
 
-The names of the tests are the clauses. No clause asks which engine it runs on; it asks `capabilities`.
+The names of the tests are the clauses. No clause checks which engine it runs on; it checks `capabilities`.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from holdfast.testing.laws.carrying import CarryingLaws
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import ClockLaws, CrashLaws, RenewalLaws
 from holdfast.testing.laws.live_output import LiveOutputLaws
-from holdfast.testing.laws.operating import CancelLaws, ForgettingLaws, PauseLaws, ReplayLaws
+from holdfast.testing.laws.operating import CancelLaws, DeletingLaws, PauseLaws, ReplayLaws
 from holdfast.testing.laws.progress import ProgressLaws
 from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
@@ -36,7 +36,7 @@ class EngineConformance(
     ClockLaws,
     CancelLaws,
     ReplayLaws,
-    ForgettingLaws,
+    DeletingLaws,
     PauseLaws,
     ReadingLaws,
     RegistryLaws,
@@ -44,7 +44,7 @@ class EngineConformance(
     StateLaws,
     CarryingLaws,
 ):
-    """Every clause. Subclass it under a name pytest collects, beside a fixture `lab` that yields a fresh `Lab`."""
+    """Every clause. Subclass it under a name that pytest collects, next to a fixture `lab` that yields a new `Lab`."""
 
 
 def clauses() -> dict[str, Callable[[Lab], None]]:

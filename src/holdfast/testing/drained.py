@@ -1,4 +1,4 @@
-"""`Drained`: what came of letting jobs run, in numbers."""
+"""`Drained`: how the runs of a drain ended, as counts."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,20 +19,20 @@ _ENDS: Final = {
 
 
 class Drained(Counter[str]):
-    """How many runs ended how; equal to a dict of the numbers that are not 0, and 0 for every other word.
+    """The number of runs by how they ended. It equals a dict of the counts that are not 0; every other count is 0.
 
-    `succeeded`; `retried`: failed, and waits for its next run; `dead`: failed for good; `snoozed`; `cancelled`, also
-    because it had expired; `unknown`: the application has no handler for it, and it was set aside; `lost`: taken away
-    while it ran.
+    `succeeded`; `retried`: failed, and will run again; `dead`: failed, with no retries left; `snoozed`; `cancelled`,
+    which includes expired jobs; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the
+    lease was lost during the run.
     """
 
     def __init__(self, counts: Iterable[str] = ()) -> None:
         super().__init__(counts)
         self.errors: list[str] = []
-        """What each failed run said, in the order of the runs."""
+        """The error of each failed run, in order."""
 
     def add(self, result: WorkerResult) -> None:
-        """Count the end of one run."""
+        """Count one run."""
         self[end_of(result)] += 1
         if result.error is not None:
             self.errors.append(f"{result.job or result.job_id}: {result.error.line}")
@@ -44,7 +44,7 @@ class Drained(Counter[str]):
 
 
 def end_of(result: WorkerResult) -> str:
-    """What the end of a run is called."""
+    """The name under which a run is counted."""
     if result.status is WorkerStatus.RELEASED and result.error is not None:
         return UNKNOWN
     return _ENDS.get(result.status, str(result.status))

@@ -1,4 +1,4 @@
-"""What a test has enqueued, what it expected instead, and how the two differ, in words."""
+"""`Enqueued`: a job that a test enqueued. `Expectation`: what the test expected, and how the two differ."""
 
 import dataclasses
 import inspect
@@ -58,22 +58,22 @@ class Enqueued(JobTraits, frozen=True, kw_only=True):
     """Whether it was enqueued with `run_at`, and not with `delay`."""
 
     def __str__(self) -> str:
-        said = [f"{self.job}({_call(self.args)})"]
+        parts = [f"{self.job}({_call(self.args)})"]
         if self.queue != DEFAULT_QUEUE:
-            said.append(f"queue {self.queue!r}")
+            parts.append(f"queue {self.queue!r}")
         if self.priority != DEFAULT_PRIORITY:
-            said.append(f"priority {self.priority}")
+            parts.append(f"priority {self.priority}")
         if self.has_instant:
-            said.append(f"run_at {_instant(self.run_at)}")
+            parts.append(f"run_at {_instant(self.run_at)}")
         elif self.delay:
-            said.append(f"delay {self.delay:g} s")
+            parts.append(f"delay {self.delay:g} s")
         if self.name is not None:
-            said.append(f"name {self.name!r}")
+            parts.append(f"name {self.name!r}")
         if self.tags:
-            said.append(f"tags {', '.join(self.tags)}")
+            parts.append(f"tags {', '.join(self.tags)}")
         if self.meta:
-            said.append(f"meta {shown(self.meta)}")
-        return ", ".join(said)
+            parts.append(f"meta {shown(self.meta)}")
+        return ", ".join(parts)
 
 
 def enqueued(envelope: JobEnvelope, message: JobMessage, handler: Handler | None, now: datetime) -> Enqueued:
@@ -99,10 +99,10 @@ def enqueued(envelope: JobEnvelope, message: JobMessage, handler: Handler | None
 
 
 def _arguments(handler: Handler | None, payload: bytes) -> Any:
-    """What the handler will be given; the bare JSON if there is none here, or if it would refuse it."""
+    """The arguments that the handler will receive; the plain JSON if the handler is unknown or cannot decode it."""
     try:
         value = msgspec.json.decode(payload) if handler is None else handler.decode(payload)
-    except Exception:  # the handler's own types may refuse it in their own words
+    except Exception:  # the handler's types may raise anything
         return msgspec.json.decode(payload)
     if not isinstance(handler, FunctionHandler):
         return value
@@ -112,7 +112,7 @@ def _arguments(handler: Handler | None, payload: bytes) -> Any:
 
 
 class Expectation:
-    """One question to all that was enqueued."""
+    """The conditions of one assertion about enqueued jobs."""
 
     def __init__(self, job: str | None, handler: Handler | None, args: object, expected: Expected) -> None:
         self.job = job
@@ -128,11 +128,11 @@ class Expectation:
         what = f"'{self.job}'" if self.job is not None else "any job"
         return f"{what} with {', '.join(conditions)}" if conditions else what
 
-    def fits(self, job: Enqueued) -> bool:
+    def matches(self, job: Enqueued) -> bool:
         return self.job in (None, job.job) and not any(self.differences(job))
 
     def differences(self, job: Enqueued) -> Iterator[str]:
-        """What of a job is not as expected, apart from its handler."""
+        """Each difference between a job and the expectation, apart from its handler."""
         expected = self._expected
         if self._args is not None:
             yield from _differences("args", self._args, job.args)
@@ -168,7 +168,7 @@ class Expectation:
             yield from _difference_of_instants("expires", job.expires_at, expires, allowed)
 
     def listing(self, jobs: Sequence[Enqueued]) -> str:
-        """All that was enqueued, those of the same handler first, each with what is wrong with it."""
+        """A list of all enqueued jobs, those of the same handler first, each with its differences."""
         if not jobs:
             return "nothing was enqueued"
         ordered = sorted(jobs, key=lambda job: self.job not in (None, job.job))
@@ -177,7 +177,7 @@ class Expectation:
             lines.append(f"  {job}")
             if self.job in (None, job.job):
                 differences = list(self.differences(job))
-                lines += [f"      {difference}" for difference in differences or ["fits"]]
+                lines += [f"      {difference}" for difference in differences or ["matches"]]
         if len(jobs) > _SHOWN_JOBS:
             lines.append(f"  and {len(jobs) - _SHOWN_JOBS} more")
         return "\n".join(lines)
@@ -195,13 +195,13 @@ def counted(number: int) -> str:
 
 
 def shown(value: object) -> str:
-    """The value for people; of a long one, its beginning."""
+    """The repr of a value; a long one is truncated."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _check(expected: Expected) -> None:
-    """Refuse a condition that nothing could fit: to refute it would prove nothing."""
+    """Refuse a condition that no job can meet: refuting it would prove nothing."""
     unknown = sorted(set(expected) - Expected.__optional_keys__)
     if unknown:
         raise DefinitionError(
@@ -214,7 +214,7 @@ def _check(expected: Expected) -> None:
         check_id(expected["id"])
     tolerance = in_seconds(expected.get("tolerance"))
     if tolerance is not None and not tolerance >= 0:
-        raise DefinitionError(f"tolerance must be a span of 0 s or more, not {tolerance:g} s")
+        raise DefinitionError(f"tolerance must be a duration of 0 s or more, not {tolerance:g} s")
     if tolerance is not None and not {"delay", "run_at", "expires"} & set(expected):
         raise DefinitionError("tolerance needs a delay, a run_at or an expires to apply to")
 
@@ -223,7 +223,9 @@ def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
     if not isinstance(handler, FunctionHandler) or args is None or callable(args):
         return
     if not isinstance(args, Mapping):
-        raise DefinitionError(f"args of job '{job}' are given by their names, like {{'name': value}}, not {args!r}")
+        raise DefinitionError(
+            f"args of job '{job}' must be a mapping of names to values, like {{'name': value}}, not {args!r}"
+        )
     for name in cast("Mapping[object, object]", args):
         if not isinstance(name, str) or not handler.takes(name):
             known = [known for known in inspect.signature(handler.function).parameters if handler.takes(known)]
@@ -233,10 +235,10 @@ def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
 
 
 def _differences(path: str, expected: object, found: object) -> Iterator[str]:
-    """Where a value is not as expected. Of mappings, what is expected may be a part; a function is asked."""
+    """Each difference between two values. An expected mapping may have some of the members; a function is called."""
     if callable(expected) and not isinstance(expected, type):
         if not cast("Callable[[object], object]", expected)(found):
-            yield f"{path} is {shown(found)}, which {_name_of(expected)} refuses"
+            yield f"{path} is {shown(found)}, which {_name_of(expected)} rejects"
     elif isinstance(expected, Mapping):
         yield from _differences_in_members(path, cast("Mapping[object, object]", expected), found)
     elif isinstance(expected, list | tuple):
@@ -282,7 +284,7 @@ def _members(value: object) -> Mapping[object, object] | None:
 
 
 def _plain(value: object) -> object:
-    """The value as the wire has it, so that a date and its text are the same; itself, if the wire cannot have it."""
+    """The value as JSON has it, so that a date equals its text; the value itself if JSON cannot represent it."""
     try:
         return msgspec.to_builtins(value, enc_hook=json_models.encode_hook)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""`JobKit`: an application's jobs in a test, kept in memory: asserted, run when the test says so, or where enqueued."""
+"""`JobKit`: holds an application's jobs in memory during a test, to be inspected and run."""
 
 import threading
 from collections import Counter
@@ -35,9 +35,10 @@ _SHOWN: Final = 5
 
 
 class KitEngine(MemoryEngine):
-    """`memory` that tells the kit what it accepts. No lease ends: what is claimed here is run to its end, and settled.
+    """The memory engine, which reports to the kit every job it accepts. Leases do not expire, because the kit runs and
+    settles every job that it claims.
 
-    A transaction that a job is enqueued in is taken, and nothing is done with it: nobody here sees it committed.
+    Enqueueing in a caller's transaction is accepted, but the job does not wait for the commit.
     """
 
     capabilities = msgspec.structs.replace(MemoryEngine.capabilities, transactional_enqueue=True)
@@ -69,12 +70,12 @@ class KitEngine(MemoryEngine):
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         raise NotSupported(
-            "in memory there is no transaction a handler could write in: test a handler that asks for one on its own "
-            "engine, with Holdfast('sqlite:///…') or your server's URL and hf.worker().process_once(queue)"
+            "the testing kit has no transactions for handlers: test this handler on its own engine, with "
+            "Holdfast('sqlite:///…') or your server's URL and hf.worker().process_once(queue)"
         )
 
     def next_due(self, queues: Collection[str] | None) -> tuple[int, str] | None:
-        """When the next job falls due, and in which queue; paused ones do not count."""
+        """When the next job is due, and in which queue; paused queues are skipped."""
         with self.store.lock:
             open_queues = [queue for queue in sorted(self._queues) if queue not in self.store.pauses]
             dues = [
@@ -82,13 +83,13 @@ class KitEngine(MemoryEngine):
             ]
         return min(((due_us, queue) for due_us, queue in dues if due_us is not None), default=None)
 
-    def forget(self) -> None:
-        """Start again with nothing."""
+    def clear(self) -> None:
+        """Delete all jobs."""
         self.store.clear()
 
 
 class _Stage(Struct, frozen=True):
-    """What is there while a kit is entered."""
+    """The objects of a kit that has been entered."""
 
     engine: KitEngine
     signer: Signer
@@ -97,10 +98,10 @@ class _Stage(Struct, frozen=True):
 
 
 class JobKit:
-    """The jobs of one application, in a test. Entered, it puts the application on memory, and afterwards back.
+    """The jobs of one application during a test. Inside the `with` block, the application uses an engine in memory.
 
-    In manual mode jobs wait until `drain` or `perform`; in inline mode a job runs where it is enqueued, before
-    `enqueue` returns. Either way it passes through the same bytes, checks, retries and verdicts as with a worker.
+    In manual mode, jobs wait for `drain`. In inline mode, a job runs before `enqueue` returns. In both modes it is
+    encoded, verified, retried and settled as a worker would do it.
     """
 
     __test__ = False
@@ -118,7 +119,7 @@ class JobKit:
 
     def __enter__(self) -> Self:
         if self._entered is not None:
-            raise RuntimeError("this JobKit is entered already; make another one")
+            raise RuntimeError("this JobKit is already in use; create another one")
         settings, signer = self.app.settings, Keyring([SigningKey.generate()])
         envelopes = EnvelopeFactory(
             signer, clock=self.clock, max_retries=settings.max_retries, timeout_s=settings.timeout
@@ -139,36 +140,36 @@ class JobKit:
     @property
     def _stage(self) -> _Stage:
         if self._entered is None:
-            raise RuntimeError("this JobKit is not entered: write  with JobKit(hf) as kit:")
+            raise RuntimeError("this JobKit is not in use: write  with JobKit(hf) as kit:")
         return self._entered
 
     @property
     def enqueued(self) -> tuple[Enqueued, ...]:
-        """Every job that was enqueued, in that order, whether or not it has run since."""
+        """Every enqueued job, in order, whether or not it has run."""
         return tuple(self._log)
 
     def now(self) -> datetime:
-        """What time it is for the jobs: later than it really is by what `drain` and `advance` have skipped."""
+        """The current time of the jobs: the real time plus what `drain` and `advance` have skipped."""
         return self.clock.now()
 
     def advance(self, span: float | timedelta) -> None:
-        """Let time pass for the jobs; nothing runs because of it."""
+        """Advance the clock of the jobs, without running any."""
         self.clock.advance(span)
 
     def clear(self) -> None:
-        """Forget every job, also those that wait."""
-        self._stage.engine.forget()
+        """Delete every job, including those that wait."""
+        self._stage.engine.clear()
         self._log.clear()
 
     @contextmanager
     def inline(self, *, raise_errors: bool = True) -> Generator[Self]:
-        """Run jobs where they are enqueued while the block lasts; one that ends dead raises `JobFailed` there."""
+        """Inside the block, run each job before `enqueue` returns, which raises `JobFailed` if the job is dead."""
         with self._mode(inline=True, raises=raise_errors):
             yield self
 
     @contextmanager
     def manual(self) -> Generator[Self]:
-        """Let jobs wait while the block lasts."""
+        """Inside the block, jobs wait for `drain`."""
         with self._mode(inline=False, raises=self._raises):
             yield self
 
@@ -189,29 +190,31 @@ class JobKit:
         count: int | None = None,
         **expected: Unpack[Expected],
     ) -> tuple[Enqueued, ...]:
-        """The jobs that fit, of which there must be one, or exactly `count`.
+        """Assert that at least one enqueued job matches, or exactly `count` of them, and return them.
 
-        `args` names some of the arguments with their values; of nested objects it may give some members, and instead
-        of a value a function that is asked. `job` is the job, the handler's class or its key; without it, any job.
+        `job` is a job, a handler's class or its key; default: any job. `args` has some of the arguments with their
+        expected values. A nested mapping may have some of the members, and a function may take the place of a value: it
+        is called with the actual one.
         """
         __tracebackhide__ = True
         if count is not None and (isinstance(count, bool) or count < 1):
-            raise DefinitionError(f"count must be 1 or more, not {count!r}; to expect none, use refute_enqueued()")
+            raise DefinitionError(f"count must be 1 or more, not {count!r}; use refute_enqueued() to expect none")
         expectation = self._expectation(job, args, expected)
-        fitting = tuple(one for one in self._log if expectation.fits(one))
-        if len(fitting) == count or (fitting and count is None):
-            return fitting
-        if not fitting:
-            problem = f"no job was enqueued that fits {expectation}"
+        matching = tuple(one for one in self._log if expectation.matches(one))
+        if len(matching) == count or (matching and count is None):
+            return matching
+        if not matching:
+            problem = f"no enqueued job matches {expectation}"
         else:
-            problem = f"{counted(len(fitting))} enqueued that fit{'s' * (len(fitting) == 1)} {expectation}, not {count}"
+            verb = "matches" if len(matching) == 1 else "match"
+            problem = f"{counted(len(matching))} enqueued that {verb} {expectation}, expected {count}"
         raise AssertionError(f"{problem}\n{expectation.listing(self._log)}")
 
     def refute_enqueued(self, job: AnyJob | None = None, args: object = None, **expected: Unpack[Expected]) -> None:
-        """No job that was enqueued fits; without anything given, none was enqueued at all."""
+        """Assert that no enqueued job matches; without arguments, that none was enqueued."""
         __tracebackhide__ = True
         expectation = self._expectation(job, args, expected)
-        number = sum(expectation.fits(one) for one in self._log)
+        number = sum(expectation.matches(one) for one in self._log)
         if number:
             problem = f"{counted(number)} enqueued that should not have been: {expectation}"
             raise AssertionError(f"{problem}\n{expectation.listing(self._log)}")
@@ -224,11 +227,12 @@ class JobKit:
         limit: int = LIMIT,
         raise_errors: bool = False,
     ) -> Drained:
-        """Run what waits until nothing does, the earliest first, and count how the runs ended.
+        """Run jobs, earliest first, until none is waiting, and count how the runs ended.
 
-        Time passes as the jobs need it: scheduled, retried and snoozed jobs run too, and those that jobs enqueue. With
-        `within`, only what falls due in that span. `limit` runs are too many: somebody works for ever. With
-        `raise_errors`, a job that ended dead is raised as `JobFailed`, from its own error, when all is quiet.
+        The clock advances to the next due time, so scheduled, retried and snoozed jobs also run, and so do jobs that
+        other jobs enqueue. `within` limits this to jobs due in that time. More than `limit` runs are an error: a job
+        probably enqueues itself forever. With `raise_errors`, this finally raises `JobFailed` if a job is dead, with
+        the job's own exception as its cause.
         """
         __tracebackhide__ = True
         stage, drain = self._stage, self._drain(queue, within, limit)
@@ -245,7 +249,7 @@ class JobKit:
         limit: int = LIMIT,
         raise_errors: bool = False,
     ) -> Drained:
-        """`drain`, with async jobs on the loop of the test."""
+        """Like `drain`, but run coroutine handlers on the event loop of the test."""
         __tracebackhide__ = True
         stage, drain = self._stage, self._drain(queue, within, limit)
         with self.clock.standing_still():
@@ -258,10 +262,10 @@ class JobKit:
     @overload
     def perform(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
     def perform(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Run one job once, and return what it returns or raise what it raises; nothing is enqueued or retried.
+        """Run one job once, and return its result or raise its exception; it is not enqueued or retried.
 
-        Its arguments make the way of every job: written, signed, read back and decoded. With a definition instead,
-        such as `job.define(...)`, `attempt` says which run it is.
+        The arguments are encoded, signed, verified and decoded as for any job. With a definition, such as
+        `job.define(...)`, `attempt` is the number of the attempt.
         """
         __tracebackhide__ = True
         turns = self._stage.turns
@@ -274,7 +278,7 @@ class JobKit:
     @overload
     async def perform_async(self, job: JobDefinition | JobBuilder, /, *, attempt: int = 1) -> Any: ...
     async def perform_async(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """`perform`, with an async job on the loop of the test."""
+        """Like `perform`, but run a coroutine handler on the event loop of the test."""
         __tracebackhide__ = True
         turns = self._stage.turns
         value = await turns.perform_async(*self._performed(job, args, kwargs))
@@ -292,40 +296,40 @@ class JobKit:
             definition, job_id = job.definition_and_id() if isinstance(job, JobBuilder) else (job, None)
             attempt = kwargs.pop("attempt", 1)
             if args or kwargs:
-                raise TypeError("a definition has its arguments already; beside it there may be only attempt=")
+                raise TypeError("a definition already has its arguments; only attempt= may be added")
             if not attempt >= 1:
-                raise ValueError(f"the first attempt is number 1, so there is no number {attempt}")
-        # Through the hooks, as if it were kept: what they add to a job, its handler may need.
+                raise ValueError(f"attempt must be 1 or more, not {attempt}")
+        # With the hooks of enqueueing, because the handler may need what they add to the job.
         with self.app.signed([definition], [job_id]) as batch:
             [envelope] = batch.envelopes
         return envelope, attempt
 
     def _drain(self, queue: str | Collection[str] | None, within: float | timedelta | None, limit: int) -> "_Drain":
         if is_running():
-            raise HoldfastError("a job cannot drain: what it enqueues runs when it has ended")
+            raise HoldfastError("a job cannot call drain(); the jobs that it enqueues run when it has finished")
         queues = None if queue is None else {queue} if isinstance(queue, str) else set(queue)
         for one in queues or ():
             check_queue(one)
         span = in_seconds(within)
         if span is not None and not span >= 0:
-            raise ValueError(f"within must be a span of 0 s or more, not {span:g} s")
+            raise ValueError(f"within must be a duration of 0 s or more, not {span:g} s")
         if limit < 1:
             raise ValueError(f"limit must be 1 or more, not {limit}")
         until_us = None if span is None else self.clock.now_us() + duration_us(span)
         return _Drain(self._stage.engine, self.clock, queues, until_us, limit)
 
     def _note(self, envelopes: Sequence[JobEnvelope], in_transaction: bool) -> None:
-        """Jobs were accepted: write them down, and run them if that is the mode."""
+        """Record accepted jobs; in inline mode, run them."""
         stage, now = self._stage, self.clock.now()
         for envelope in envelopes:
             message = stage.signer.open(envelope.wire)
             self._log.append(enqueued(envelope, message, self._handler(envelope.job), now))
-        # Inside of the caller's transaction a job would run before what it is about is committed.
+        # In a caller's transaction, the job would run before the data it needs is committed.
         if not in_transaction:
             self._run_inline()
 
     def _run_inline(self) -> None:
-        """Run what waits, if that is the mode. What a job enqueues follows it; a thread that is at it comes to ours."""
+        """In inline mode, run the waiting jobs. If another thread is already running them, it also runs this one's."""
         engine = self._stage.engine
         if not self._is_inline or is_running():
             return
@@ -348,7 +352,7 @@ class JobKit:
     def _key_of(self, job: AnyJob) -> str:
         match job:
             case str():
-                return JobDefinition(handler=job).handler  # knows what a key may look like
+                return JobDefinition(handler=job).handler  # checks the key
             case Job():
                 self._check_ours(job)
                 return job.key
@@ -356,24 +360,23 @@ class JobKit:
                 known = self.app.registry.keys()
                 keys = [key for key in known if type(self._handler(key)) is job]
                 if len(keys) != 1:
-                    found = f"under {', '.join(keys)}" if keys else "not at all"
-                    raise DefinitionError(f"{job.__name__} is registered {found}; give the handler's key instead")
+                    found = f"registered under {', '.join(keys)}" if keys else "not registered"
+                    raise DefinitionError(f"{job.__name__} is {found}; pass the handler's key instead")
                 return keys[0]
             case _:
-                raise DefinitionError(f"{job!r} is no job: give a job, a handler's class or its key")
+                raise DefinitionError(f"{job!r} is not a job; pass a job, a handler's class or its key")
 
     def _check_ours(self, job: Job[..., Any, Any]) -> None:
         handler = self._handler(job.key)
         if not isinstance(handler, FunctionHandler) or handler.function is not getattr(job, "__wrapped__", None):
             raise DefinitionError(
-                f"job '{job.key}' belongs to another application than the one under test: give the kit the "
-                "application that the job was made with; the fixtures take it from the setting holdfast_app of pytest, "
-                "or from a fixture of that name"
+                f"job '{job.key}' does not belong to the application under test: pass its own application to JobKit, "
+                "name it in the pytest setting holdfast_app, or return it from a fixture of that name"
             )
 
 
 class _Drain:
-    """One way to quiescence."""
+    """One call of `drain`."""
 
     def __init__(
         self,
@@ -394,7 +397,7 @@ class _Drain:
         self._drained = Drained()
 
     def next(self) -> str | None:
-        """The queue whose job is next, when it is time for it; None if all is quiet."""
+        """Advance the clock to the next job and return its queue; None if no job is left."""
         due = self._engine.next_due(self._queues)
         if due is None or (self._until_us is not None and due[0] > self._until_us):
             return None
@@ -412,7 +415,7 @@ class _Drain:
         self._ends[result.job or "a job that cannot be read", end] += 1
         if end in ("dead", UNKNOWN):
             self._dead.append(turn)
-        if end == UNKNOWN:  # with a worker it would wait for a deploy; here nothing can change before the test goes on
+        if end == UNKNOWN:  # a worker would wait for a deployment; in a test nothing can change before it continues
             self._engine.cancel(str(result.job_id), result.error.line if result.error is not None else "")
 
     def ended(self, *, raise_errors: bool) -> Drained:
@@ -427,6 +430,6 @@ class _Drain:
     def _endless(self) -> str:
         most = ", ".join(f"'{job}' {end} {number:,} times" for (job, end), number in self._ends.most_common(_SHOWN))
         return (
-            f"the jobs are not quiet after {self._limit:,} runs: {most}. Does a job enqueue or snooze itself for ever? "
-            "If so many runs are meant, give drain() another limit"
+            f"jobs are still waiting after {self._limit:,} runs: {most}. Does a job enqueue or snooze itself forever? "
+            "If not, pass a higher limit to drain()"
         )

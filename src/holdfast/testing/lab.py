@@ -1,13 +1,13 @@
-"""`Lab`: what an engine's test gives the law suite: one empty store, a clock that obeys, and handles on the store.
+"""`Lab`: gives the conformance tests an empty engine, a clock that they control, and further handles on the engine.
 
-An engine that takes its time from `Clock` needs no more than a function that opens a handle::
+An engine that takes its time from `Clock` needs only a function that opens a handle::
 
     @pytest.fixture
     def lab() -> Iterator[Lab]:
         with Lab(lambda envelopes, policy, clock: MyEngine("…", envelopes, policy=policy, clock=clock)) as lab:
             yield lab
 
-One whose server keeps the time gives the lab a `ManualClock` of its own kind, which moves the server's clock along.
+For an engine that uses the server's clock, pass a subclass of `ManualClock` that also moves the server's clock.
 """
 
 from collections.abc import Generator
@@ -20,7 +20,7 @@ from typing import Protocol, Self, TypedDict, Unpack
 from holdfast.clock import Clock, ManualClock, from_us
 from holdfast.codec import encode_payload
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy, new_owner_token
 from holdfast.queues.engines.memory.connections import MemoryStore
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
@@ -43,17 +43,17 @@ from holdfast.values import (
 )
 
 LEASE_S = DEFAULT_POLICY.lease_s
-GRAIN_S = 1 / 64  # the smallest span that is exact both as a float and in microseconds
+GRAIN_S = 1 / 64  # the shortest duration that is exact both as a float and in microseconds
 
 
 class Connect(Protocol):
-    """Opens one more handle on the lab's store, as another process would have it."""
+    """Opens a further handle on the engine under test, as another process would."""
 
     def __call__(self, envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine: ...
 
 
 class EnvelopeOptions(TypedDict, total=False):
-    """What a clause may ask of the job it makes."""
+    """The options of a job that a clause creates."""
 
     queue: str
     priority: int
@@ -67,7 +67,7 @@ class EnvelopeOptions(TypedDict, total=False):
 
 
 class Lab:
-    """One empty store and its clock, for one clause."""
+    """An empty engine and its clock, for one clause."""
 
     def __init__(
         self,
@@ -75,18 +75,13 @@ class Lab:
         *,
         clock: ManualClock | None = None,
         grain_s: float = GRAIN_S,
-        can_set_back: bool = True,
         keeps_time: bool = False,
     ) -> None:
         self.clock = clock or ManualClock()
         self.grain_s = grain_s
-        """How close to an instant a clause may go: more than its calls take, if the clock runs by itself."""
-        self.can_set_back = can_set_back
-        """Without it, the clauses on a clock set back are skipped."""
+        """The precision of the clock. If it runs by itself, this must be longer than the calls of a clause take."""
         self.keeps_time = keeps_time
-        """Whether the time is the server's, whatever the clock of a handle says; without it, clauses on that are
-        skipped.
-        """
+        """Whether the engine uses the server's clock, not the handle's; if not, the clauses about that are skipped."""
         self.envelopes = EnvelopeFactory(
             Keyring([SigningKey(b"the key of the laboratory, 32 bytes")]), clock=self.clock
         )
@@ -94,7 +89,7 @@ class Lab:
         self._handles: list[Engine] = []
 
     def open(self, policy: LeasePolicy = DEFAULT_POLICY, *, clock: Clock | None = None) -> Engine:
-        """A further handle on the same store, in a process with this clock; the lab closes it."""
+        """Open a further handle on the same engine, with this clock; the lab closes it."""
         engine = self._connect(self.envelopes, policy, clock or self.clock)
         self._handles.append(engine)
         engine.create_schema()
@@ -102,12 +97,12 @@ class Lab:
 
     @cached_property
     def engine(self) -> Engine:
-        """The handle most clauses use."""
+        """The handle that most clauses use."""
         return self.open()
 
     @property
     def workers(self) -> WorkerRegistry:
-        """The registry of workers, through the handle most clauses use."""
+        """The registry of workers of that handle."""
         return WorkerRegistry(self.engine.state)
 
     def now(self) -> datetime:
@@ -115,11 +110,11 @@ class Lab:
         return from_us(self.clock.now_us())
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the engine and for this process."""
+        """Advance the clocks of the engine and of this process."""
         self.clock.advance(seconds)
 
     def set_back(self, seconds: float) -> None:
-        """Move the engine's wall clock back, as an operator or a bad time server would."""
+        """Set the engine's wall clock back, as an operator or a wrong time server would."""
         self.clock.set_back(seconds)
 
     def close(self) -> None:
@@ -169,28 +164,28 @@ class Lab:
 
     def claim(self, limit: int = 10, *, queue: str = DEFAULT_QUEUE) -> list[JobLease]:
         """Claim under a new token."""
-        return self.engine.claim(queue, limit, owner_token=new_owner_token(new_session()))
+        return self.engine.claim(queue, limit, owner_token=new_owner_token())
 
     def take(self, id: str, *, queue: str = DEFAULT_QUEUE) -> JobLease:
-        """Claim one job, which has to be this one."""
+        """Claim one job, which must be this one."""
         leases = self.claim(1, queue=queue)
         assert [lease.id for lease in leases] == [id]
         return leases[0]
 
     def let_crash(self, id: str) -> None:
-        """Deliver the job and let its lease end without a verdict."""
+        """Deliver the job and let its lease expire without a verdict."""
         self.take(id)
         self.advance(LEASE_S)
         assert self.engine.reap_expired() == 1
 
     def history(self, id: str) -> JobHistory:
-        """The job, which has to be known, with its attempts."""
+        """The job, which must exist, with its attempts."""
         history = self.engine.get(id)
-        assert history is not None, f"job '{id}' is gone"
+        assert history is not None, f"job '{id}' does not exist"
         return history
 
     def view(self, id: str) -> JobView:
-        """The job, which has to be known."""
+        """The job, which must exist."""
         return self.history(id).job
 
     def outcomes(self, id: str) -> list[Outcome]:
@@ -209,16 +204,16 @@ class Lab:
                 return found
 
     def everything(self) -> tuple[list[JobHistory], list[QueuePause], list[WorkerView]]:
-        """All that can be seen of the store."""
+        """Everything that the engine shows."""
         jobs = [self.history(id) for id in sorted(self.ids())]
         return jobs, list(self.engine.pauses()), self.workers.all()
 
     @contextmanager
     def unchanged(self) -> Generator[None]:
-        """Whatever happens inside leaves no trace."""
+        """Assert that the block changes nothing."""
         before = self.everything()
         yield
-        assert self.everything() == before, "what was refused has changed something"
+        assert self.everything() == before, "a refused call has changed something"
 
 
 def memory_lab() -> Lab:

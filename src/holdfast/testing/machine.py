@@ -1,6 +1,7 @@
-"""A machine that plays at random with two handles of an engine and compares every answer and every job to the model.
+"""A state machine that makes random calls through two handles of an engine, and compares each answer and job with the
+model.
 
-It needs a lab whose clock stands still between calls. Hypothesis shrinks what it finds to the shortest story.
+It needs a lab whose clock does not run between calls. Hypothesis reduces a failure to the shortest sequence of calls.
 """
 
 import os
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 
 from holdfast.clock import from_us, to_us
 from holdfast.errors import IdConflict
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.testing.lab import Lab
 from holdfast.testing.model import FINISHED, SECOND, WAITING, Content, Model, ModelJob
 from holdfast.values import (
@@ -50,7 +51,7 @@ POLICY = LeasePolicy(lease_s=60.0, crash_limit=2, retain_completed_s=7200.0)
 
 
 class LeaseMoment(Enum):
-    """When a worker comes back to its lease."""
+    """When a worker uses its lease."""
 
     NOW = 0
     LAST = 1
@@ -58,7 +59,7 @@ class LeaseMoment(Enum):
 
 
 class Order(Enum):
-    """What an operator does to one job."""
+    """An operator's command on one job."""
 
     CANCEL = 0
     REPLAY = 1
@@ -77,7 +78,7 @@ verdicts = st.sampled_from(["nack", "release", "crash", "ack", "abandon", "rejec
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """The rules; `machine_for` gives them a lab."""
+    """The rules; `machine_for` provides the lab."""
 
     jobs: Bundle[str] = Bundle("jobs")
     leases: Bundle[JobLease] = Bundle("leases")
@@ -98,7 +99,7 @@ class EngineMachine(RuleBasedStateMachine):
         )
 
     def open_lab(self) -> AbstractContextManager[Lab]:
-        raise NotImplementedError("machine_for() says which lab to open")
+        raise NotImplementedError("use machine_for(), which provides the lab")
 
     def teardown(self) -> None:
         self._stack.close()
@@ -141,7 +142,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(target=settled, queue=queues, verdict=verdicts, delay=delays, handle=handles)
     def deliver(self, queue: str, verdict: str, delay: int, handle: int) -> MultipleResults[Settlement]:
-        """One job from its claim to its verdict: what most deliveries are."""
+        """Claim one job and settle it, as in most deliveries."""
         settlements = [self._settlement(lease, verdict, delay) for lease in self._claim(queue, 1, handle)]
         for settlement in settlements:
             self._settle(settlement, 1 - handle)
@@ -149,14 +150,14 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(target=leases, queue=queues, handle=handles)
     def let_crash(self, queue: str, handle: int) -> MultipleResults[JobLease]:
-        """One job from its claim to the end of its lease, and the reaper."""
+        """Claim one job, let its lease expire, and reap it."""
         leases = self._claim(queue, 1, handle)
         self.advance(POLICY.lease_s)
         self.reap(None, 1 - handle)
         return multiple(*leases)
 
     def _claim(self, queue: str, limit: int, handle: int) -> list[JobLease]:
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         leases = self.engines[handle].claim(queue, limit, owner_token=token)
         self._check_claim(leases, queue, limit, token)
         return leases
@@ -164,7 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(lease=leases, limit=st.integers(1, 3), handle=handles)
     def claim_with_the_same_token(self, lease: JobLease, limit: int, handle: int) -> None:
         held = self.model.held(lease.queue, lease.owner_token)
-        if held:  # a token whose leases are all gone is not used again: a worker mints one for each claim
+        if held:  # a worker generates a token for each claim, so one without leases is not used again
             again = self.engines[handle].claim(lease.queue, limit, owner_token=lease.owner_token)
             assert sorted(one.id for one in again) == held
             for one in again:
@@ -174,7 +175,7 @@ class EngineMachine(RuleBasedStateMachine):
     def exchange(
         self, lease: JobLease, verdict: str, delay: int, queue: str, limit: int, handle: int
     ) -> MultipleResults[JobLease]:
-        settlement, token = self._settlement(lease, verdict, delay), new_owner_token(new_session())
+        settlement, token = self._settlement(lease, verdict, delay), new_owner_token()
         expected = self.model.settle(settlement)
         [answer], leases = self.engines[handle].exchange([settlement], queue, limit, owner_token=token)
         assert expected in (None, answer)
@@ -197,7 +198,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(target=settled, lease=leases, verdict=verdicts, delay=delays, moment=moments, handle=handles)
     def settle(self, lease: JobLease, verdict: str, delay: int, moment: LeaseMoment, handle: int) -> Settlement:
-        self._come_back(lease, moment)
+        self._advance_to_moment(lease, moment)
         settlement = self._settlement(lease, verdict, delay)
         self._settle(settlement, handle)
         return settlement
@@ -208,11 +209,11 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(lease=leases, verdict=verdicts, handle=handles)
     def settle_with_a_forged_token(self, lease: JobLease, verdict: str, handle: int) -> None:
-        forged = replace(lease, owner_token=new_owner_token(new_session()))
+        forged = replace(lease, owner_token=new_owner_token())
         assert self.engines[handle].settle([self._settlement(forged, verdict, 0)]) == [False]
         assert self.engines[handle].renew_many([forged]) == [LeaseState.LOST]
 
-    def _come_back(self, lease: JobLease, moment: LeaseMoment) -> None:
+    def _advance_to_moment(self, lease: JobLease, moment: LeaseMoment) -> None:
         job = self.model.jobs.get(lease.id)
         if moment is not LeaseMoment.NOW and job is not None and job.lease_until is not None:
             self._advance_to(job.lease_until - (moment is LeaseMoment.LAST))
@@ -244,7 +245,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(first=leases, second=leases, moment=moments, handle=handles)
     def renew(self, first: JobLease, second: JobLease, moment: LeaseMoment, handle: int) -> None:
-        self._come_back(first, moment)
+        self._advance_to_moment(first, moment)
         answers = self.engines[handle].renew_many([first, second])
         assert answers == [self.model.renew(first), self.model.renew(second)]
 
@@ -256,10 +257,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 30, 59, 60, 121, 3599, 3601, 7200]))
     def advance(self, seconds: float) -> None:
         self.lab.advance(seconds)
-        self.model.look_at_the_clock(to_us(self.lab.now()))
+        self.model.set_time(to_us(self.lab.now()))
 
     @rule(id=jobs, early=st.booleans())
-    def advance_to_what_happens_next_to(self, id: str, early: bool) -> None:
+    def advance_to_the_next_event_of(self, id: str, early: bool) -> None:
         job = self.model.jobs.get(id)
         if job is not None:
             self._advance_to((job.due if job.lease_until is None else job.lease_until) - early)
@@ -270,9 +271,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([20, 3600]))
     def set_the_clock_back(self, seconds: float) -> None:
-        if self.lab.can_set_back:
-            self.lab.set_back(seconds)
-            self.model.look_at_the_clock(to_us(self.lab.now()))
+        self.lab.set_back(seconds)
+        self.model.set_time(to_us(self.lab.now()))
 
     @rule(id=jobs, order=st.sampled_from(Order), handle=handles)
     def operate(self, id: str, order: Order, handle: int) -> None:
@@ -307,7 +307,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(queue=queues, limit=limits, handle=handles)
     def pause_and_resume(self, queue: str, limit: int, handle: int) -> None:
         self.engines[handle].pause(queue)
-        assert self.engines[1 - handle].claim(queue, limit, owner_token=new_owner_token(new_session())) == []
+        assert self.engines[1 - handle].claim(queue, limit, owner_token=new_owner_token()) == []
         assert [pause.queue for pause in self.engines[handle].pauses()] == [queue]
         assert self.engines[handle].resume(queue)
         assert not self.engines[handle].resume(queue)
@@ -318,7 +318,7 @@ class EngineMachine(RuleBasedStateMachine):
         engine, now = self.engines[1], self.model.now
         for id in [*self._known, "innocent"]:
             history, job = engine.get(id), self.model.jobs.get(id)
-            assert (history is None) == (job is None), f"{id} is known to only one of the two"
+            assert (history is None) == (job is None), f"{id} is known only to the engine or only to the model"
             if history is not None and job is not None:
                 assert _seen(history.job) == _expected(job, now)
                 assert [(past.delivery, past.record.outcome) for past in history.attempts] == job.outcomes
@@ -329,7 +329,7 @@ class EngineMachine(RuleBasedStateMachine):
         }
 
     def _adopt_due_times(self) -> None:
-        """ "At once" may be any instant up to the one at which it was said."""
+        """Use the engine's due times for jobs that are due at once: any instant up to now is allowed."""
         for job in self.model.jobs.values():
             if job.due_at_once and job.state in WAITING:
                 history = self.engines[0].get(job.id)
@@ -367,7 +367,7 @@ def _expected(job: ModelJob, now: int) -> dict[str, object]:
 def machine_for(
     open_lab: Callable[[], AbstractContextManager[Lab]], *, examples: int = 50, steps: int = 80
 ) -> type[EngineMachine]:
-    """A machine for labs of this kind; `HOLDFAST_HYPOTHESIS_EXAMPLES` in the environment lets it play longer."""
+    """The state machine for these labs. The variable `HOLDFAST_HYPOTHESIS_EXAMPLES` overrides `examples`."""
 
     class Machine(EngineMachine):
         def open_lab(self) -> AbstractContextManager[Lab]:

@@ -1,7 +1,7 @@
-"""The contract as one dictionary: what an engine must be indistinguishable from, said as plainly as possible.
+"""`Model`: the contract as one dictionary of jobs, as simple as possible. Every engine must behave like it.
 
-It shares nothing with the engines but the values, so that a mistake has to be made twice to stay unseen. Times are
-microseconds; where the contract leaves a choice, the model says what is allowed and then follows the engine.
+It shares only the values with the engines, so that a mistake must be made twice to go unnoticed. Times are
+microseconds. Where the contract leaves a choice, the model lists what is allowed and then follows the engine.
 """
 
 from collections.abc import Iterable
@@ -31,14 +31,14 @@ WAITING = (JobState.PENDING, JobState.FAILED)
 FINISHED = (JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
 
 Content: TypeAlias = tuple[str, int, str]
-"""What makes two jobs the same one: queue, priority and what there is to do."""
+"""What makes two jobs the same: queue, priority and payload."""
 
 
 @dataclass
 class ModelJob:
     """One job. `SCHEDULED` is never stored: it is `PENDING` seen before its due time.
 
-    `due_at_once` leaves it to the engine which instant, not later than now, stands for "at once".
+    With `due_at_once`, the engine may choose any due time up to now.
     """
 
     id: str
@@ -81,7 +81,7 @@ class ModelJob:
 
 @dataclass
 class ModelTombstone:
-    """An id whose job is gone: known until the first instant, free from the second on, either in between."""
+    """The id of a deleted job: known until the first instant, free from the second on, either in between."""
 
     content: Content
     known_until: int
@@ -89,7 +89,7 @@ class ModelTombstone:
 
 
 class Model:
-    """Every verb, in the words of the contract."""
+    """Every verb of the contract."""
 
     def __init__(self, *, now: int, lease_s: float, crash_limit: int, retain_completed_s: float) -> None:
         self.now = self.latest = now
@@ -99,7 +99,7 @@ class Model:
         self.crash_limit = crash_limit
         self.retain_completed = int(retain_completed_s * SECOND)
 
-    def look_at_the_clock(self, now: int) -> None:
+    def set_time(self, now: int) -> None:
         self.now = now
         self.latest = max(self.latest, now)
 
@@ -123,7 +123,7 @@ class Model:
         stone = self.tombstones.get(id)
         if id in self.jobs or stone is None:
             return False
-        # What may have been dropped when the clock was later is not known again because somebody set it back.
+        # A tombstone may have been deleted before the clock was set back; its id does not become known again.
         return stone.known_until <= self.latest and self.now < stone.free_from
 
     def accept(self, id: str, content: Content, delay: int) -> bool | None:
@@ -136,11 +136,13 @@ class Model:
         return True
 
     def held(self, queue: str, owner: str) -> list[str]:
-        """What a repeated claim returns."""
+        """The jobs that a repeated claim returns."""
         return sorted(job.id for job in self.jobs.values() if job.queue == queue and job.is_held_by(owner, self.now))
 
     def batches(self, queue: str, limit: int) -> list[list[str]]:
-        """What a claim may take: the best jobs up to the first suspect, or past the suspects; a suspect only alone."""
+        """The batches that a claim may return: the best jobs up to the first suspect, or without all suspects. If the
+        first one is a suspect, it comes alone.
+        """
         due = [job for job in self.jobs.values() if job.queue == queue and job.state in WAITING and job.due <= self.now]
         best = sorted(due, key=lambda job: (-job.priority, job.due, job.id))
         if limit <= 0 or not best:
@@ -160,7 +162,7 @@ class Model:
             job.deliveries += 1
 
     def settle(self, settlement: Settlement) -> bool | None:
-        """The answer; None where the contract gives none, because the job is forgotten and nothing can change."""
+        """The answer; None if the contract leaves it open, because the job is deleted and nothing can change."""
         lease, verdict = settlement.lease, type(settlement).__name__
         job = self.jobs.get(lease.id)
         if job is None:
@@ -266,7 +268,7 @@ class Model:
     def discard(self, id: str) -> bool:
         if id not in self.jobs or self.jobs[id].state is not JobState.DEAD:
             return False
-        self._forget(self.jobs[id], known_until=self.now + HOUR)
+        self._delete(self.jobs[id], known_until=self.now + HOUR)
         return True
 
     def purge(self, states: Iterable[JobState], queue: str | None, age: int | None) -> int:
@@ -276,7 +278,7 @@ class Model:
             if job.state in states and queue in (None, job.queue) and self._finished_for(job, age)
         ]
         for job in chosen:
-            self._forget(job, known_until=self.now + HOUR)
+            self._delete(job, known_until=self.now + HOUR)
         return len(chosen)
 
     def prune(self) -> int:
@@ -286,12 +288,12 @@ class Model:
             if job.state in (JobState.COMPLETED, JobState.CANCELLED) and self._finished_for(job, self.retain_completed)
         ]
         for job in old:
-            self._forget(job, known_until=(job.finished or 0) + HOUR)
+            self._delete(job, known_until=(job.finished or 0) + HOUR)
         return len(old)
 
     def _finished_for(self, job: ModelJob, age: int | None) -> bool:
         return job.finished is not None and (age is None or self.now - job.finished >= age)
 
-    def _forget(self, job: ModelJob, known_until: int) -> None:
+    def _delete(self, job: ModelJob, known_until: int) -> None:
         del self.jobs[job.id]
         self.tombstones[job.id] = ModelTombstone(job.content, known_until, free_from=self.now + HOUR)

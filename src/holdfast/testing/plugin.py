@@ -1,6 +1,6 @@
-"""The pytest plugin: an application on memory for one test, as fixtures.
+"""The pytest plugin: fixtures that hold an application's jobs in memory during a test.
 
-pytest loads it at every start, also for projects that never ask for a fixture of ours: so it loads nothing itself.
+pytest loads this module at every start, even in projects that do not use the fixtures, so it imports nothing else.
 """
 
 import sys
@@ -22,9 +22,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Say of counts that differ what the runs have failed with, a line each."""
+    """If counts differ, also show the errors of the failed runs, one per line."""
     if "holdfast.testing.drained" not in sys.modules:
-        return None  # nobody has drained anything
+        return None  # nothing was drained
     from holdfast.testing.drained import Drained
 
     if op != "==" or not (isinstance(left, Drained) or isinstance(right, Drained)):
@@ -36,9 +36,9 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture
 def holdfast_app(pytestconfig: pytest.Config) -> "Holdfast":
-    """The application under test: the one that the setting `holdfast_app` names, else a new one without jobs.
+    """The application under test: the one named by the setting `holdfast_app`, or else a new one without jobs.
 
-    Override it in your conftest.py to make the application another way.
+    Override this fixture in your conftest.py to create the application in another way.
     """
     from holdfast.app import Holdfast
 
@@ -48,7 +48,7 @@ def holdfast_app(pytestconfig: pytest.Config) -> "Holdfast":
 
 @pytest.fixture
 def holdfast(holdfast_app: "Holdfast") -> Iterator["JobKit"]:
-    """The application's jobs, kept in memory for this test: they wait until they are told to run."""
+    """The application's jobs, held in memory during this test. They wait for `drain`."""
     from holdfast.testing.kit import JobKit
 
     with JobKit(holdfast_app) as kit:
@@ -57,13 +57,13 @@ def holdfast(holdfast_app: "Holdfast") -> Iterator["JobKit"]:
 
 @pytest.fixture
 def holdfast_inline(holdfast: "JobKit") -> Iterator["JobKit"]:
-    """The same, in inline mode: a job runs where it is enqueued."""
+    """The same in inline mode: a job runs before `enqueue` returns."""
     with holdfast.inline():
         yield holdfast
 
 
 def application(reference: str) -> "Holdfast":
-    """The application at MODULE:NAME, imported like the tests themselves."""
+    """The application at MODULE:NAME, imported with the path of the tests."""
     from holdfast.app import Holdfast
 
     module_name, _, attribute = reference.partition(":")
@@ -75,7 +75,7 @@ def application(reference: str) -> "Holdfast":
         if problem.name is None or not f"{module_name}.".startswith(f"{problem.name}."):
             raise
         raise pytest.UsageError(
-            f"{SETTING} = {reference}: there is no module '{problem.name}' here; set pythonpath to where it lies"
+            f"{SETTING} = {reference}: no module named '{problem.name}'; add its directory to the setting pythonpath"
         ) from None
     found = getattr(module, attribute, None)
     if not isinstance(found, Holdfast):

@@ -1,4 +1,4 @@
-"""One run after the other, on the test's own thread or loop: what a worker does with a message, without a worker."""
+"""`Turns`: processes one job at a time on the thread or event loop of the test, as a worker would."""
 
 import sys
 from collections.abc import Generator
@@ -23,21 +23,21 @@ _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", def
 
 
 class Claim(Struct, frozen=True):
-    """What a run has to know of a lease, where there is none."""
+    """The fields of a lease that a run needs, for `perform`, which has no lease."""
 
     attempts: int
     delivery: int
 
 
 class Turn(Struct, frozen=True):
-    """What one run came to, and what it raised."""
+    """The result of one run, and the exception that it raised."""
 
     result: WorkerResult
     raised: BaseException | None
 
 
 class Turns:
-    """Fetches, verifies, runs one attempt and settles, with the application's own handlers and policies."""
+    """Claims, verifies, runs and settles jobs with the application's own handlers and policies."""
 
     def __init__(self, app: Holdfast, engine: Engine, signer: Signer) -> None:
         self._registry = app.registry
@@ -50,7 +50,7 @@ class Turns:
         self._ended: dict[str, CallResult] = {}
 
     def take(self, queue: str) -> Turn | None:
-        """Run the best due job of a queue, if there is one."""
+        """Run the next due job of a queue; None if there is none."""
         fetched = self._fetched(queue)
         if not isinstance(fetched, tuple):
             return fetched
@@ -58,12 +58,12 @@ class Turns:
         try:
             with running():
                 result = self._runtime.run(message, lease)
-        except HoldfastError as problem:  # raised before anything ran; what a handler raises is in the result
+        except HoldfastError as problem:  # raised before the handler ran; its own exceptions are part of the result
             return self._refused(lease, message, problem)
         return self._judged(lease, message, result)
 
     async def take_async(self, queue: str) -> Turn | None:
-        """The same; a coroutine runs on the loop of the test."""
+        """The same; a coroutine handler runs on the event loop of the test."""
         fetched = self._fetched(queue)
         if not isinstance(fetched, tuple):
             return fetched
@@ -76,14 +76,14 @@ class Turns:
         return self._judged(lease, message, result)
 
     def perform(self, envelope: JobEnvelope, attempt: int) -> Any:
-        """What one run of a job returns; what it raises is raised."""
+        """Run a job once, and return its result or raise its exception."""
         message = self._signer.open(envelope.wire)
         with running():
             result = self._runtime.run(message, Claim(attempts=attempt - 1, delivery=attempt))
         return self._value(message, result)
 
     async def perform_async(self, envelope: JobEnvelope, attempt: int) -> Any:
-        """The same; a coroutine runs on the loop of the test."""
+        """The same; a coroutine handler runs on the event loop of the test."""
         message = self._signer.open(envelope.wire)
         with running():
             result = await self._run_async(message, Claim(attempts=attempt - 1, delivery=attempt))
@@ -135,7 +135,7 @@ class Turns:
 
 @contextmanager
 def running() -> Generator[None]:
-    """Around what a job does: what it enqueues waits until it has ended."""
+    """Mark the code of a job: the jobs that it enqueues wait until it has finished."""
     token = _is_running.set(True)
     try:
         yield
@@ -144,10 +144,10 @@ def running() -> Generator[None]:
 
 
 def is_running() -> bool:
-    """Whether this is code of a job that the kit runs, on whatever thread or loop."""
+    """Whether the caller is the code of a job, on any thread or event loop."""
     return _is_running.get()
 
 
 def _print(text: str) -> None:
-    """What a job prints is the test's to see: by `capsys`, or in the report of a failure."""
+    """Print the output of a job, so that `capsys` and pytest's report of a failure include it."""
     sys.stdout.write(text)

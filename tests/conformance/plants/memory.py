@@ -1,4 +1,4 @@
-"""Bugs of the memory engine: one verb of it gone wrong."""
+"""Bugs for the memory engine, each in one verb."""
 
 import os
 import threading
@@ -202,7 +202,7 @@ class CrashNotCounted(MemoryEngine):
 
 
 class ReaperSelectsThenUpdates(MemoryEngine):
-    """Two reapers that read the same ended leases both count them."""
+    """Two reapers read the same expired leases, and both count them."""
 
     _both_have_read = threading.Barrier(2)
 
@@ -223,7 +223,7 @@ class ClaimIgnoresItsLimit(MemoryEngine):
 
 
 class ClaimRewritesTheMessage(MemoryEngine):
-    """What every engine does that keeps columns instead of the bytes."""
+    """The bug of an engine that stores columns instead of the message."""
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         leases = super().claim(queue, limit, owner_token=owner_token, wait=wait)
@@ -343,7 +343,7 @@ class ReplayKeepsAttempts(MemoryEngine):
 
 
 class ReplayIsANewJob(MemoryEngine):
-    """Delete and insert instead of one change: the deliveries of the former life are gone."""
+    """Deletes and inserts the job, so that the deliveries of its former life are lost."""
 
     def replay(self, job_id: str, *, ignore_expiry: bool = False) -> ReplayAnswer:
         answer = super().replay(job_id, ignore_expiry=ignore_expiry)
@@ -427,7 +427,7 @@ class HistoryBackwards(MemoryEngine):
 
 
 class WaitNeverEndsEarly(MemoryJobs):
-    """A job that is due, or falls due meanwhile, goes unnoticed."""
+    """Misses a job that is due, or becomes due during the wait."""
 
     def _is_due(self, queues: Sequence[str]) -> bool:
         return False
@@ -659,89 +659,89 @@ class JobsAcceptedWithoutTheirWrites(MemoryEngine):
 
 
 BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
-    AckWithoutTokenCheck: "test_a_stale_lease_cannot_settle_what_another_holds",
-    VerdictAcceptedAfterTheLeaseEnded: "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+    AckWithoutTokenCheck: "test_a_stale_lease_cannot_settle_a_job_that_another_holds",
+    VerdictAcceptedAfterTheLeaseEnded: "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
     RefusedAttemptRecorded: "test_a_forged_token_cannot_settle",
     RepeatedAttemptRecordedTwice: "test_a_repeated_settlement_answers_true_and_changes_nothing",
-    OneBadSettlementSpoilsTheBatch: "test_a_batch_of_settlements_is_answered_one_by_one",
+    OneBadSettlementSpoilsTheBatch: "test_each_settlement_of_a_batch_has_its_own_answer",
     AttemptLostOnNack: "test_a_nack_costs_an_attempt_and_waits_for_its_retry",
-    AttemptCountedOnRelease: "test_a_release_costs_nothing",
+    AttemptCountedOnRelease: "test_a_release_costs_no_attempt",
     AttemptCountedOnEveryAbandon: "test_only_reasons_that_follow_a_run_cost_an_attempt",
     DelayForgottenOnNack: "test_a_retry_is_never_delivered_early",
-    DeadLetterDropped: "test_a_dead_letter_keeps_everything",
-    CancelRequestLostOnRetry: "test_a_job_asked_to_be_cancelled_is_not_retried",
-    CancelRequestLost: "test_a_running_job_is_asked_to_be_cancelled",
-    RunningJobCancelledUnderItsWorker: "test_a_running_job_is_asked_to_be_cancelled",
-    ReaperTakesLivingLeases: "test_the_reaper_leaves_living_leases_alone",
+    DeadLetterDropped: "test_a_dead_letter_has_its_whole_history",
+    CancelRequestLostOnRetry: "test_a_job_with_a_cancellation_request_is_not_retried",
+    CancelRequestLost: "test_a_running_job_receives_a_cancellation_request",
+    RunningJobCancelledUnderItsWorker: "test_a_running_job_receives_a_cancellation_request",
+    ReaperTakesLivingLeases: "test_the_reaper_does_not_touch_unexpired_leases",
     ReaperReapsEveryQueue: "test_the_reaper_reaps_one_queue_or_all",
-    ReaperNeverReaps: "test_every_job_of_a_lost_claim_comes_back",
+    ReaperNeverReaps: "test_every_job_of_a_lost_claim_is_requeued",
     ReaperLeavesNoHistory: "test_a_delivery_without_a_verdict_is_in_the_history",
     CrashNotCounted: "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt",
-    ReaperSelectsThenUpdates: "test_reapers_at_once_count_a_crash_once",
-    ClaimIgnoresItsLimit: "test_a_claim_gives_no_more_than_its_limit",
-    ClaimRewritesTheMessage: "test_the_message_comes_back_byte_for_byte",
+    ReaperSelectsThenUpdates: "test_concurrent_reapers_count_a_crash_once",
+    ClaimIgnoresItsLimit: "test_a_claim_returns_at_most_its_limit",
+    ClaimRewritesTheMessage: "test_the_message_is_delivered_byte_for_byte",
     PriorityInverted: "test_higher_priorities_come_first",
     BatchOrderLost: "test_a_batch_is_claimed_in_the_order_it_was_accepted",
-    HalfABatchKept: "test_a_refused_job_keeps_its_whole_batch_out",
+    HalfABatchKept: "test_a_refused_job_refuses_its_whole_batch",
     SameIdOverwrites: "test_the_same_id_with_other_content_is_refused",
     OtherContentAcceptedSilently: "test_the_same_id_with_other_content_is_refused",
-    RepeatedEnqueueMovesTheDueTime: "test_the_same_content_made_anew_is_still_the_same_job",
+    RepeatedEnqueueMovesTheDueTime: "test_the_same_content_created_again_is_the_same_job",
     TransactionIgnored: "test_a_transaction_is_refused_where_none_is_declared",
     TombstoneForgotten: "test_a_discarded_id_is_known_for_an_hour_and_then_free",
-    RenewalRevivesAnEndedLease: "test_an_ended_lease_is_never_revived",
-    RenewalMovesNothing: "test_a_renewed_lease_ends_a_full_length_from_now",
+    RenewalRevivesAnEndedLease: "test_an_expired_lease_is_never_revived",
+    RenewalMovesNothing: "test_a_renewed_lease_expires_a_full_length_from_now",
     RenewalOfOneLosesAll: "test_many_leases_are_renewed_one_by_one",
-    ReplayForgetsHistory: "test_a_replayed_dead_letter_starts_anew_with_its_history",
-    ReplayKeepsAttempts: "test_a_replayed_dead_letter_starts_anew_with_its_history",
-    ReplayIsANewJob: "test_a_crash_loop_may_be_replayed_and_has_all_its_crashes_again",
+    ReplayForgetsHistory: "test_a_replayed_dead_letter_starts_a_new_life_with_its_history",
+    ReplayKeepsAttempts: "test_a_replayed_dead_letter_starts_a_new_life_with_its_history",
+    ReplayIsANewJob: "test_a_replayed_crash_loop_may_crash_as_often_again",
     ReplayIgnoresExpiryUnasked: "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored",
-    PurgeTakesWaitingJobs: "test_a_purge_takes_the_states_it_was_given",
-    PurgeIgnoresAge: "test_a_purge_keeps_what_finished_lately",
-    DeadLettersPruned: "test_dead_letters_are_kept_for_ever_unless_the_policy_says_otherwise",
+    PurgeTakesWaitingJobs: "test_a_purge_deletes_only_jobs_in_the_given_states",
+    PurgeIgnoresAge: "test_a_purge_leaves_jobs_that_finished_recently",
+    DeadLettersPruned: "test_dead_letters_are_retained_forever_by_default",
     DiscardTakesAnyJob: "test_only_dead_letters_are_discarded",
-    DiscardIsForDeadLettersOnly: "test_a_job_that_ended_otherwise_is_discarded_if_that_is_asked_for",
+    DiscardIsForDeadLettersOnly: "test_completed_and_cancelled_jobs_are_discarded_on_request",
     PageLosesTheLastJob: "test_pages_show_every_job_exactly_once",
-    CursorsOfNeighbours: "test_every_job_of_a_page_has_the_cursor_behind_it",
+    CursorsOfNeighbours: "test_every_job_of_a_page_has_a_cursor_to_the_rest",
     SearchesByTimeIncludeTheirEnd: "test_jobs_can_be_searched_by_when_they_were_accepted",
-    SearchesForgetWhereTheyBegin: "test_a_search_can_begin_with_when_jobs_finished",
-    HistoryBackwards: "test_the_history_keeps_every_attempt_in_order",
-    WaitNeverEndsEarly: "test_the_wait_ends_when_a_job_falls_due",
-    WaitLooksAtOneQueue: "test_each_of_the_queues_can_end_the_wait",
-    WaitSpinsWhilePaused: "test_what_cannot_be_claimed_lets_nobody_spin",
-    WaitNeverWaits: "test_waiting_ends_when_its_time_is_up",
-    WaitIsDeaf: "test_the_wait_ends_when_somebody_else_wants_it_to",
-    WaitSwallowsWhatWokeIt: "test_the_wait_ends_when_somebody_else_wants_it_to",
+    SearchesForgetWhereTheyBegin: "test_a_search_can_start_from_when_jobs_finished",
+    HistoryBackwards: "test_the_history_has_every_attempt_in_order",
+    WaitNeverEndsEarly: "test_a_wait_ends_when_a_job_is_due",
+    WaitLooksAtOneQueue: "test_a_job_in_any_of_the_queues_ends_the_wait",
+    WaitSpinsWhilePaused: "test_a_job_that_cannot_be_claimed_does_not_end_a_wait",
+    WaitNeverWaits: "test_a_wait_ends_at_its_timeout",
+    WaitIsDeaf: "test_a_wait_ends_when_the_wake_descriptor_is_readable",
+    WaitSwallowsWhatWokeIt: "test_a_wait_ends_when_the_wake_descriptor_is_readable",
     ProgressOfAnybody: "test_a_stale_lease_cannot_report_progress",
-    ProgressOfTheDeliveryBefore: "test_a_new_delivery_has_made_no_progress_yet",
+    ProgressOfTheDeliveryBefore: "test_a_new_delivery_has_no_progress",
     ProgressRenewsTheLease: "test_a_report_does_not_move_the_lease",
-    ProgressLostWithTheVerdict: "test_what_ended_badly_shows_how_far_it_got",
+    ProgressLostWithTheVerdict: "test_an_unsuccessful_job_shows_its_progress",
     OutputOfAnybody: "test_a_stale_lease_cannot_report_output",
     OutputRenewsTheLease: "test_output_does_not_move_the_lease",
-    OutputLostInTheCrash: "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
-    OutputOfTheDeliveryBefore: "test_a_new_delivery_under_the_same_token_has_printed_nothing_yet",
-    LongOutputKeptWhole: "test_of_a_long_output_its_end_is_kept",
-    LookRenewsTheLease: "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+    OutputLostInTheCrash: "test_the_output_of_a_crashed_delivery_is_retained",
+    OutputOfTheDeliveryBefore: "test_a_new_delivery_under_the_same_token_has_no_live_output",
+    LongOutputKeptWhole: "test_the_end_of_a_long_output_is_retained",
+    LookRenewsTheLease: "test_lease_states_are_read_without_extending_a_lease",
     WritesUpToTheFailedCondition: "test_a_failed_condition_refuses_all_writes",
     ConditionDropped: "test_a_failed_condition_refuses_all_writes",
-    ConditionCheckedBeforeTheLock: "test_of_many_that_write_one_version_one_wins",
+    ConditionCheckedBeforeTheLock: "test_of_many_writers_of_one_version_one_wins",
     VersionsStartAgainAfterADrop: "test_versions_grow_across_drop_expiry_and_sweep",
     SweptWhileTheVersionIsAhead: "test_versions_grow_across_drop_expiry_and_sweep",
     ExpiredUntilItIsSwept: "test_an_expired_cell_is_absent_before_it_is_swept",
-    SweepTakesLiveCells: "test_sweeping_takes_what_has_expired_and_nothing_else",
+    SweepTakesLiveCells: "test_sweeping_deletes_only_what_has_expired",
     RefundWithoutLimit: "test_a_refund_never_fills_a_bucket_above_its_burst",
     SpendReadsThenWrites: "test_a_bucket_grants_its_burst_and_then_its_rate",
     WritesOfTheWholeBatch: "test_a_refused_settlement_carries_nothing",
     WritesOfARepetition: "test_a_repeated_settlement_carries_nothing_twice",
     EnqueuesOfARefusal: "test_a_refused_settlement_carries_nothing",
-    NeighboursOfABadOneSettled: "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on",
+    NeighboursOfABadOneSettled: "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled",
     JobsAcceptedWithoutTheirWrites: "test_jobs_are_accepted_with_writes_or_not_at_all",
 }
-"""Each with the clause that breaks."""
+"""Each bug with the clause that it breaks."""
 
 
 @contextmanager
 def lab_of(bug: type[MemoryEngine | MemoryJobs | MemoryState]) -> Generator[Lab]:
-    """A lab for an engine that is wrong, or has one wrong part."""
+    """A lab for an engine with a bug, or with a part that has one."""
     store = MemoryStore()
 
     def connect(envelopes: EnvelopeFactory, policy: LeasePolicy, clock: Clock) -> Engine:

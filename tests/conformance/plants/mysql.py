@@ -1,4 +1,4 @@
-"""Bugs of the engine in MySQL: statements that forget a condition, a lock, a column, or where a job stands."""
+"""Bugs for the MySQL engine: statements that lack a condition, a lock, a column or the lane of a job."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -45,7 +45,7 @@ from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
 HOLDER = "owner_token = %(token)s AND "
 IN_TIME = f" AND lease_until > {CLOCK}"
 UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6"
-# A server that has to do something else in the middle of a claim: races that are rare become certain.
+# A delay in the middle of a claim, so that a rare race always happens.
 DELAY = "0 * BENCHMARK(20000, SHA2('', 256))"
 SLOW = f"seq + {DELAY}"
 LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
@@ -57,35 +57,35 @@ BUGS: dict[str, Bug] = {
     "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, HOLDER, "")),
     "abandon without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (END, HOLDER, "")),
     "ack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (ACK, IN_TIME, "")
     ),
     "nack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (GIVE_BACK, IN_TIME, "")
     ),
     "abandon accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (END, IN_TIME, "")
     ),
     "lease one microsecond too long": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
         (ACK, "lease_until >", "lease_until >="),
     ),
     "lease compared the wrong way round": bug(
         "test_a_lease_can_settle_until_its_last_moment", (ACK, "lease_until >", "lease_until <")
     ),
-    "renewal revives an ended lease": bug("test_an_ended_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal revives an ended lease": bug("test_an_expired_lease_is_never_revived", (RENEW, IN_TIME, "")),
     "renewal without token check": bug(
         "test_a_forged_lease_is_lost", (RENEW, " AND (seq, owner_token) IN %(pairs)s", "")
     ),
     "renewal moves nothing": bug(
-        "test_a_renewed_lease_ends_a_full_length_from_now",
+        "test_a_renewed_lease_expires_a_full_length_from_now",
         (RENEW, f"lease_until = {CLOCK} + LEAST(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        "test_a_renewal_does_not_change_the_length_of_a_lease",
         (RENEW, f"{CLOCK} + LEAST(lease_us, {LONG_US})", f"{CLOCK} + 60000000"),
     ),
     "reaper takes living leases": bug(
-        "test_the_reaper_leaves_living_leases_alone",
+        "test_the_reaper_does_not_touch_unexpired_leases",
         (EXPIRED, "lease_until <= %(now)s", "lease_until > 0"),
         (LOCK_EXPIRED, "lease_until <= %s", "%s > 0"),
         (REAP, " AND lease_until <= %(now)s", ""),
@@ -93,21 +93,21 @@ BUGS: dict[str, Bug] = {
     "reaper reaps every queue": bug(
         "test_the_reaper_reaps_one_queue_or_all", (EXPIRED, " AND (%(queue)s IS NULL OR queue = %(queue)s)", "")
     ),
-    "reaper does not say when the run began": bug(
-        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+    "reaper records the wrong start of the run": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (LOCK_EXPIRED, "claimed_at", "lease_until"),
     ),
-    "reaped job stays among those that run": bug("test_the_lease_tells_of_earlier_crashes", (REAP, f",{PLACE}", "")),
+    "reaped job stays among those that run": bug("test_the_lease_has_the_number_of_crashes", (REAP, f",{PLACE}", "")),
     "crash not counted": bug(
         "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "THEN 0")
     ),
     "crash counted before it is compared": bug(
-        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        "test_a_job_is_dead_at_the_crash_limit_and_never_delivered_again",
         (REAP, COUNTS_A_CRASH, "THEN crashes"),
         (REAP, "SET owner_token", "SET crashes = crashes + 1, owner_token"),
     ),
     "crash limit off by one": bug(
-        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        "test_a_job_is_dead_at_the_crash_limit_and_never_delivered_again",
         (REAP, ">= %(crash_limit)s", "> %(crash_limit)s"),
     ),
     "marked crash ignores the limit": bug(
@@ -115,29 +115,27 @@ BUGS: dict[str, Bug] = {
         (GIVE_BACK, ">= %(crash_limit)s", "> 1000 + %(crash_limit)s"),
     ),
     "crashes not reset by a verdict": bug(
-        "test_a_verdict_ends_the_count_of_crashes",
+        "test_a_verdict_resets_the_crashes",
         (GIVE_BACK, "THEN crashes ELSE 0 END", "THEN crashes ELSE crashes END"),
     ),
     "crashes reset by handing back": bug(
-        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        "test_releasing_an_unstarted_job_does_not_change_its_crashes",
         (GIVE_BACK, "WHEN %(keeps_crashes)s THEN crashes ELSE 0 END", "ELSE 0 END"),
     ),
     "crashes reset by a rejection": bug(
-        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        "test_a_job_that_was_never_started_retains_its_crashes",
         (END, "CASE WHEN %(keeps_crashes)s THEN crashes ELSE 0 END", "0"),
     ),
     "suspect claimed with others": bug(
         "test_a_suspect_at_the_head_of_the_queue_comes_alone", (LOCK_DUE, "' ', crashes, ' '", "' ', 0, ' '")
     ),
-    "due time ignored": bug(
-        "test_a_job_that_is_due_brings_along_none_that_is_not", (LOCK_DUE, "since <= %s", "%s > 0")
-    ),
+    "due time ignored": bug("test_a_claim_of_due_jobs_includes_no_scheduled_one", (LOCK_DUE, "since <= %s", "%s > 0")),
     "delivered early": bug(
         "test_a_job_is_never_delivered_early", (LOOK, f"SELECT {NOW}, {CLOCK}", f"SELECT {NOW}, {CLOCK} + 1000000")
     ),
     "delivered late": bug("test_a_job_is_never_delivered_early", (LOOK, "MIN(since)", "MIN(since) + 1")),
     "due time not in the order": bug(
-        "test_equal_priorities_come_by_due_time", (LOCK_DUE, "ORDER BY since, id", "ORDER BY id")
+        "test_equal_priorities_are_ordered_by_due_time", (LOCK_DUE, "ORDER BY since, id", "ORDER BY id")
     ),
     "priorities the wrong way round": bug(
         "test_higher_priorities_come_first",
@@ -145,15 +143,15 @@ BUGS: dict[str, Bug] = {
         (LOCK_DUE, "lane = %s", "lane = 9 - %s"),
     ),
     "retry in the lane of another priority": bug(
-        "test_a_retry_that_is_due_waits_its_turn_by_due_time", (GIVE_BACK, "THEN 9 - priority", "THEN priority")
+        "test_a_due_retry_is_ordered_by_its_due_time", (GIVE_BACK, "THEN 9 - priority", "THEN priority")
     ),
     "jobs of every queue claimed": bug(
-        "test_a_claim_gives_only_jobs_of_its_queue",
+        "test_a_claim_returns_only_jobs_of_its_queue",
         (LOOK, "lane <= 9 AND mark = %(mark)s", "lane <= 9"),
         (LOCK_DUE, "mark = %s", "%s IS NOT NULL"),
     ),
     "limit not applied": bug(
-        "test_a_claim_gives_no_more_than_its_limit",
+        "test_a_claim_returns_at_most_its_limit",
         (
             LOCK_DUE,
             "since <= %s\n    ORDER BY since, id LIMIT %s",
@@ -161,23 +159,25 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "claim does not lock": bug(
-        "test_claimers_at_once_never_share_a_job",
+        "test_concurrent_claims_never_share_a_job",
         (LOCK_DUE, " FOR UPDATE SKIP LOCKED", ""),
         (LOCK_DUE, "seq,", f"{SLOW},"),
     ),
     "claim does not look again at what it waited for": bug(
-        "test_claimers_at_once_never_share_a_job",
+        "test_concurrent_claims_never_share_a_job",
         (LOCK_THESE, "state <= 1 AND due_at <= %s", "%s > 0"),
         options="?skip_locked=off",
     ),
     "same claim not told from another": bug(
-        "test_the_same_claim_at_once_stamps_one_batch", (PASS_GATE, " FOR UPDATE", ""), (LOCK_DUE, "seq,", f"{SLOW},")
+        "test_the_same_claim_sent_concurrently_stamps_one_batch",
+        (PASS_GATE, " FOR UPDATE", ""),
+        (LOCK_DUE, "seq,", f"{SLOW},"),
     ),
     "repeated claim stamps new jobs": bug(
         "test_a_repeated_claim_returns_what_it_stamped", (LOOK, "lane = 10", "lane = 99")
     ),
     "repeated claim returns ended leases": bug(
-        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended", (LOOK, IN_TIME, ""), (LEASES, IN_TIME, "")
+        "test_a_repeated_claim_does_not_return_an_expired_lease", (LOOK, IN_TIME, ""), (LEASES, IN_TIME, "")
     ),
     "repeated claim of any queue": bug(
         "test_the_same_token_on_another_queue_is_another_claim",
@@ -185,11 +185,11 @@ BUGS: dict[str, Bug] = {
         (LEASES, " AND queue = %(queue)s", ""),
     ),
     "repeated claim fences late": bug(
-        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        "test_a_repeated_claim_does_not_fence_after_its_lease_expires",
         (LEASES, f"LEAST(lease_until - {CLOCK}, lease_us)", "lease_us"),
     ),
     "pause ignored": bug(
-        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        "test_a_paused_queue_returns_nothing_and_others_are_not_affected",
         (LOOK, "holdfast_pauses WHERE queue = %(queue)s", "holdfast_pauses WHERE queue = ''"),
     ),
     "delivery not counted": bug(
@@ -199,12 +199,12 @@ BUGS: dict[str, Bug] = {
     "attempt lost on nack": bug(
         "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, " + %(attempt)s", "")
     ),
-    "attempt counted on release": bug("test_a_release_costs_nothing", (GIVE_BACK, " + %(attempt)s", " + 1")),
+    "attempt counted on release": bug("test_a_release_costs_no_attempt", (GIVE_BACK, " + %(attempt)s", " + 1")),
     "delay forgotten on nack": bug(
         "test_a_retry_is_never_delivered_early", (GIVE_BACK, "due_at = %(due)s", "due_at = %(now)s")
     ),
     "transaction outlives its lease": bug(
-        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along", (ACK, IN_TIME, "")
+        "test_a_transaction_whose_lease_has_expired_is_rolled_back", (ACK, IN_TIME, "")
     ),
     "dead reason lost": bug(
         "test_an_abandoned_job_is_dead_with_its_reason", (END, "dead_reason = %(dead_reason)s", "dead_reason = NULL")
@@ -216,18 +216,18 @@ BUGS: dict[str, Bug] = {
         "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, "expired = %(expired)s", "expired = 0")
     ),
     "output taken for a note": bug(
-        "test_the_history_keeps_every_attempt_in_order",
+        "test_the_history_has_every_attempt_in_order",
         (INSERT_ATTEMPTS, "output, result, note", "note, result, output"),
     ),
     "result dropped": bug("test_an_ack_completes_the_job", (inspector.ATTEMPTS, "result", "NULL")),
     "cancel request lost on retry": bug(
-        "test_a_job_asked_to_be_cancelled_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE")
+        "test_a_job_with_a_cancellation_request_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE")
     ),
     "cancel request lost by the reaper": bug(
-        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost", (REAP, UNLESS_CANCELLED, "CASE")
+        "test_a_job_with_a_cancellation_request_is_cancelled_when_it_is_reaped", (REAP, UNLESS_CANCELLED, "CASE")
     ),
     "cancel request forgotten before it is read": bug(
-        "test_a_job_asked_to_be_cancelled_is_not_released",
+        "test_a_job_with_a_cancellation_request_is_not_released",
         (
             GIVE_BACK,
             "cancel_reason = cancel_request, cancel_request = NULL",
@@ -235,11 +235,12 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "cancel request taken back by a renewal": bug(
-        "test_a_running_job_is_asked_to_be_cancelled",
+        "test_a_running_job_receives_a_cancellation_request",
         (RENEW, "SET lease_until", "SET cancel_request = NULL, lease_until"),
     ),
     "running job cancelled under its worker": bug(
-        "test_a_running_job_is_asked_to_be_cancelled", (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
+        "test_a_running_job_receives_a_cancellation_request",
+        (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)"),
     ),
     "repeated settlement refused": bug(
         "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, "seq IN %s", "seq IN %s AND 0")
@@ -264,7 +265,7 @@ BUGS: dict[str, Bug] = {
         (inspector.FORGET, "finished_at = %s", "finished_at = %s - 1800000000"),
     ),
     "purge takes waiting jobs": bug(
-        "test_a_purge_takes_the_states_it_was_given",
+        "test_a_purge_deletes_only_jobs_in_the_given_states",
         (
             inspector.LOCK_FINISHED,
             "lane = %(lane)s AND mark = %(mark)s",
@@ -272,51 +273,52 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "purge ignores age": bug(
-        "test_a_purge_keeps_what_finished_lately", (inspector.LOCK_FINISHED, " AND since <= %(before)s", "")
+        "test_a_purge_leaves_jobs_that_finished_recently", (inspector.LOCK_FINISHED, " AND since <= %(before)s", "")
     ),
     "replay keeps attempts": bug(
-        "test_a_replayed_dead_letter_starts_anew_with_its_history", (inspector.REPLAY, "attempts = 0, ", "")
+        "test_a_replayed_dead_letter_starts_a_new_life_with_its_history", (inspector.REPLAY, "attempts = 0, ", "")
     ),
-    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
+    "replay keeps crashes": bug("test_a_replayed_job_is_not_a_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
     "replay of a running job": bug(
         "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
     ),
     "replay forgets to ignore the expiry": bug(
-        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        "test_a_dead_letter_can_be_replayed_with_its_expiry_ignored",
         (inspector.REPLAY, "ignore_expiry OR %(ignore_expiry)s", "0"),
     ),
     "replayed job stays among the dead": bug(
-        "test_a_cancelled_job_may_be_replayed", (inspector.REPLAY, f",{PLACE}", "")
+        "test_a_cancelled_job_can_be_replayed", (inspector.REPLAY, f",{PLACE}", "")
     ),
     "scheduled counted as pending": bug(
-        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT, f"state = 0 AND since > {CLOCK}", "0")
+        "test_every_job_is_counted_in_one_state", (inspector.COUNT, f"state = 0 AND since > {CLOCK}", "0")
     ),
     "next due job of another queue": bug(
-        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "mark IN %(marks)s", "mark NOT IN %(marks)s")
+        "test_a_wait_ends_when_a_job_is_due", (NEXT_DUE, "mark IN %(marks)s", "mark NOT IN %(marks)s")
     ),
     "wait spins while paused": bug(
-        "test_what_cannot_be_claimed_lets_nobody_spin", (NEXT_DUE, "queue IN %(queues)s", "queue IN %(queues)s AND 0")
+        "test_a_job_that_cannot_be_claimed_does_not_end_a_wait",
+        (NEXT_DUE, "queue IN %(queues)s", "queue IN %(queues)s AND 0"),
     ),
     "progress accepted after the lease ended": bug("test_a_stale_lease_cannot_report_progress", (HELD, IN_TIME, "")),
-    "progress of a finished job": bug("test_a_settled_job_takes_no_more_reports", (HELD, " AND state = 2", "")),
+    "progress of a finished job": bug("test_a_settled_job_accepts_no_more_progress", (HELD, " AND state = 2", "")),
     "second report keeps the delivery of the first": bug(
-        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        "test_a_crash_loop_shows_the_progress_of_its_last_delivery",
         (KEEP_PROGRESS, "delivery = VALUES(delivery), ", ""),
     ),
     "output accepted after the lease ended": bug("test_a_stale_lease_cannot_report_output", (HELD, IN_TIME, "")),
     "first output stays": bug(
-        "test_the_latest_output_takes_the_place_of_the_one_before",
+        "test_the_latest_output_replaces_the_previous_one",
         (KEEP_OUTPUT, "start = VALUES(start), text = VALUES(text)", "start = start"),
     ),
     "a verdict takes the output of crashes along": bug(
-        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+        "test_the_output_of_a_crashed_delivery_is_retained",
         (DELETE_LIVE_OUTPUT, " AND (seq, delivery) IN %(pairs)s", ""),
     ),
     "a look finds every lease held": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them", (LEASE_STATES, IN_TIME, "")
+        "test_lease_states_are_read_without_extending_a_lease", (LEASE_STATES, IN_TIME, "")
     ),
     "a look finds nothing cancelled": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        "test_lease_states_are_read_without_extending_a_lease",
         (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
     "expired cells read": bug("test_an_expired_cell_is_absent_before_it_is_swept", (state.READ_THESE, LIVE, "")),
@@ -328,7 +330,7 @@ BUGS: dict[str, Bug] = {
         "test_expiry_is_judged_by_the_engines_clock", (state.LOCKED_CELLS, CLOCK, PROCESS_TIME)
     ),
     "cells of every kind": bug(
-        "test_what_is_written_is_read_by_every_handle", (state.READ, "kind = %(kind)s", "%(kind)s IS NOT NULL")
+        "test_every_handle_reads_what_was_written", (state.READ, "kind = %(kind)s", "%(kind)s IS NOT NULL")
     ),
     "cells in the order of an alphabet": bug(
         "test_cells_are_read_in_the_order_of_their_keys_a_page_at_a_time",
@@ -347,12 +349,12 @@ BUGS: dict[str, Bug] = {
         (state.LOCK_EXPIRED_CELLS, " AND version < %(now)s", ""),
     ),
     "live cells swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        "test_sweeping_deletes_only_what_has_expired",
         (state.EXPIRED_CELLS, "expires_at <= %(now)s AND ", ""),
         (state.LOCK_EXPIRED_CELLS, " AND expires_at <= %(now)s", ""),
     ),
     "busy buckets swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        "test_sweeping_deletes_only_what_has_expired",
         (state.FULL_BUCKETS, "full_at <= %(now)s", "1"),
         (state.LOCK_FULL_BUCKETS, " AND full_at <= %(now)s", ""),
     ),
@@ -467,10 +469,10 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
     WritesUpToTheFailedCondition: bug("test_a_failed_condition_refuses_all_writes"),
     ConditionDropped: bug("test_a_failed_condition_refuses_all_writes"),
     WrittenOutsideOfATransaction: bug(
-        "test_of_many_that_write_one_version_one_wins", (state.LOCKED_CELLS, "version,", f"version + {DELAY},")
+        "test_of_many_writers_of_one_version_one_wins", (state.LOCKED_CELLS, "version,", f"version + {DELAY},")
     ),
     SpentOutsideOfATransaction: bug(
-        "test_many_that_spend_at_once_get_the_burst_together",
+        "test_concurrent_spenders_share_the_burst",
         (state.LOCKED_BUCKETS, "full_at,", f"full_at + {DELAY},"),
     ),
     RefundWithoutLimit: bug("test_a_refund_never_fills_a_bucket_above_its_burst"),
@@ -478,12 +480,12 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
     WritesOfARepetition: bug("test_a_repeated_settlement_carries_nothing_twice"),
     EnqueuesOfARefusal: bug("test_a_refused_settlement_carries_nothing"),
     NeighboursOfABadOneSettled: bug(
-        "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on"
+        "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled"
     ),
     JobsAcceptedWithoutTheirWrites: bug("test_jobs_are_accepted_with_writes_or_not_at_all"),
-    TransactionCompletedWithoutWrites: bug("test_a_transaction_carries_them_as_well"),
+    TransactionCompletedWithoutWrites: bug("test_a_transaction_applies_writes_and_enqueues"),
 }
-"""A broken engine, or one with a broken part; the edits of its statements make a race certain."""
+"""An engine with a bug in Python; the edits of its statements make a race certain."""
 
 
 def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Callable[..., MysqlEngine]:
@@ -493,8 +495,8 @@ def planted(edits: Iterable[Edit], broken: type[MysqlEngine | MysqlState]) -> Ca
     def opened(url: str, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> MysqlEngine:
         made = broken if issubclass(broken, MysqlEngine) else MysqlEngine
         engine = made(url, envelopes, policy=policy, clock=clock)
-        said = engine.connections.sql
-        engine.connections.sql = lambda statement: said(planting.say(statement, clock))
+        sql = engine.connections.sql
+        engine.connections.sql = lambda statement: sql(planting.edited(statement, clock))
         if issubclass(broken, MysqlState):
             engine.state = broken(engine.connections)
         return engine

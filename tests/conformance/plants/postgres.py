@@ -1,4 +1,4 @@
-"""Bugs of the PostgreSQL engine: statements that forget a condition, a lock or a column."""
+"""Bugs for the PostgreSQL engine: statements that lack a condition, a lock or a column."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -47,7 +47,7 @@ DUE = f"due_at <= {NOW}"
 OF_QUEUE = " AND (:queue::text IS NULL OR queue = :queue)"
 NOT_PAUSED = "NOT EXISTS (SELECT 1 FROM holdfast.pauses WHERE queue = :queue)"
 UNLESS_CANCELLED = "CASE WHEN cancel_request IS NOT NULL THEN 6 WHEN"
-# A server that has to do something else in the middle of a claim: races that are rare become certain.
+# A delay in the middle of a claim, so that a rare race always happens.
 SLOW: Edit = (
     CLAIM,
     "SELECT seq, crashes, row_number() OVER () AS place FROM chosen",
@@ -67,45 +67,45 @@ SLOW_BUCKETS: Edit = (
 )
 
 BUGS: dict[str, Bug] = {
-    "ack without token check": bug("test_a_stale_lease_cannot_settle_what_another_holds", (ACK, HOLDER, "")),
+    "ack without token check": bug("test_a_stale_lease_cannot_settle_a_job_that_another_holds", (ACK, HOLDER, "")),
     "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, HOLDER, "")),
     "abandon without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (END, HOLDER, "")),
     "ack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (ACK, IN_TIME, "")
     ),
     "nack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (GIVE_BACK, IN_TIME, "")
     ),
     "abandon accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, IN_TIME, "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (END, IN_TIME, "")
     ),
     "lease one microsecond too long": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
         (ACK, f"lease_until > {NOW}", f"lease_until >= {NOW}"),
     ),
     "lease compared the wrong way round": bug(
         "test_a_lease_can_settle_until_its_last_moment", (END, f"lease_until > {NOW}", f"lease_until < {NOW}")
     ),
-    "renewal revives an ended lease": bug("test_an_ended_lease_is_never_revived", (RENEW, IN_TIME, "")),
+    "renewal revives an ended lease": bug("test_an_expired_lease_is_never_revived", (RENEW, IN_TIME, "")),
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, OF_CLAIM, "")),
     "renewal moves nothing": bug(
-        "test_a_renewed_lease_ends_a_full_length_from_now",
+        "test_a_renewed_lease_expires_a_full_length_from_now",
         (RENEW, f"lease_until = {NOW} + least(lease_us, {LONG_US})", "lease_until = lease_until"),
     ),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        "test_a_renewal_does_not_change_the_length_of_a_lease",
         (RENEW, f"least(lease_us, {LONG_US})", "60000000"),
     ),
     "reaper takes living leases": bug(
-        "test_the_reaper_leaves_living_leases_alone", (REAP, f"lease_until <= {NOW}", "lease_until IS NOT NULL")
+        "test_the_reaper_does_not_touch_unexpired_leases", (REAP, f"lease_until <= {NOW}", "lease_until IS NOT NULL")
     ),
     "reaper reaps every queue": bug("test_the_reaper_reaps_one_queue_or_all", (REAP, OF_QUEUE, "")),
     "reaper leaves no history": bug(
         "test_a_delivery_without_a_verdict_is_in_the_history",
         (REAP, "FROM held ON CONFLICT (seq, delivery)", "FROM held WHERE false ON CONFLICT (seq, delivery)"),
     ),
-    "reaper does not say when the run began": bug(
-        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+    "reaper records the wrong start of the run": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, ":outcome, coalesce(claimed_at, ", ":outcome, coalesce(NULL::bigint, "),
     ),
     "crash not counted": bug(
@@ -113,7 +113,7 @@ BUGS: dict[str, Bug] = {
         (REAP, f"crashes = CASE WHEN :crash THEN least(o.crashes, {MANY}) + 1 WHEN", "crashes = CASE WHEN"),
     ),
     "crash counted by each of two reapers": bug(
-        "test_reapers_at_once_count_a_crash_once",
+        "test_concurrent_reapers_count_a_crash_once",
         (REAP, " FOR UPDATE SKIP LOCKED", ""),
         (
             REAP,
@@ -122,22 +122,22 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "crash limit off by one": bug(
-        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        "test_a_job_is_dead_at_the_crash_limit_and_never_delivered_again",
         (REAP, ">= :crash_limit", "> :crash_limit"),
     ),
     "marked crash ignores the limit": bug(
         "test_releases_marked_crashed_count_like_any_crash", (GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")
     ),
     "crashes not reset by a verdict": bug(
-        "test_a_verdict_ends_the_count_of_crashes",
+        "test_a_verdict_resets_the_crashes",
         (GIVE_BACK, "THEN o.crashes ELSE 0 END", "THEN o.crashes ELSE o.crashes END"),
     ),
     "crashes reset by handing back": bug(
-        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        "test_releasing_an_unstarted_job_does_not_change_its_crashes",
         (GIVE_BACK, "WHEN :keeps_crashes THEN o.crashes ELSE 0 END", "ELSE 0 END"),
     ),
     "crashes reset by a rejection": bug(
-        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        "test_a_job_that_was_never_started_retains_its_crashes",
         (END, "CASE WHEN :keeps_crashes THEN crashes ELSE 0 END", "0"),
     ),
     "suspect claimed with others": bug(
@@ -149,40 +149,44 @@ BUGS: dict[str, Bug] = {
         (CLAIM, DUE, f"due_at < {NOW}"),
     ),
     "due time not in the order": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "ORDER BY due_at, id LIMIT", "ORDER BY id LIMIT")
+        "test_a_small_claim_returns_the_first_in_order", (CLAIM, "ORDER BY due_at, id LIMIT", "ORDER BY id LIMIT")
     ),
     "order of a batch lost": bug(
         "test_a_batch_is_claimed_in_the_order_it_was_accepted", (INSERT, f"{NOW} - :number + place", NOW)
     ),
     "priorities the wrong way round": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "generate_series(9, 0, -1)", "generate_series(0, 9)")
+        "test_a_small_claim_returns_the_first_in_order", (CLAIM, "generate_series(9, 0, -1)", "generate_series(0, 9)")
     ),
-    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "LIMIT :limit", "LIMIT 1000")),
+    "limit not applied": bug("test_a_claim_returns_at_most_its_limit", (CLAIM, "LIMIT :limit", "LIMIT 1000")),
     "limit for each priority": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is",
+        "test_a_small_claim_returns_the_first_in_order",
         (CLAIM, "LIMIT :limit\n    ), placed", "LIMIT 1000\n    ), placed"),
     ),
-    "claim does not lock": bug("test_claimers_at_once_never_share_a_job", (CLAIM, " FOR UPDATE SKIP LOCKED", ""), SLOW),
+    "claim does not lock": bug(
+        "test_concurrent_claims_never_share_a_job", (CLAIM, " FOR UPDATE SKIP LOCKED", ""), SLOW
+    ),
     "same claim not told from another": bug(
-        "test_the_same_claim_at_once_stamps_one_batch", (GATE, "pg_advisory_xact_lock(:gate)", ":gate::bigint"), SLOW
+        "test_the_same_claim_sent_concurrently_stamps_one_batch",
+        (GATE, "pg_advisory_xact_lock(:gate)", ":gate::bigint"),
+        SLOW,
     ),
     "repeated claim stamps new jobs": bug(
         "test_a_repeated_claim_returns_what_it_stamped",
         (CLAIM, "WHERE state = 2 AND owner_token", "WHERE state = 9 AND owner_token"),
     ),
     "repeated claim returns ended leases": bug(
-        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended", (CLAIM, IN_TIME, "")
+        "test_a_repeated_claim_does_not_return_an_expired_lease", (CLAIM, IN_TIME, "")
     ),
     "repeated claim of any queue": bug(
         "test_the_same_token_on_another_queue_is_another_claim",
         (CLAIM, "= :token AND queue = :queue", "= :token"),
     ),
     "repeated claim fences late": bug(
-        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        "test_a_repeated_claim_does_not_fence_after_its_lease_expires",
         (LEASE_COLUMNS, f"least(o.lease_until - {NOW}, o.lease_us)", "o.lease_us"),
     ),
     "pause ignored": bug(
-        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        "test_a_paused_queue_returns_nothing_and_others_are_not_affected",
         (CLAIM, f" AND {NOT_PAUSED}", ""),
     ),
     "delivery not counted": bug(
@@ -194,11 +198,11 @@ BUGS: dict[str, Bug] = {
         (GIVE_BACK, f"least(o.attempts, {MANY}) + :attempt", "o.attempts"),
     ),
     "attempt counted on release": bug(
-        "test_a_release_costs_nothing", (GIVE_BACK, f"least(o.attempts, {MANY}) + :attempt", "o.attempts + 1")
+        "test_a_release_costs_no_attempt", (GIVE_BACK, f"least(o.attempts, {MANY}) + :attempt", "o.attempts + 1")
     ),
     "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (GIVE_BACK, f"{NOW} + :delay", NOW)),
     "transaction outlives its lease": bug(
-        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along", (END, IN_TIME, "")
+        "test_a_transaction_whose_lease_has_expired_is_rolled_back", (END, IN_TIME, "")
     ),
     "dead reason lost": bug("test_an_abandoned_job_is_dead_with_its_reason", (END, ":dead_reason", "NULL")),
     "last error lost": bug(
@@ -208,22 +212,24 @@ BUGS: dict[str, Bug] = {
         "test_an_expired_job_is_replayed_only_if_its_expiry_is_ignored", (END, ":expired", "false")
     ),
     "attempt of an ack not kept": bug(
-        "test_in_a_large_batch_each_attempt_is_its_own", (ACK, "ON told.seq = held.seq", "ON told.seq = -held.seq")
+        "test_each_job_of_a_large_batch_gets_its_own_attempt",
+        (ACK, "ON told.seq = held.seq", "ON told.seq = -held.seq"),
     ),
     "result dropped": bug("test_an_ack_completes_the_job", (END, ":result", "NULL")),
     "output dropped": bug("test_an_abandoned_job_is_dead_with_its_reason", (END, ":output", "NULL")),
     "cancel request lost on retry": bug(
-        "test_a_job_asked_to_be_cancelled_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE WHEN")
+        "test_a_job_with_a_cancellation_request_is_not_retried", (GIVE_BACK, UNLESS_CANCELLED, "CASE WHEN")
     ),
     "cancel request lost by the reaper": bug(
-        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost", (REAP, UNLESS_CANCELLED, "CASE WHEN")
+        "test_a_job_with_a_cancellation_request_is_cancelled_when_it_is_reaped", (REAP, UNLESS_CANCELLED, "CASE WHEN")
     ),
     "cancel request taken back by a renewal": bug(
-        "test_a_running_job_is_asked_to_be_cancelled",
+        "test_a_running_job_receives_a_cancellation_request",
         (RENEW, f"SET lease_until = {NOW} + least(", f"SET cancel_request = NULL, lease_until = {NOW} + least("),
     ),
     "running job cancelled under its worker": bug(
-        "test_a_running_job_is_asked_to_be_cancelled", (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
+        "test_a_running_job_receives_a_cancellation_request",
+        (inspector.CANCEL_WAITING, "IN (0, 1, 3)", "IN (0, 1, 2, 3)"),
     ),
     "repeated settlement refused": bug(
         "test_a_repeated_settlement_answers_true_and_changes_nothing", (SETTLED_AS, ":verdict", ":verdict AND false")
@@ -255,7 +261,7 @@ BUGS: dict[str, Bug] = {
         "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
     ),
     "purge takes dead letters along": bug(
-        "test_a_purge_takes_the_states_it_was_given",
+        "test_a_purge_deletes_only_jobs_in_the_given_states",
         (
             inspector.FINISHED_BEFORE,
             "state = :state AND",
@@ -263,41 +269,42 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "purge ignores age": bug(
-        "test_a_purge_keeps_what_finished_lately", (inspector.FINISHED_BEFORE, " - :age::bigint", "")
+        "test_a_purge_leaves_jobs_that_finished_recently", (inspector.FINISHED_BEFORE, " - :age::bigint", "")
     ),
     "replay keeps attempts": bug(
-        "test_a_replayed_dead_letter_starts_anew_with_its_history",
+        "test_a_replayed_dead_letter_starts_a_new_life_with_its_history",
         (inspector.REPLAY, f"{NOW}, 0, 0,", f"{NOW}, over.attempts, 0,"),
     ),
     "replay keeps crashes": bug(
-        "test_a_replayed_job_is_no_suspect", (inspector.REPLAY, f"{NOW}, 0, 0,", f"{NOW}, 0, over.crashes,")
+        "test_a_replayed_job_is_not_a_suspect", (inspector.REPLAY, f"{NOW}, 0, 0,", f"{NOW}, 0, over.crashes,")
     ),
     "replay of a completed job": bug(
         "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")
     ),
     "replay forgets to ignore the expiry": bug(
-        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        "test_a_dead_letter_can_be_replayed_with_its_expiry_ignored",
         (inspector.REPLAY, "over.ignore_expiry OR :ignore_expiry", "false"),
     ),
     "history backwards": bug(
-        "test_the_history_keeps_every_attempt_in_order",
+        "test_the_history_has_every_attempt_in_order",
         (inspector.ATTEMPTS, "ORDER BY 1", "ORDER BY 1 DESC"),
     ),
     "scheduled counted as pending": bug(
-        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT, f"state = 0 AND due_at > {NOW}", "false")
+        "test_every_job_is_counted_in_one_state", (inspector.COUNT, f"state = 0 AND due_at > {NOW}", "false")
     ),
     "next due job of another queue": bug(
-        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "o.queue = asked.queue", "o.queue <> asked.queue")
+        "test_a_wait_ends_when_a_job_is_due", (NEXT_DUE, "o.queue = asked.queue", "o.queue <> asked.queue")
     ),
     "wait spins while paused": bug(
-        "test_what_cannot_be_claimed_lets_nobody_spin", (NEXT_DUE, "WHERE p.queue = asked.queue", "WHERE false")
+        "test_a_job_that_cannot_be_claimed_does_not_end_a_wait",
+        (NEXT_DUE, "WHERE p.queue = asked.queue", "WHERE false"),
     ),
     "progress without token check": bug("test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, HOLDER, "")),
     "progress accepted after the lease ended": bug(
         "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, IN_TIME, "")
     ),
     "second report keeps the delivery of the first": bug(
-        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        "test_a_crash_loop_shows_the_progress_of_its_last_delivery",
         (REPORT_PROGRESS, "delivery = excluded.delivery, ", ""),
     ),
     "output without token check": bug("test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, HOLDER, "")),
@@ -305,29 +312,29 @@ BUGS: dict[str, Bug] = {
         "test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, IN_TIME, "")
     ),
     "output of the first delivery": bug(
-        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+        "test_the_output_of_a_crashed_delivery_is_retained",
         (REPORT_OUTPUT, "SELECT seq, deliveries", "SELECT seq, 1"),
     ),
     "first output stays": bug(
-        "test_the_latest_output_takes_the_place_of_the_one_before",
+        "test_the_latest_output_replaces_the_previous_one",
         (REPORT_OUTPUT, "DO UPDATE SET start = excluded.start, text = excluded.text", "DO NOTHING"),
     ),
     "a verdict takes the output of crashes along": bug(
-        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed", (END, " AND l.delivery = held.deliveries", "")
+        "test_the_output_of_a_crashed_delivery_is_retained", (END, " AND l.delivery = held.deliveries", "")
     ),
     "an error takes the place of the output": bug(
-        "test_a_verdict_that_tells_no_output_leaves_what_was_reported",
+        "test_reported_output_remains_if_the_verdict_has_none",
         (GIVE_BACK, ":output::bytea IS NOT NULL AND ", ""),
     ),
     "a look finds every lease held": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them", (LEASE_STATES, IN_TIME, "")
+        "test_lease_states_are_read_without_extending_a_lease", (LEASE_STATES, IN_TIME, "")
     ),
     "a look finds nothing cancelled": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        "test_lease_states_are_read_without_extending_a_lease",
         (LEASE_STATES, "cancel_request IS NOT NULL", "false"),
     ),
     "cells compared before they are locked": bug(
-        "test_of_many_that_write_one_version_one_wins",
+        "test_of_many_writers_of_one_version_one_wins",
         (state.LOCK_CELLS, "DO UPDATE SET version = c.version WHERE false", "DO NOTHING"),
         SLOW_CELLS,
     ),
@@ -355,12 +362,12 @@ BUGS: dict[str, Bug] = {
         "test_a_dropped_cell_is_absent", (state.PUT, "CASE WHEN ttl = 0 THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE")
     ),
     "buckets read before they are locked": bug(
-        "test_many_that_spend_at_once_get_the_burst_together",
+        "test_concurrent_spenders_share_the_burst",
         (state.LOCK_BUCKETS, "DO UPDATE SET full_at = b.full_at WHERE false", "DO NOTHING"),
         SLOW_BUCKETS,
     ),
     "sweep takes buckets that are not full": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
+        "test_sweeping_deletes_only_what_has_expired", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
     ),
 }
 
@@ -390,14 +397,14 @@ class RefundsWithoutLimit(PostgresState):
 
 
 class CarriesForAll(PostgresJobs):
-    """Applies what all settlements of a batch carry, even refused ones."""
+    """Applies the extras of all settlements of a batch, even refused ones."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         super()._carry(connection, settlements, [True] * len(applied))
 
 
 class CarriesForRepetitions(PostgresJobs):
-    """Applies again what repeated settlements carry."""
+    """Applies the extras of repeated settlements again."""
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         answers = [
@@ -411,23 +418,23 @@ class TransactionsCarryNothing(PostgresJobs):
         return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
 
 
-# Decided in Python, so the bug has to be planted there.
+# Python code decides this, so the bug is planted there.
 STATES: dict[str, tuple[str, type[PostgresState]]] = {
     "writes before a failed condition committed": ("test_a_failed_condition_refuses_all_writes", WritesOneByOne),
-    "conditions dropped": ("test_of_many_that_write_one_version_one_wins", ConditionsDropped),
+    "conditions dropped": ("test_of_many_writers_of_one_version_one_wins", ConditionsDropped),
     "refund without limit": ("test_a_refund_never_fills_a_bucket_above_its_burst", RefundsWithoutLimit),
 }
 JOBS: dict[str, tuple[str, type[PostgresJobs]]] = {
     "refused settlement carries": ("test_a_refused_settlement_carries_nothing", CarriesForAll),
     "repeated settlement carries again": ("test_a_repeated_settlement_carries_nothing_twice", CarriesForRepetitions),
-    "transaction carries nothing": ("test_a_transaction_carries_them_as_well", TransactionsCarryNothing),
+    "transaction carries nothing": ("test_a_transaction_applies_writes_and_enqueues", TransactionsCarryNothing),
 }
 
 
 def planted(
     bug: Bug, state: type[PostgresState] = PostgresState, jobs: type[PostgresJobs] = PostgresJobs
 ) -> type[PostgresEngine]:
-    """The engine with these edits, made of these parts."""
+    """The engine with these edits, composed of these parts."""
     planting = Planting(bug.edits)
 
     class Planted(PostgresEngine):
@@ -441,8 +448,8 @@ def planted(
             prefix: str = "holdfast_",
         ) -> None:
             super().__init__(conninfo, envelopes, policy=policy, clock=clock, prefix=prefix)
-            said = self.connections.sql
-            self.connections.sql = lambda statement: said(planting.say(statement, clock))
+            sql = self.connections.sql
+            self.connections.sql = lambda statement: sql(planting.edited(statement, clock))
             self.state = state(self.connections)
             self.jobs = jobs(self.connections, self._announcements, policy, clock)
 

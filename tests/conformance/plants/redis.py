@@ -1,4 +1,4 @@
-"""Bugs of the Redis engine: scripts that forget a condition, leave a job in two indexes, or let it expire."""
+"""Bugs for the Redis engine: scripts that lack a condition, leave a job in two indexes, or let it expire."""
 
 import hashlib
 from collections.abc import Generator, Iterable
@@ -19,7 +19,7 @@ from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
 
 
 def part(name: str) -> str:
-    """A part of the scripts, as its file has it."""
+    """The text of one part of the scripts."""
     return resources.files("holdfast.queues.engines").joinpath(f"redis/lua/{name}.lua").read_text(encoding="utf-8")
 
 
@@ -62,14 +62,14 @@ BUGS: dict[str, Bug] = {
     ),
     "verdict without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (ENDING, HOLDER, "")),
     "ack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
         (SETTLE, "held_until(token, field, delivery)", "string.sub(field or '', -16) == token"),
     ),
     "verdict accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ENDING, IN_TIME, "lease_until")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (ENDING, IN_TIME, "lease_until")
     ),
     "lease one microsecond too long": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
         (ENDING, IN_TIME, IN_TIME.replace(">", ">=")),
     ),
     "lease compared the wrong way round": bug(
@@ -81,10 +81,10 @@ BUGS: dict[str, Bug] = {
         (SETTLE, "    let_go(token, queue, leaving)\n", ""),
     ),
     "claim outlives the reaper": bug(
-        "test_every_job_of_a_lost_claim_comes_back", (ENDING, "  let_go(token, queue, { id })\n", "")
+        "test_every_job_of_a_lost_claim_is_requeued", (ENDING, "  let_go(token, queue, { id })\n", "")
     ),
     "renewal revives an ended lease": bug(
-        "test_an_ended_lease_is_never_revived",
+        "test_an_expired_lease_is_never_revived",
         (RENEW, IS_HELD, f"{IS_PROCESSING} and string.sub(record[1], -16) == token"),
     ),
     "renewal without token check": bug(
@@ -93,18 +93,18 @@ BUGS: dict[str, Bug] = {
         (RENEW, "length_of(fields(claim, 'length')[1]) or 0", "60000000"),
     ),
     "renewal moves nothing": bug(
-        "test_a_renewed_lease_ends_a_full_length_from_now",
+        "test_a_renewed_lease_expires_a_full_length_from_now",
         (RENEW, "    renew(id, record[1], record[2], now + lengths[claim])\n", ""),
     ),
     "renewed job leaves the index with its claim": bug(
-        "test_a_renewed_lease_ends_a_full_length_from_now",
+        "test_a_renewed_lease_expires_a_full_length_from_now",
         (REAP, "job[3] > now then", "false then"),
     ),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it", (RENEW, "now + lengths[claim]", "now + 60000000")
+        "test_a_renewal_does_not_change_the_length_of_a_lease", (RENEW, "now + lengths[claim]", "now + 60000000")
     ),
     "reaper takes living leases": bug(
-        "test_the_reaper_leaves_living_leases_alone",
+        "test_the_reaper_does_not_touch_unexpired_leases",
         (REAP, "job[3] > now then", "false then"),
         (REAP, "queue, '-inf', now)", "queue, '-inf', '+inf')"),
     ),
@@ -114,8 +114,8 @@ BUGS: dict[str, Bug] = {
     "reaper leaves no history": bug(
         "test_a_delivery_without_a_verdict_is_in_the_history", (REAP, ", 'end:' .. deliveries, ended }", " }")
     ),
-    "reaper does not say when the run began": bug(
-        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+    "reaper records the wrong start of the run": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, "'-crashed ' .. digits(claimed_at)", "'-crashed ' .. at_once"),
     ),
     "crash not counted": bug(
@@ -123,7 +123,7 @@ BUGS: dict[str, Bug] = {
         (REAP, "count(record[2]) + 1", "count(record[2]) + 0"),
     ),
     "crash limit off by one": bug(
-        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        "test_a_job_is_dead_at_the_crash_limit_and_never_delivered_again",
         (REAP, "crashes >= crash_limit", "crashes > crash_limit"),
     ),
     "marked crash ignores the limit": bug(
@@ -131,13 +131,13 @@ BUGS: dict[str, Bug] = {
         (SETTLE, "crashes >= tonumber(crash_limit)", "crashes >= 1000 + crash_limit"),
     ),
     "crashes not reset by a verdict": bug(
-        "test_a_verdict_ends_the_count_of_crashes", (SETTLE, "crashing == 'reset' and 0 or ", "")
+        "test_a_verdict_resets_the_crashes", (SETTLE, "crashing == 'reset' and 0 or ", "")
     ),
     "crashes of a completed job shown": bug(
-        "test_a_verdict_ends_the_count_of_crashes", (VIEW, "if state == COMPLETED then", "if false then")
+        "test_a_verdict_resets_the_crashes", (VIEW, "if state == COMPLETED then", "if false then")
     ),
     "crashes reset by handing back": bug(
-        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        "test_releasing_an_unstarted_job_does_not_change_its_crashes",
         (SETTLE, "crashing == 'reset' and 0", "crashing ~= 'add' and 0"),
     ),
     "suspect claimed with others": bug(
@@ -157,12 +157,10 @@ BUGS: dict[str, Bug] = {
     "priorities the wrong way round": bug(
         "test_higher_priorities_come_first", (CLAIM, "for priority = 9, 0, -1 do", "for priority = 0, 9 do")
     ),
-    "limit not applied": bug("test_a_claim_gives_no_more_than_its_limit", (CLAIM, "limit - #ids)", "1000)")),
-    "limit for each priority": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is", (CLAIM, "limit - #ids)", "limit)")
-    ),
+    "limit not applied": bug("test_a_claim_returns_at_most_its_limit", (CLAIM, "limit - #ids)", "1000)")),
+    "limit for each priority": bug("test_a_small_claim_returns_the_first_in_order", (CLAIM, "limit - #ids)", "limit)")),
     "claimed job stays ready": bug(
-        "test_a_claimed_job_is_given_to_nobody_else",
+        "test_a_claimed_job_is_not_claimed_by_another_worker",
         (CLAIM, "      call('ZREMRANGEBYRANK', base .. 'ready:' .. queue .. ':' .. priority, 0, number - 1)\n", ""),
     ),
     "claim needs a hint": bug(
@@ -182,11 +180,11 @@ BUGS: dict[str, Bug] = {
         (CLAIM, "'claim:' .. token .. ':' .. queue", "'claim:' .. token"),
     ),
     "repeated claim fences late": bug(
-        "test_a_repeated_claim_does_not_fence_later_than_its_lease_ends",
+        "test_a_repeated_claim_does_not_fence_after_its_lease_expires",
         (CLAIM, "math.min(lease_until - now, length)", "length"),
     ),
     "pause ignored": bug(
-        "test_a_paused_queue_gives_nothing_and_the_others_go_on",
+        "test_a_paused_queue_returns_nothing_and_others_are_not_affected",
         (CLAIM, " or call('HEXISTS', base .. 'pauses', queue) == 1", ""),
     ),
     "delivery not counted": bug(
@@ -199,7 +197,7 @@ BUGS: dict[str, Bug] = {
     "attempt lost on nack": bug(
         "test_a_nack_costs_an_attempt_and_waits_for_its_retry", (SETTLE, "+ adds_attempt", "+ 0")
     ),
-    "attempt counted on release": bug("test_a_release_costs_nothing", (SETTLE, "+ adds_attempt", "+ 1")),
+    "attempt counted on release": bug("test_a_release_costs_no_attempt", (SETTLE, "+ adds_attempt", "+ 1")),
     "delay forgotten on nack": bug("test_a_retry_is_never_delivered_early", (SETTLE, "now + delay", "now")),
     "dead reason lost": bug(
         "test_an_abandoned_job_is_dead_with_its_reason", (SETTLE, "'dead_reason', reason", "'dead_reason', ''")
@@ -212,28 +210,28 @@ BUGS: dict[str, Bug] = {
         (SETTLE, "'expired', expired", "'expired', '0'"),
     ),
     "attempt of an ack not kept": bug(
-        "test_in_a_large_batch_each_attempt_is_its_own",
+        "test_each_job_of_a_large_batch_gets_its_own_attempt",
         (SETTLE, "16 * number - 15, 16 * number", "1, 16"),
     ),
     "result and output dropped": bug(
         "test_an_ack_completes_the_job", (SETTLE, "if told[number] then", "if false then")
     ),
     "settled job stays leased": bug(
-        "test_every_job_is_counted_in_its_one_state", (ENDING, "  let_go(token, queue, { id })\n", "")
+        "test_every_job_is_counted_in_one_state", (ENDING, "  let_go(token, queue, { id })\n", "")
     ),
     "completed job stays leased": bug(
-        "test_every_job_is_counted_in_its_one_state", (SETTLE, "    let_go(token, queue, leaving)\n", "")
+        "test_every_job_is_counted_in_one_state", (SETTLE, "    let_go(token, queue, leaving)\n", "")
     ),
     "cancel request lost on retry": bug(
-        "test_a_job_asked_to_be_cancelled_is_not_retried",
+        "test_a_job_with_a_cancellation_request_is_not_retried",
         (SETTLE, "changes, request, is_crash_loop", "changes, nil, is_crash_loop"),
     ),
     "cancel request lost by the reaper": bug(
-        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost",
+        "test_a_job_with_a_cancellation_request_is_cancelled_when_it_is_reaped",
         (REAP, "changes, record[3], crashes", "changes, nil, crashes"),
     ),
     "cancel request seen once": bug(
-        "test_a_running_job_is_asked_to_be_cancelled",
+        "test_a_running_job_receives_a_cancellation_request",
         (
             RENEW,
             "record[3] and 2 or 1\n",
@@ -241,7 +239,7 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "cancel request outlives a replay": bug(
-        "test_a_request_to_cancel_does_not_outlive_a_replay",
+        "test_a_replay_clears_the_cancellation_request",
         (ENDING, "    try('HDEL', base .. 'job:' .. id, 'cancel_request')\n", ""),
     ),
     "cancelled job stays ready": bug(
@@ -273,7 +271,7 @@ BUGS: dict[str, Bug] = {
         (ACCEPTING, "elseif is_there and compared[job] ~= (record[2] or '') then", "elseif false then"),
     ),
     "half a batch kept": bug(
-        "test_a_refused_job_keeps_its_whole_batch_out",
+        "test_a_refused_job_refuses_its_whole_batch",
         (
             ACCEPT,
             "if #open > 0 then\n  return { open }\nend\n",
@@ -292,14 +290,14 @@ BUGS: dict[str, Bug] = {
         (DROP_TOMBSTONES, "'stones', '-inf', now", "'stones', '-inf', '+inf'"),
     ),
     "freed id remembers what was told": bug(
-        "test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one", (FORGETTING, ", base .. 'told:' .. id))", "))")
+        "test_a_new_job_under_a_freed_id_inherits_nothing", (FORGETTING, ", base .. 'told:' .. id))", "))")
     ),
     "record expires": bug(
         "test_unfinished_jobs_are_never_pruned",
         (ACCEPTING, "'due_at', due)\n", "'due_at', due)\n    call('EXPIRE', base .. 'job:' .. id, 86400)\n"),
     ),
     "message expires": bug(
-        "test_a_dead_letter_keeps_everything",
+        "test_a_dead_letter_has_its_whole_history",
         (
             ACCEPTING,
             "    call('MSET', unpack(wires, first, math.min(first + 999, #wires)))\n",
@@ -308,7 +306,7 @@ BUGS: dict[str, Bug] = {
         ),
     ),
     "pruned job counted on": bug(
-        "test_completed_jobs_are_kept_as_long_as_the_policy_says",
+        "test_completed_jobs_are_retained_as_long_as_the_policy_says",
         (FORGETTING, "  count_completed(queue, -left)\n", ""),
     ),
     "purged job stays among the completed": bug(
@@ -317,66 +315,70 @@ BUGS: dict[str, Bug] = {
         (SIFT, "elseif state_of(record[1]) ~= state then", "elseif false then"),
     ),
     "discarded job stays among those completed with it": bug(
-        "test_one_of_several_jobs_that_completed_together_can_be_discarded",
+        "test_a_job_that_completed_in_a_batch_can_be_discarded_alone",
         (FORGETTING, "call('ZREM', completed, member)", "0"),
     ),
     "any job discarded": bug("test_only_dead_letters_are_discarded", (BURY, "state_of(record[1]) == state and ", "")),
-    "purge ignores age": bug("test_a_purge_keeps_what_finished_lately", (SIFT, "age and now - age or ", "")),
-    "purge of every queue": bug("test_a_purge_keeps_to_its_queue", (SIFT, "queue ~= '' and { queue } or ", "")),
-    "replay keeps attempts": bug(
-        "test_a_replayed_dead_letter_starts_anew_with_its_history", (REPLAY, "{ 'attempts', 0, ", "{ 'crashes', 0, ")
+    "purge ignores age": bug("test_a_purge_leaves_jobs_that_finished_recently", (SIFT, "age and now - age or ", "")),
+    "purge of every queue": bug(
+        "test_a_purge_deletes_only_jobs_of_its_queue", (SIFT, "queue ~= '' and { queue } or ", "")
     ),
-    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (REPLAY, "'crashes', 0 }", "'attempts', 0 }")),
+    "replay keeps attempts": bug(
+        "test_a_replayed_dead_letter_starts_a_new_life_with_its_history",
+        (REPLAY, "{ 'attempts', 0, ", "{ 'crashes', 0, "),
+    ),
+    "replay keeps crashes": bug("test_a_replayed_job_is_not_a_suspect", (REPLAY, "'crashes', 0 }", "'attempts', 0 }")),
     "replay of a completed job": bug(
         "test_only_dead_and_cancelled_jobs_are_replayed",
         (REPLAY, "state ~= DEAD and", "state ~= DEAD and state ~= COMPLETED and"),
     ),
     "replay forgets to ignore the expiry": bug(
-        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored", (REPLAY, "if ignore_expiry then", "if false then")
+        "test_a_dead_letter_can_be_replayed_with_its_expiry_ignored", (REPLAY, "if ignore_expiry then", "if false then")
     ),
     "replayed job stays among the dead": bug(
-        "test_a_paused_queue_takes_jobs_and_operators_orders",
+        "test_a_paused_queue_accepts_jobs_and_operators_commands",
         (REPLAY, "call('ZREM', base .. FINISHED[state] .. queue, id)\n", ""),
     ),
     "scheduled counted as pending": bug(
-        "test_every_job_is_counted_in_its_one_state",
+        "test_every_job_is_counted_in_one_state",
         (COUNTS, "call('ZCOUNT', ready, '-inf', now)", "call('ZCARD', ready)"),
         (COUNTS, "scheduled + call('ZCOUNT', ready, after, '+inf')", "scheduled"),
     ),
     "wait looks at one queue": bug(
-        "test_each_of_the_queues_can_end_the_wait", (LOOK, "ipairs(ARGV)", "ipairs({ ARGV[1] })")
+        "test_a_job_in_any_of_the_queues_ends_the_wait", (LOOK, "ipairs(ARGV)", "ipairs({ ARGV[1] })")
     ),
     "wait spins while paused": bug(
-        "test_what_cannot_be_claimed_lets_nobody_spin", (LOOK, "call('HEXISTS', base .. 'pauses', queue) == 0", "true")
+        "test_a_job_that_cannot_be_claimed_does_not_end_a_wait",
+        (LOOK, "call('HEXISTS', base .. 'pauses', queue) == 0", "true"),
     ),
     "progress without token check": bug(
         "test_a_stale_lease_cannot_report_progress",
         (REPORT, "held_until(token, field)", "state_of(field) == PROCESSING"),
     ),
     "progress of the first delivery": bug(
-        "test_a_crash_loop_shows_how_far_the_last_delivery_got",
+        "test_a_crash_loop_shows_the_progress_of_its_last_delivery",
         (REPORT, "'progress_of', deliveries", "'progress_of', 1"),
     ),
     "output without token check": bug(
         "test_a_stale_lease_cannot_report_output", (REPORT, "held_until(token, field)", "state_of(field) == PROCESSING")
     ),
     "output of the first delivery": bug(
-        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed", (REPORT, "'output:' .. deliveries", "'output:1'")
+        "test_the_output_of_a_crashed_delivery_is_retained", (REPORT, "'output:' .. deliveries", "'output:1'")
     ),
     "first output stays": bug(
-        "test_the_latest_output_takes_the_place_of_the_one_before",
+        "test_the_latest_output_replaces_the_previous_one",
         (REPORT, "write('HSET', 'told:' .. id, { 'output:'", "write('HSETNX', 'told:' .. id, { 'output:'"),
     ),
     "an error takes the place of the output": bug(
-        "test_a_verdict_that_tells_no_output_leaves_what_was_reported",
+        "test_reported_output_remains_if_the_verdict_has_none",
         (SETTLE, "string.sub(details, 1, 1) == '+'", "true"),
     ),
     "a look finds every lease held": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        "test_lease_states_are_read_without_extending_a_lease",
         (LEASES, "held_until(ARGV[at + 1], record[1])", "record[1]"),
     ),
     "a look finds nothing cancelled": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them", (LEASES, "record[2] and 2 or 1", "1")
+        "test_lease_states_are_read_without_extending_a_lease", (LEASES, "record[2] and 2 or 1", "1")
     ),
     "writes before a failed condition stored": bug(
         "test_a_failed_condition_refuses_all_writes",
@@ -384,10 +386,10 @@ BUGS: dict[str, Bug] = {
         (WRITE, "  return false\n", "  store(cells)\n  return false\n"),
     ),
     "condition dropped": bug(
-        "test_of_many_that_write_one_version_one_wins", (CELLS, "wanted and wanted ~= current", "false")
+        "test_of_many_writers_of_one_version_one_wins", (CELLS, "wanted and wanted ~= current", "false")
     ),
     "absence not checked": bug(
-        "test_of_many_that_write_one_version_one_wins",
+        "test_of_many_writers_of_one_version_one_wins",
         (CELLS, "wanted and wanted ~= current", "wanted and wanted > 0 and wanted ~= current"),
     ),
     "versions start at one": bug(
@@ -406,18 +408,18 @@ BUGS: dict[str, Bug] = {
         "test_cells_are_read_in_the_order_of_their_keys_a_page_at_a_time", (READ, "'(' .. ARGV[2]", "'[' .. ARGV[2]")
     ),
     "living cells swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        "test_sweeping_deletes_only_what_has_expired",
         (SWEEP, "'expiries', '-inf', now", "'expiries', '-inf', '+inf'"),
     ),
     "buckets in use swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        "test_sweeping_deletes_only_what_has_expired",
         (SWEEP, "'buckets', '-inf', now", "'buckets', '-inf', '+inf'"),
     ),
     "spent tokens not stored": bug(
-        "test_many_that_spend_at_once_get_the_burst_together", (SPEND, "write('ZADD', 'buckets', scores)\n", "")
+        "test_concurrent_spenders_share_the_burst", (SPEND, "write('ZADD', 'buckets', scores)\n", "")
     ),
     "second spend of a batch sees the bucket of the first": bug(
-        "test_spends_of_one_bucket_follow_each_other", (SPEND, "buckets[bucket] or tonumber", "tonumber")
+        "test_spends_from_one_bucket_are_applied_in_order", (SPEND, "buckets[bucket] or tonumber", "tonumber")
     ),
     "refund without limit": bug(
         "test_a_refund_never_fills_a_bucket_above_its_burst",
@@ -429,7 +431,7 @@ BUGS: dict[str, Bug] = {
         (SPEND, "math.max(now, full_at + granted * each_us)", "full_at + granted * each_us"),
     ),
     "reservation not paid for": bug(
-        "test_a_reservation_is_granted_now_and_says_when",
+        "test_a_reservation_is_granted_with_its_wait",
         (SPEND, "granted * each_us", "(is_reserved and 0 or granted * each_us)"),
     ),
     "refused settlement carries": bug(
@@ -446,11 +448,11 @@ BUGS: dict[str, Bug] = {
         (CARRYING, "  insert(new, place_of, known, free, number)\n", ""),
     ),
     "settled before ids are compared": bug(
-        "test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on",
+        "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled",
         (CARRYING, "  local open, known", "  settle(next_at + 1, crash_limit)\n  local open, known"),
     ),
     "claimed before it was enqueued": bug(
-        "test_an_exchange_applies_them_before_it_claims",
+        "test_an_exchange_applies_writes_and_enqueues_before_it_claims",
         (
             CARRY_AND_EXCHANGE,
             "local open, answers",
@@ -477,7 +479,7 @@ BUGS: dict[str, Bug] = {
 
 
 class PlantedScript(Script):
-    """A script of these words."""
+    """A script with this source."""
 
     def __init__(self, source: str) -> None:
         self.source = source.encode()
@@ -501,11 +503,11 @@ def planted(edits: Iterable[Edit]) -> type[RedisEngine]:
             super().__init__(url, envelopes, policy=policy, clock=clock, prefix=prefix)
             run = self.connections.run
 
-            def say(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
-                source = planting.say(script.source.decode(), clock)
+            def run_edited(script: Script, *arguments: bytes | str | int, **options: Any) -> Any:
+                source = planting.edited(script.source.decode(), clock)
                 return run(PlantedScript(source), *arguments, **options)
 
-            self.connections.run = say  # type: ignore[method-assign]
+            self.connections.run = run_edited  # type: ignore[method-assign]
 
     return Planted
 

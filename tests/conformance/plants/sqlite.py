@@ -1,4 +1,4 @@
-"""Bugs of the SQLite engine: statements that forget a condition or a column."""
+"""Bugs for the SQLite engine: statements that lack a condition or a column."""
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ from holdfast.testing import Lab
 
 from .planting import Bug, Edit, Plant, Planting, bug
 
-# Bugs need no disk.
+# In memory, because these tests do not depend on the disk.
 RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 COUNTS_A_CRASH = f"THEN min(coalesce(crashes, 0), {MANY}) + 1"
@@ -48,55 +48,56 @@ BUGS: dict[str, Bug] = {
         "test_a_lease_of_one_job_cannot_settle_another", (END, "AND owner_token = :token ", "")
     ),
     "ack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (ACK, " AND lease_until > :now", "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (ACK, " AND lease_until > :now", "")
     ),
     "nack accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (GIVE_BACK, " AND lease_until > :now", "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
+        (GIVE_BACK, " AND lease_until > :now", ""),
     ),
     "abandon accepted after the lease ended": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it", (END, " AND lease_until > :now", "")
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped", (END, " AND lease_until > :now", "")
     ),
     "lease one microsecond too long": bug(
-        "test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it",
+        "test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped",
         (ACK, "lease_until > :now", "lease_until >= :now"),
     ),
     "renewal revives an ended lease": bug(
-        "test_an_ended_lease_is_never_revived", (RENEW, " AND lease_until > :now", "")
+        "test_an_expired_lease_is_never_revived", (RENEW, " AND lease_until > :now", "")
     ),
     "renewal without token check": bug("test_a_forged_lease_is_lost", (RENEW, "AND owner_token = :token ", "")),
     "renewal by a length of its own": bug(
-        "test_a_renewed_lease_is_as_long_as_before_whoever_renews_it",
+        "test_a_renewal_does_not_change_the_length_of_a_lease",
         (RENEW, f"min(lease_us, {LONG_US})", "60000000"),
     ),
     "reaper takes living leases": bug(
-        "test_the_reaper_leaves_living_leases_alone",
+        "test_the_reaper_does_not_touch_unexpired_leases",
         (HAS_EXPIRED, "lease_until <= :now OR", "1 OR"),
         (REAP, " AND lease_until <= :now", ""),
     ),
-    "reaper does not say when the run began": bug(
-        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_found",
+    "reaper records the wrong start of the run": bug(
+        "test_a_delivery_without_a_verdict_lasted_from_its_claim_until_it_was_reaped",
         (REAP, "RETURNING seq, deliveries, coalesce(claimed_at, :now)", "RETURNING seq, deliveries, :now"),
     ),
     "crash not counted": bug(
         "test_a_reaped_job_is_pending_with_one_crash_and_no_attempt", (REAP, COUNTS_A_CRASH, "THEN 0")
     ),
     "crash limit off by one": bug(
-        "test_a_job_is_dead_after_the_limit_of_crashes_and_never_delivered_again",
+        "test_a_job_is_dead_at_the_crash_limit_and_never_delivered_again",
         (REAP, ">= :crash_limit", "> :crash_limit"),
     ),
     "marked crash ignores the limit": bug(
         "test_releases_marked_crashed_count_like_any_crash", (GIVE_BACK, ">= :crash_limit", "> 1000 + :crash_limit")
     ),
     "crashes not reset by a verdict": bug(
-        "test_a_verdict_ends_the_count_of_crashes",
+        "test_a_verdict_resets_the_crashes",
         (GIVE_BACK, "THEN coalesce(crashes, 0) ELSE 0 END", "THEN crashes ELSE crashes END"),
     ),
     "crashes reset by handing back": bug(
-        "test_handing_back_what_was_not_started_leaves_the_count_as_it_is",
+        "test_releasing_an_unstarted_job_does_not_change_its_crashes",
         (GIVE_BACK, "WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END", "ELSE 0 END"),
     ),
     "crashes reset by a rejection": bug(
-        "test_a_job_that_was_never_started_keeps_its_count_of_crashes",
+        "test_a_job_that_was_never_started_retains_its_crashes",
         (END, "CASE WHEN :keeps_crashes THEN coalesce(crashes, 0) ELSE 0 END", "0"),
     ),
     "suspect claimed with others": bug(
@@ -114,7 +115,7 @@ BUGS: dict[str, Bug] = {
         (CHOSEN, "due_at <= :now", "due_at < :now"),
     ),
     "due time not in the order": bug(
-        "test_a_small_claim_takes_those_whose_turn_it_is",
+        "test_a_small_claim_returns_the_first_in_order",
         (CANDIDATES, "ORDER BY due_at, id", "ORDER BY id"),
         (CHOSEN, "ORDER BY due_at, id", "ORDER BY id"),
     ),
@@ -122,7 +123,7 @@ BUGS: dict[str, Bug] = {
         "test_a_repeated_claim_returns_what_it_stamped", (LEASED_BEFORE, "state = 2", "state = 9")
     ),
     "repeated claim returns ended leases": bug(
-        "test_a_repeated_claim_does_not_return_a_lease_that_has_ended",
+        "test_a_repeated_claim_does_not_return_an_expired_lease",
         (STAMPED, " AND lease_until > :now", ""),
         (LEASED_BEFORE, " AND j.lease_until > :now", ""),
     ),
@@ -132,16 +133,16 @@ BUGS: dict[str, Bug] = {
         (LEASED_BEFORE, " AND j.queue = :queue", ""),
     ),
     "pause ignored": bug(
-        "test_a_paused_queue_gives_nothing_and_the_others_go_on", (IS_PAUSED, "queue = ?", "queue = ? AND 0")
+        "test_a_paused_queue_returns_nothing_and_others_are_not_affected", (IS_PAUSED, "queue = ?", "queue = ? AND 0")
     ),
     "delivery not counted": bug(
         "test_a_delivery_is_counted_once_per_claim",
         (CLAIM, f"deliveries = min(deliveries, {MANY}) + 1", "deliveries = max(deliveries, 1)"),
     ),
     "attempt lost on nack": bug("test_a_nack_costs_an_attempt_and_waits_for_its_retry", (GIVE_BACK, " + :attempt", "")),
-    "attempt counted on release": bug("test_a_release_costs_nothing", (GIVE_BACK, " + :attempt", " + 1")),
+    "attempt counted on release": bug("test_a_release_costs_no_attempt", (GIVE_BACK, " + :attempt", " + 1")),
     "transaction outlives its lease": bug(
-        "test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along",
+        "test_a_transaction_whose_lease_has_expired_is_rolled_back",
         (ACK, " AND lease_until > :now", ""),
     ),
     "dead reason lost": bug(
@@ -151,15 +152,15 @@ BUGS: dict[str, Bug] = {
         "test_an_abandoned_job_is_dead_with_its_reason", (END, "coalesce(:error, last_error)", "NULL")
     ),
     "cancel request lost on retry": bug(
-        "test_a_job_asked_to_be_cancelled_is_not_retried",
+        "test_a_job_with_a_cancellation_request_is_not_retried",
         (GIVE_BACK, "CASE WHEN cancel_request IS NOT NULL THEN 6\n", "CASE\n"),
     ),
     "cancel request lost by the reaper": bug(
-        "test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost",
+        "test_a_job_with_a_cancellation_request_is_cancelled_when_it_is_reaped",
         (REAP, "CASE WHEN cancel_request IS NOT NULL THEN 6\n", "CASE\n"),
     ),
     "cancel request seen once": bug(
-        "test_a_running_job_is_asked_to_be_cancelled",
+        "test_a_running_job_receives_a_cancellation_request",
         (RENEW, "SET lease_until = :now", "SET cancel_request = NULL, lease_until = :now"),
     ),
     "repeated settlement refused": bug(
@@ -177,7 +178,7 @@ BUGS: dict[str, Bug] = {
         "test_a_lease_far_ahead_of_a_clock_set_back_is_shortened_and_not_reaped",
         (CLAMP, "WHERE state = 2", "WHERE state = 9"),
     ),
-    "replay keeps crashes": bug("test_a_replayed_job_is_no_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
+    "replay keeps crashes": bug("test_a_replayed_job_is_not_a_suspect", (inspector.REPLAY, "crashes = 0, ", "")),
     "replay of a running job": bug(
         "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (2, 5, 6)")
     ),
@@ -185,26 +186,26 @@ BUGS: dict[str, Bug] = {
         "test_only_dead_and_cancelled_jobs_are_replayed", (inspector.REPLAY, "IN (5, 6)", "IN (4, 5, 6)")
     ),
     "replay forgets to ignore the expiry": bug(
-        "test_a_dead_letter_may_be_replayed_with_its_expiry_ignored",
+        "test_a_dead_letter_can_be_replayed_with_its_expiry_ignored",
         (inspector.REPLAY, "ignore_expiry OR :ignore_expiry", "0"),
     ),
     "tombstone free too soon": bug(
         "test_a_purged_id_is_known_for_an_hour_and_then_free", (inspector.FORGET, ":until", ":until - 1800000000")
     ),
     "attempts of a purged job stay": bug(
-        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        "test_a_job_accepted_after_a_purge_inherits_nothing",
         (inspector.DELETE_ATTEMPTS, "WHERE", "WHERE 0 AND"),
     ),
     "progress of a purged job stays": bug(
-        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        "test_a_job_accepted_after_a_purge_inherits_nothing",
         (inspector.DELETE_PROGRESS, "WHERE", "WHERE 0 AND"),
     ),
     "output of a purged job stays": bug(
-        "test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one",
+        "test_a_job_accepted_after_a_purge_inherits_nothing",
         (inspector.DELETE_OUTPUTS, "WHERE", "WHERE 0 AND"),
     ),
     "next due job of another queue": bug(
-        "test_the_wait_ends_when_a_job_falls_due", (NEXT_DUE, "queue = :queue", "queue <> :queue")
+        "test_a_wait_ends_when_a_job_is_due", (NEXT_DUE, "queue = :queue", "queue <> :queue")
     ),
     "progress without token check": bug(
         "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, "AND owner_token = :token ", "")
@@ -213,10 +214,11 @@ BUGS: dict[str, Bug] = {
         "test_a_stale_lease_cannot_report_progress", (REPORT_PROGRESS, " AND lease_until > :now", "")
     ),
     "progress of a finished job": bug(
-        "test_a_settled_job_takes_no_more_reports", (REPORT_PROGRESS, " AND state = 2", "")
+        "test_a_settled_job_accepts_no_more_progress", (REPORT_PROGRESS, " AND state = 2", "")
     ),
     "second report keeps the delivery of the first": bug(
-        "test_a_crash_loop_shows_how_far_the_last_delivery_got", (REPORT_PROGRESS, "delivery = excluded.delivery, ", "")
+        "test_a_crash_loop_shows_the_progress_of_its_last_delivery",
+        (REPORT_PROGRESS, "delivery = excluded.delivery, ", ""),
     ),
     "output without token check": bug(
         "test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, "AND owner_token = :token ", "")
@@ -224,21 +226,21 @@ BUGS: dict[str, Bug] = {
     "output accepted after the lease ended": bug(
         "test_a_stale_lease_cannot_report_output", (REPORT_OUTPUT, " AND lease_until > :now", "")
     ),
-    "output of a finished job": bug("test_a_settled_job_takes_no_more_output", (REPORT_OUTPUT, " AND state = 2", "")),
+    "output of a finished job": bug("test_a_settled_job_accepts_no_more_output", (REPORT_OUTPUT, " AND state = 2", "")),
     "output of the first delivery": bug(
-        "test_of_a_delivery_that_crashed_is_kept_what_it_had_printed",
+        "test_the_output_of_a_crashed_delivery_is_retained",
         (REPORT_OUTPUT, "SELECT seq, deliveries", "SELECT seq, 1"),
     ),
     "first output stays": bug(
-        "test_the_latest_output_takes_the_place_of_the_one_before",
+        "test_the_latest_output_replaces_the_previous_one",
         (REPORT_OUTPUT, "DO UPDATE SET start = excluded.start, text = excluded.text", "DO NOTHING"),
     ),
     "a look finds every lease held": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        "test_lease_states_are_read_without_extending_a_lease",
         (LEASE_STATES, " AND state = 2 AND lease_until > :now", ""),
     ),
     "a look finds nothing cancelled": bug(
-        "test_looking_at_leases_moves_none_and_tells_what_became_of_them",
+        "test_lease_states_are_read_without_extending_a_lease",
         (LEASE_STATES, "cancel_request IS NOT NULL", "0"),
     ),
     "expired cells read": bug(
@@ -250,7 +252,7 @@ BUGS: dict[str, Bug] = {
         (state.READ, "(expires_at IS NULL OR expires_at > :now)", "1"),
     ),
     "cells of every kind": bug(
-        "test_what_is_written_is_read_by_every_handle", (state.READ, "kind = :kind", ":kind = :kind")
+        "test_every_handle_reads_what_was_written", (state.READ, "kind = :kind", ":kind = :kind")
     ),
     "versions start again": bug(
         "test_versions_grow_across_drop_expiry_and_sweep", (state.STORED, "value, version, expires_at", "value, 1, 1")
@@ -261,17 +263,17 @@ BUGS: dict[str, Bug] = {
         (state.SWEEP_CELLS, " AND version < :now", ""),
     ),
     "live cells swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else",
+        "test_sweeping_deletes_only_what_has_expired",
         (state.SWEEP_CELLS, "expires_at <= :now AND", ""),
     ),
     "busy buckets swept": bug(
-        "test_sweeping_takes_what_has_expired_and_nothing_else", (state.SWEEP_BUCKETS, "full_at <= :now", "1")
+        "test_sweeping_deletes_only_what_has_expired", (state.SWEEP_BUCKETS, "full_at <= :now", "1")
     ),
     "spent tokens forgotten": bug(
         "test_a_bucket_grants_its_burst_and_then_its_rate", (state.FULL_AT, "SELECT full_at", "SELECT 0")
     ),
     "scheduled counted as pending": bug(
-        "test_every_job_is_counted_in_its_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
+        "test_every_job_is_counted_in_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")
     ),
 }
 
@@ -283,8 +285,8 @@ def planted(edits: Iterable[Edit]) -> type[SqliteEngine]:
     class Planted(SqliteEngine):
         def __init__(self, path: Path, envelopes: EnvelopeFactory, *, policy: LeasePolicy, clock: Clock) -> None:
             super().__init__(path, envelopes, policy=policy, clock=clock)
-            said = self.file.sql
-            self.file.sql = lambda statement: said(planting.say(statement, clock))
+            sql = self.file.sql
+            self.file.sql = lambda statement: sql(planting.edited(statement, clock))
 
     return Planted
 

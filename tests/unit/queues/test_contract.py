@@ -70,7 +70,7 @@ ENDS: dict[str, tuple[Settlement, JobState, int, Crashes]] = {
 
 
 @pytest.mark.parametrize(("settlement", "state", "attempts", "crashes"), ENDS.values(), ids=ENDS.keys())
-def test_each_end_of_a_run_means_what_the_table_says(
+def test_each_settlement_has_the_effect_in_the_table(
     settlement: Settlement, state: JobState, attempts: int, crashes: Crashes
 ) -> None:
     effect = effect_of(settlement)
@@ -85,13 +85,13 @@ def test_only_what_comes_back_has_a_delay() -> None:
 
 
 @pytest.mark.parametrize("reason", DeadReason)
-def test_a_dead_letter_keeps_its_reason_and_nothing_else_has_one(reason: DeadReason) -> None:
+def test_only_a_dead_letter_has_a_dead_reason(reason: DeadReason) -> None:
     assert effect_of(Abandon(lease=LEASE, reason=reason)).dead_reason is reason
     assert effect_of(Nack(lease=LEASE)).dead_reason is None
     assert effect_of(CancelJob(lease=LEASE)).dead_reason is None
 
 
-def test_a_cancellation_keeps_its_reason_and_an_expiry_says_so() -> None:
+def test_a_cancellation_has_its_reason_and_an_expiry_is_marked() -> None:
     assert effect_of(CancelJob(lease=LEASE, reason="no use")) == Effect(
         state=JobState.CANCELLED, verdict="cancel", cancel_reason="no use"
     )
@@ -267,6 +267,6 @@ def test_live_output_is_of_what_is_running(
     assert history_of(job_in(state, 2), attempts, {2: SOME}).live_output == seen
 
 
-def test_only_an_attempt_that_tells_no_output_shows_what_was_reported() -> None:
+def test_only_an_attempt_without_output_shows_what_was_reported() -> None:
     history = history_of(job_in(JobState.PENDING, 3), [attempt(1), attempt(2, "all"), attempt(3)], {2: SOME, 3: SOME})
     assert [one.record.output for one in history.attempts] == ["", "all", "some"]

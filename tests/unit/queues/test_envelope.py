@@ -37,7 +37,7 @@ def factory(clock: ManualClock) -> EnvelopeFactory:
 # Ids
 
 
-def test_an_id_is_a_uuid_of_version_seven_that_tells_its_millisecond(clock: ManualClock) -> None:
+def test_an_id_is_a_uuid_of_version_seven_with_its_millisecond(clock: ManualClock) -> None:
     ids = JobIds(clock)
     for _ in range(200):
         made = UUID(ids())
@@ -128,7 +128,7 @@ def test_a_prefix_stands_before_the_id(clock: ManualClock) -> None:
 # Envelopes
 
 
-def test_the_message_says_everything_the_definition_says(factory: EnvelopeFactory) -> None:
+def test_the_message_has_every_field_of_the_definition(factory: EnvelopeFactory) -> None:
     definition = JobDefinition(
         handler="mail.send",
         payload=encode_payload({"to": "ada"}),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BackendUnavailable, ConfigError
-from holdfast.queues.keyfiles import find_keyring, keyring_beside, read_keyring
+from holdfast.queues.keyfiles import find_keyring, keyring_next_to, read_keyring
 from holdfast.queues.signing import SigningKey
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
@@ -49,12 +49,12 @@ def test_every_key_is_derived_for_the_installation(tmp_path: Path) -> None:
             find_keyring(installation=name, environment={"HOLDFAST_SIGNING_KEY_FILE": str(path)}),
             find_keyring(installation=name, environment={}, configured_file=str(path)),
             read_keyring(path, installation=name),
-            keyring_beside(tmp_path / "jobs.db", installation=name),
+            keyring_next_to(tmp_path / "jobs.db", installation=name),
         ]
         assert [ring and ring.keys[0].fingerprint for ring in rings] == [fingerprint] * 6
 
 
-def test_an_empty_variable_is_no_key() -> None:
+def test_an_empty_variable_is_not_a_key() -> None:
     assert kid(HOLDFAST_SIGNING_KEY="", HOLDFAST_SIGNING_KEY_FILE="") is None
 
 
@@ -80,7 +80,9 @@ def test_a_file_others_can_touch_is_refused_with_how_to_mend_it(tmp_path: Path, 
     assert read_keyring(path, installation="shop").kid == "filed"
 
 
-def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_user_provides_to_our_group_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = key_file(tmp_path / "handed.key", mode=0o440)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     assert read_keyring(path, installation="shop").kid == "filed"
@@ -91,7 +93,7 @@ def test_a_file_that_somebody_hands_to_our_group_is_for_us(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
+def test_a_file_that_only_its_owner_can_read_is_read(tmp_path: Path, mode: int) -> None:
     assert read_keyring(key_file(tmp_path / "own.key", mode=mode), installation="shop").kid == "filed"
 
 
@@ -112,24 +114,24 @@ def test_an_error_in_a_file_does_not_quote_the_key(tmp_path: Path) -> None:
     assert "not32bytes" not in str(caught.value)
 
 
-def test_the_key_beside_a_database_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_key_next_to_a_database_is_generated_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:
     database = tmp_path / "new" / "folder" / "jobs.db"
     before = os.umask(0)
     try:
-        first = keyring_beside(database, installation="shop")
+        first = keyring_next_to(database, installation="shop")
     finally:
         os.umask(before)
     path = database.parent / "signing.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(database.parent.stat().st_mode) == 0o700
     assert len(bytes.fromhex(path.read_text())) == 32
-    assert keyring_beside(database, installation="shop").keys[0].fingerprint == first.keys[0].fingerprint
+    assert keyring_next_to(database, installation="shop").keys[0].fingerprint == first.keys[0].fingerprint
     assert os.listdir(database.parent) == ["signing.key"]
 
 
 def test_a_key_that_is_there_already_is_used(tmp_path: Path) -> None:
     key_file(tmp_path / "signing.key")
-    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "filed"
+    assert keyring_next_to(tmp_path / "jobs.db", installation="shop").kid == "filed"
 
 
 def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_threads_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> Non
 
     def open_together() -> None:
         barrier.wait()
-        fingerprints.append(keyring_beside(tmp_path / "jobs.db", installation="shop").keys[0].fingerprint)
+        fingerprints.append(keyring_next_to(tmp_path / "jobs.db", installation="shop").keys[0].fingerprint)
 
     threads = [threading.Thread(target=open_together) for _ in range(8)]
     for thread in threads:
@@ -162,16 +164,16 @@ def test_a_process_that_comes_second_takes_the_key_of_the_first(
         real_link(source, target)
 
     monkeypatch.setattr(os, "link", link_after_another)
-    assert keyring_beside(tmp_path / "jobs.db", installation="shop").kid == "another"
+    assert keyring_next_to(tmp_path / "jobs.db", installation="shop").kid == "another"
     assert sorted(os.listdir(tmp_path)) == ["another", "signing.key"]
 
 
 OPEN_WHEN_TOLD = """
 import pathlib, sys
-from holdfast.queues.keyfiles import keyring_beside
+from holdfast.queues.keyfiles import keyring_next_to
 print("ready", flush=True)
 sys.stdin.readline()
-print(keyring_beside(pathlib.Path(sys.argv[1]), installation="shop").keys[0].fingerprint)
+print(keyring_next_to(pathlib.Path(sys.argv[1]), installation="shop").keys[0].fingerprint)
 """
 
 
@@ -194,4 +196,4 @@ def test_processes_that_need_a_key_at_once_get_the_same_one(tmp_path: Path) -> N
 def test_a_place_where_no_key_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(BackendUnavailable, match=r"/file"):
-        keyring_beside(tmp_path / "file" / "jobs.db", installation="shop")
+        keyring_next_to(tmp_path / "file" / "jobs.db", installation="shop")

@@ -53,7 +53,7 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("sqlite:///:memory:", "loses its jobs: use memory://"),
     ],
 )
-def test_an_sqlite_url_that_names_no_file_says_how_to_write_one(url: str, why: str) -> None:
+def test_an_sqlite_url_without_a_file_is_refused_with_advice(url: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         EngineFactory(RING).open(url)
 
@@ -74,7 +74,7 @@ def test_a_url_that_cannot_be_split_is_a_configuration_error() -> None:
 
 
 def test_a_database_of_redis_is_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"'shop' is no database of a Redis server, .*\?prefix=shop_"):
+    with pytest.raises(ConfigError, match=r"'shop' is not a Redis database, .*\?prefix=shop_"):
         EngineFactory(RING).open("redis://:secret@127.0.0.1:6379/shop?socket_timeout=3")
 
 
@@ -133,7 +133,7 @@ def test_engines_of_one_process_get_a_key_of_their_own(url: str, kind: type) -> 
     assert signer.kid != other.kid
 
 
-def test_the_embedded_engine_gets_the_key_beside_its_file(tmp_path: Path) -> None:
+def test_the_embedded_engine_uses_the_key_next_to_its_file(tmp_path: Path) -> None:
     engine, signer = EngineFactory().open(f"sqlite:///{tmp_path}/jobs.db")
     with engine:
         assert isinstance(engine, SqliteEngine)
@@ -244,7 +244,7 @@ def test_the_schema_of_an_impossible_prefix_is_not_to_be_had(scheme: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["redis://host", "rediss://host", "unix:///run/redis.sock", "memory://", "sync://"])
-def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> None:
+def test_an_engine_without_tables_has_no_migrations(url: str) -> None:
     with pytest.raises(ConfigError, match=r"(redis|memory|sync) has no tables"):
         EngineFactory().migrations(url)
 
@@ -255,7 +255,7 @@ def test_where_there_are_no_tables_there_is_no_schema_to_be_had(url: str) -> Non
         ("sqlite:///jobs.db?colour=red", "known: prefix$"),
         ("mysql://127.0.0.1:1/shop?colour=red", "known: prefix, connect_timeout"),
         ("postgresql://127.0.0.1:1/shop?colour=red", "unknown option 'colour'; prefix, timeout and those of libpq"),
-        ("redis://127.0.0.1:1/0?colour=red", "prefix is ours"),
+        ("redis://127.0.0.1:1/0?colour=red", "use prefix and the options of redis-py"),
     ],
 )
 def test_an_unknown_option_of_a_url_is_refused_with_those_that_are_known(url: str, known: str) -> None:

@@ -248,7 +248,7 @@ def test_a_signature_in_capitals_is_another_signature() -> None:
         RING.open(seal(SIGNED, signature.upper()))
 
 
-def test_json_that_says_the_same_in_other_bytes_is_not_what_was_signed() -> None:
+def test_equal_json_in_other_bytes_has_a_bad_signature() -> None:
     respelled = json.dumps(json.loads(SIGNED), separators=(", ", ": ")).encode()
     with pytest.raises(BadSignature):
         RING.open(seal(respelled, OLD.sign(SIGNED)))
@@ -325,7 +325,7 @@ def test_hostile_json_never_reaches_the_typed_decoder(
     assert spy.seen == []
 
 
-def test_a_signature_of_ours_on_what_is_no_message_is_an_undecodable_message() -> None:
+def test_a_valid_signature_on_invalid_bytes_is_an_undecodable_message() -> None:
     with pytest.raises(EnvelopeRejected, match="not a valid message"):
         RING.open(RING.sign(b'{"hello":"world"}'))
 
@@ -338,7 +338,7 @@ def test_a_message_without_a_signature_is_refused_as_unsigned() -> None:
         RING.open(SIGNED)
 
 
-def test_a_key_that_is_not_here_is_told_apart_from_a_forgery() -> None:
+def test_an_unknown_key_is_distinguished_from_a_forgery() -> None:
     with pytest.raises(UnknownKey, match="signed with key 'new', which is not in this worker's key ring") as caught:
         RING.open(signed_with(NEW))
     assert caught.value.kid == "new"
@@ -366,7 +366,7 @@ def test_a_newer_message_is_newer_only_if_its_signature_holds() -> None:
         RING.open(newer)
 
 
-def test_a_signed_message_with_an_unknown_member_is_told_apart_from_a_broken_one() -> None:
+def test_a_signed_message_with_an_unknown_member_is_distinguished_from_an_invalid_one() -> None:
     with pytest.raises(UnknownMember, match="has the member 'colour', which this program does not know; upgrade"):
         RING.open(RING.sign(WIDER))
 
@@ -420,7 +420,7 @@ def test_a_name_out_of_a_forged_message_is_quoted_and_cut(kid: str) -> None:
     ],
     ids=["a long field", "a long key twice", "a field a terminal would obey"],
 )
-def test_what_a_forged_message_says_is_quoted_and_cut(hostile: bytes) -> None:
+def test_the_text_of_a_forged_message_is_quoted_and_truncated(hostile: bytes) -> None:
     with pytest.raises(WireError) as caught:
         RING.open(seal(hostile, b"0" * 64))
     assert str(caught.value).isprintable()
@@ -454,7 +454,7 @@ def test_rotation_loses_nothing_at_any_step() -> None:
         after.open(old_message)
 
 
-def test_a_key_keeps_verifying_under_another_name() -> None:
+def test_a_key_also_verifies_under_another_name() -> None:
     assert Keyring([SigningKey(SECRET, "renamed")]).open(WIRE) == MESSAGE
 
 

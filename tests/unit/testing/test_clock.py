@@ -55,5 +55,5 @@ def test_it_stands_still_but_for_travelling() -> None:
 
 @pytest.mark.parametrize("span", [-1, timedelta(seconds=-1), float("nan")])
 def test_time_passes_forwards(span: float | timedelta) -> None:
-    with pytest.raises(ValueError, match="forwards"):
+    with pytest.raises(ValueError, match="cannot be advanced"):
         TravellingClock().advance(span)

@@ -230,14 +230,14 @@ def test_an_instant_fits_within_a_tolerance(kit: JobKit, shop: Shop) -> None:
     assert "run_at is 2100-01-01 12:00:00+00:00, not 2100-01-01 12:01:00+00:00 ± 5 s" in message
 
 
-def test_an_instant_is_a_delay_too(kit: JobKit, shop: Shop) -> None:
+def test_an_instant_matches_its_delay(kit: JobKit, shop: Shop) -> None:
     shop.mail.options(run_at=kit.now() + timedelta(hours=1)).enqueue("ada")
     kit.assert_enqueued(shop.mail, delay=3600)
     kit.refute_enqueued(shop.mail, delay=3600, tolerance=0)
     kit.refute_enqueued(shop.mail, delay=3610)
 
 
-def test_a_delay_is_an_instant_too(kit: JobKit, shop: Shop) -> None:
+def test_a_delay_matches_its_instant(kit: JobKit, shop: Shop) -> None:
     shop.mail.options(delay=3600).enqueue("ada")
     kit.assert_enqueued(shop.mail, run_at=kit.now() + timedelta(hours=1))
     kit.refute_enqueued(shop.mail, run_at=kit.now())
@@ -249,8 +249,8 @@ def test_jobs_are_counted(kit: JobKit, shop: Shop) -> None:
     kit.assert_enqueued(shop.mail, count=2)
     kit.assert_enqueued(shop.mail, {"to": "ada"}, count=1)
     message = said(lambda: kit.assert_enqueued(shop.mail, count=3))
-    assert message.startswith("2 jobs were enqueued that fit 'mail', not 3\n2 jobs were enqueued:\n")
-    assert "1 job was enqueued that fits 'mail' with args={'to': 'ada'}, not 2" in said(
+    assert message.startswith("2 jobs were enqueued that match 'mail', expected 3\n2 jobs were enqueued:\n")
+    assert "1 job was enqueued that matches 'mail' with args={'to': 'ada'}, expected 2" in said(
         lambda: kit.assert_enqueued(shop.mail, {"to": "ada"}, count=2)
     )
     for count in (0, -1, True):
@@ -274,7 +274,7 @@ def test_the_message_shows_what_was_enqueued(kit: JobKit, shop: Shop) -> None:
     shop.hf.define("note", [1, 2]).queue("slow").priority(9).dispatch()
     shop.mail.options(delay=300, tags=["signup"], name="welcome", meta={"tenant": 7}).enqueue("bob", subject="Hi")
     assert said(lambda: kit.assert_enqueued(shop.mail, {"to": "ada", "subject": "Hi"}, queue="mail")) == (
-        "no job was enqueued that fits 'mail' with args={'to': 'ada', 'subject': 'Hi'}, queue='mail'\n"
+        "no enqueued job matches 'mail' with args={'to': 'ada', 'subject': 'Hi'}, queue='mail'\n"
         "2 jobs were enqueued:\n"
         "  mail(to='bob', subject='Hi', options=None), delay 300 s, name 'welcome', tags signup, meta {'tenant': 7}\n"
         "      args.to is 'bob', not 'ada'\n"
@@ -290,15 +290,15 @@ def test_the_message_of_a_refutation_shows_what_fits(kit: JobKit, shop: Shop) ->
         "1 job was enqueued that should not have been: 'mail' with args={'to': 'ada'}\n"
         "2 jobs were enqueued:\n"
         "  mail(to='ada', subject='Hello', options=None)\n"
-        "      fits\n"
+        "      matches\n"
         "  mail(to='bob', subject='Hello', options=None), run_at 2100-01-01 12:00:00+00:00\n"
         "      args.to is 'bob', not 'ada'"
     )
     assert said(kit.refute_enqueued).startswith("2 jobs were enqueued that should not have been: any job\n")
 
 
-def test_the_message_says_that_there_was_nothing(kit: JobKit, shop: Shop) -> None:
-    message = "no job was enqueued that fits 'mail'\nnothing was enqueued"
+def test_the_failure_reports_that_nothing_was_enqueued(kit: JobKit, shop: Shop) -> None:
+    message = "no enqueued job matches 'mail'\nnothing was enqueued"
     assert said(lambda: kit.assert_enqueued(shop.mail)) == message
 
 
@@ -307,7 +307,7 @@ def test_a_long_message_is_cut(kit: JobKit, shop: Shop) -> None:
     message = said(lambda: kit.assert_enqueued(shop.mail, {"to": is_short}))
     assert message.endswith("\n  and 10 more")
     assert len(message) < 12_000
-    assert re.search(r"args.to is 'x+…, which is_short refuses", message)
+    assert re.search(r"args.to is 'x+…, which is_short rejects", message)
 
 
 def is_short(text: str) -> bool:
@@ -316,19 +316,19 @@ def is_short(text: str) -> bool:
 
 NOT_TO_BE_ASKED: list[tuple[Callable[[Any, Any], None], str]] = [
     (lambda kit, shop: kit.refute_enqueued(shop.mail, {"too": "ada"}), "no parameter 'too', did you mean 'to'"),
-    (lambda kit, shop: kit.refute_enqueued(shop.mail, ["ada"]), "given by their names"),
+    (lambda kit, shop: kit.refute_enqueued(shop.mail, ["ada"]), "must be a mapping of names to values"),
     (lambda kit, shop: kit.refute_enqueued(shop.mail, to="ada"), r"pass an argument of the job as args=\{'to': …\}"),
     (lambda kit, shop: kit.refute_enqueued(queue="Mail"), "is not a valid queue name"),
     (lambda kit, shop: kit.refute_enqueued(priority=11), "priority must be between 0 and 9"),
     (lambda kit, shop: kit.refute_enqueued(run_at=datetime(2026, 1, 1)), "no time zone"),
     (lambda kit, shop: kit.refute_enqueued(tags="signup"), r"must be a list, like \['signup'\]"),
     (lambda kit, shop: kit.refute_enqueued(id=""), "is not a valid job id"),
-    (lambda kit, shop: kit.refute_enqueued(delay=1, tolerance=-1), "tolerance must be a span of 0 s or more"),
+    (lambda kit, shop: kit.refute_enqueued(delay=1, tolerance=-1), "tolerance must be a duration of 0 s or more"),
     (lambda kit, shop: kit.refute_enqueued(tolerance=1), "needs a delay, a run_at or an expires"),
     (lambda kit, shop: kit.refute_enqueued("no key"), "is not a valid handler key"),
-    (lambda kit, shop: kit.refute_enqueued(Handler), "registered not at all; give the handler's key"),
-    (lambda kit, shop: kit.refute_enqueued(mail), "is no job"),
-    (lambda kit, shop: kit.refute_enqueued(other_job()), "belongs to another application"),
+    (lambda kit, shop: kit.refute_enqueued(Handler), "is not registered; pass the handler's key"),
+    (lambda kit, shop: kit.refute_enqueued(mail), "is not a job"),
+    (lambda kit, shop: kit.refute_enqueued(other_job()), "does not belong to the application under test"),
 ]
 
 

@@ -1,10 +1,6 @@
 """The contract of an engine: jobs, records and shared state, and the engine that is composed of them."""
 
-from holdfast.queues.contract.engine import (
-    Capabilities as Capabilities,
-    Engine as Engine,
-    EngineInfo as EngineInfo,
-)
+from holdfast.queues.contract.engine import Capabilities as Capabilities, Engine as Engine, EngineInfo as EngineInfo
 from holdfast.queues.contract.jobs import (
     DEFAULT_CRASH_LIMIT as DEFAULT_CRASH_LIMIT,
     DEFAULT_LEASE_S as DEFAULT_LEASE_S,
@@ -21,12 +17,12 @@ from holdfast.queues.contract.jobs import (
     LeasePolicy as LeasePolicy,
     abandoned_run as abandoned_run,
     effect_of as effect_of,
+    extras_of as extras_of,
     kept_output as kept_output,
     kept_progress as kept_progress,
     new_owner_token as new_owner_token,
     new_session as new_session,
     take_once as take_once,
-    with_extras as with_extras,
 )
 from holdfast.queues.contract.records import (
     PRUNE_BATCH as PRUNE_BATCH,
@@ -39,6 +35,4 @@ from holdfast.queues.contract.records import (
     message_fields as message_fields,
     until_done as until_done,
 )
-from holdfast.queues.contract.state import (
-    SharedState as SharedState,
-)
+from holdfast.queues.contract.state import SharedState as SharedState

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from holdfast.codec import MAX_WIRE_BYTES
 from holdfast.definition import JobDefinition
-from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token, new_session
+from holdfast.errors import NotSupported
+from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token
 from holdfast.queues.contract.records import Records
 from holdfast.queues.contract.state import PAGE, SharedState
 from holdfast.queues.envelope import EnvelopeFactory
@@ -138,7 +139,7 @@ class Engine:
 
     def fetch(self, queue: str) -> JobLease | None:
         """Lease the next job of the queue, or None if none is due."""
-        leases = self.claim(queue, 1, owner_token=new_owner_token(new_session()))
+        leases = self.claim(queue, 1, owner_token=new_owner_token())
         return leases[0] if leases else None
 
     def ack(self, lease: JobLease, record: AttemptRecord | None = None) -> bool:
@@ -173,6 +174,8 @@ class Engine:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
             # would wait with its leased rows locked, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
+        if tx is not None and not self.capabilities.transactional_enqueue:
+            raise NotSupported("this engine cannot enqueue in your transaction; leave tx out, or use an SQL engine")
         return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:

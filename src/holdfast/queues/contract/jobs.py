@@ -137,13 +137,13 @@ def kept_output(output: LiveOutput) -> LiveOutput:
     return LiveOutput(text=text, start=output.start + len(data) - len(text.encode()))
 
 
-def with_extras(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """The settlements that carry writes or enqueues. Conditions are refused: no verdict may depend on one."""
+def extras_of(settlements: Sequence[Settlement]) -> tuple[list[Write], list[JobEnvelope]]:
+    """The writes and the jobs that settlements carry. Conditions are refused: no verdict may depend on one."""
     carriers = [one for one in settlements if one.writes or one.enqueues]
     for one in carriers:
         if any(write.if_version is not None for write in one.writes):
             raise ValueError(f"job '{one.lease.id}': the writes of a settlement cannot have if_version")
-    return carriers
+    return [write for one in carriers for write in one.writes], [job for one in carriers for job in one.enqueues]
 
 
 def take_once(remaining: set[K], one: K) -> bool:
@@ -159,9 +159,9 @@ def new_session() -> bytes:
     return secrets.token_bytes(8)
 
 
-def new_owner_token(session: bytes) -> str:
-    """The token of one claim: the session of the worker, then 64 random bits of this claim."""
-    return (session + secrets.token_bytes(8)).hex()
+def new_owner_token(session: bytes | None = None) -> str:
+    """The token of one claim: the session of the worker (default: a new one), then 64 random bits of this claim."""
+    return ((session or new_session()) + secrets.token_bytes(8)).hex()
 
 
 class EngineTransaction(ABC):

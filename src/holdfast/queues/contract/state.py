@@ -32,7 +32,7 @@ class SharedState(ABC):
         """Apply all writes, in order, and return their new versions; if a condition fails, apply none and return None.
 
         A version is one more than the last one of its key or the engine's clock in microseconds, whichever is
-        greater. The version of a `Drop` is the one it leaves behind, 0 if there was nothing to drop.
+        greater. The version of a `Drop` is the one that the cell then has, 0 if there was nothing to drop.
         """
 
     @abstractmethod
@@ -109,7 +109,7 @@ def cell_of(name: CellName, stored: StoredCell, now_us: int) -> Cell:
 
 
 def spend_all(spends: Sequence[Spend], full_at_us: dict[str, int], now_us: int) -> list[Spent]:
-    """The answers of locked buckets, in order. `full_at_us` says when each will be full, and is updated."""
+    """The answers of locked buckets, in order. `full_at_us`, when each will be full, is updated."""
     answers: list[Spent] = []
     for one in spends:
         spent, full_at_us[one.bucket] = spend_from(one, full_at_us.get(one.bucket, 0), now_us)

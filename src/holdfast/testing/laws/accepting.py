@@ -1,4 +1,4 @@
-"""Taking jobs in: one job per id, a whole batch or none of it, the message exactly as it was sent (laws 5, 9, 12)."""
+"""Accepting jobs: one job per id, all of a batch or nothing, every message stored byte for byte."""
 
 from datetime import timedelta
 
@@ -25,9 +25,9 @@ from holdfast.values import (
 
 
 class AcceptingLaws:
-    """What `accept` and `enqueue` promise."""
+    """The guarantees of `accept` and `enqueue`."""
 
-    def test_an_accepted_job_is_pending_and_says_who_it_is(self, lab: Lab) -> None:
+    def test_an_accepted_job_is_pending_with_all_its_fields(self, lab: Lab) -> None:
         lab.put("a", queue="mail", job="mail.send", name="Greeting", trace_id="t-1", priority=7, payload={"n": 1})
         view = lab.view("a")
         assert view.state is JobState.PENDING
@@ -46,7 +46,7 @@ class AcceptingLaws:
         with lab.unchanged():
             assert lab.engine.accept([]) == []
 
-    def test_a_batch_is_answered_in_its_own_order(self, lab: Lab) -> None:
+    def test_answers_are_in_the_order_of_the_batch(self, lab: Lab) -> None:
         lab.put("b")
         answers = lab.engine.accept([lab.envelope(id) for id in ("c", "b", "a")])
         assert answers == [
@@ -55,13 +55,13 @@ class AcceptingLaws:
             Accepted(id="a", created=True),
         ]
 
-    def test_enqueue_keeps_a_definition_under_a_new_id_each_time(self, lab: Lab) -> None:
+    def test_enqueue_stores_a_definition_under_a_new_id_each_time(self, lab: Lab) -> None:
         definition = JobDefinition(handler="mail.send")
         first, second = lab.engine.enqueue(definition), lab.engine.enqueue(definition)
         assert first != second
         assert sorted(lab.ids()) == sorted([first, second])
 
-    def test_enqueue_keeps_a_definition_under_the_callers_id(self, lab: Lab) -> None:
+    def test_enqueue_stores_a_definition_under_the_callers_id(self, lab: Lab) -> None:
         assert lab.engine.enqueue(JobDefinition(handler="mail.send"), id="mine") == "mine"
         assert lab.view("mine").job == "mail.send"
 
@@ -72,7 +72,7 @@ class AcceptingLaws:
             assert lab.engine.accept([envelope]) == [Accepted(id="a", created=False)]
         assert [lease.id for lease in lab.claim()] == ["a"]
 
-    def test_the_same_content_made_anew_is_still_the_same_job(self, lab: Lab) -> None:
+    def test_the_same_content_created_again_is_the_same_job(self, lab: Lab) -> None:
         lab.put("a", trace_id="first")
         lab.advance(10)
         with lab.unchanged():
@@ -91,7 +91,7 @@ class AcceptingLaws:
         with lab.unchanged(), pytest.raises(IdConflict):
             lab.engine.accept([lab.envelope("a", queue="slow")])
 
-    def test_a_refused_job_keeps_its_whole_batch_out(self, lab: Lab) -> None:
+    def test_a_refused_job_refuses_its_whole_batch(self, lab: Lab) -> None:
         lab.put("a", payload=1)
         for place in range(3):
             batch = [lab.envelope("b"), lab.envelope("c")]
@@ -117,7 +117,7 @@ class AcceptingLaws:
         lab.put("Job", payload=2)
         assert sorted(lab.ids()) == ["Job", "job"]
 
-    def test_the_same_id_is_one_job_whatever_has_become_of_it(self, lab: Lab) -> None:
+    def test_the_same_id_is_one_job_in_every_state(self, lab: Lab) -> None:
         engine = lab.engine
         lab.put("completed", "dead", "failed", "processing")
         lab.put("cancelled", "scheduled", delay=999)
@@ -180,7 +180,7 @@ class AcceptingLaws:
         assert lab.history(id).attempts == ()
         assert lab.take(id).delivery == 1
 
-    def test_an_id_is_free_again_even_if_nobody_pruned(self, lab: Lab) -> None:
+    def test_an_id_becomes_free_without_pruning(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED)
         assert lab.engine.discard("a")
@@ -188,7 +188,7 @@ class AcceptingLaws:
         assert lab.engine.accept([lab.envelope("a", payload="other")]) == [Accepted(id="a", created=True)]
         assert msgspec.json.decode(lab.view("a").payload) == "other"
 
-    def test_a_new_job_under_a_freed_id_has_nothing_of_the_former_one(self, lab: Lab) -> None:
+    def test_a_new_job_under_a_freed_id_inherits_nothing(self, lab: Lab) -> None:
         lab.put("a")
         former = lab.take("a")
         assert lab.engine.report_progress([(former, Progress(done=1, total=2, message="half"))]) == [True]
@@ -203,8 +203,8 @@ class AcceptingLaws:
         assert lab.engine.ack(lease, record)
         assert [past.record for past in lab.history("a").attempts] == [record]
 
-    def test_a_job_accepted_after_a_purge_has_nothing_of_a_purged_one(self, lab: Lab) -> None:
-        """An engine may give a new job the number of a deleted one."""
+    def test_a_job_accepted_after_a_purge_inherits_nothing(self, lab: Lab) -> None:
+        """An engine may reuse the number of a deleted job."""
         lab.put("a")
         former = lab.take("a")
         assert lab.engine.report_progress([(former, Progress(done=1, total=2, message="half"))]) == [True]
@@ -244,7 +244,7 @@ class AcceptingLaws:
         if lab.engine.capabilities.delay_resolution_s > lab.grain_s:
             lab.advance(lab.engine.capabilities.delay_resolution_s)
 
-    def test_the_message_comes_back_byte_for_byte(self, lab: Lab) -> None:
+    def test_the_message_is_delivered_byte_for_byte(self, lab: Lab) -> None:
         payload = {"text": "Zoë 漢字 🧷 \u2028 \x00 \" \\ ' ; -- $1 %s {}", "n": 0.1, "big": 2**53 + 1, "none": None}
         envelope = lab.envelope("a", payload=payload, name="Grüße 🧷", trace_id="spur-ß")
         lab.engine.accept([envelope])
@@ -262,7 +262,7 @@ class AcceptingLaws:
         assert again is not None
         assert again.wire == lease.wire == envelope.wire
 
-    def test_a_message_nobody_can_read_is_kept_and_delivered_like_any_other(self, lab: Lab) -> None:
+    def test_an_unreadable_message_is_stored_and_delivered(self, lab: Lab) -> None:
         wire = bytes(range(256))
         unreadable = JobEnvelope(id="a", queue="default", job="who.knows", priority=DEFAULT_PRIORITY, wire=wire)
         lab.engine.accept([unreadable])
@@ -275,13 +275,13 @@ class AcceptingLaws:
         assert lab.engine.abandon(lease, DeadReason.UNDECODABLE)
         assert lab.ids() == ["a"]
 
-    def test_a_message_of_the_largest_declared_size_comes_back(self, lab: Lab) -> None:
+    def test_a_message_of_the_maximum_size_is_delivered_unchanged(self, lab: Lab) -> None:
         room = min(lab.engine.capabilities.max_wire_bytes, MAX_WIRE_BYTES) - len(lab.envelope("a", payload="").wire)
         envelope = lab.envelope("a", payload="x" * room)
         lab.engine.accept([envelope])
         assert lab.take("a").wire == envelope.wire
 
-    def test_what_one_handle_accepts_every_other_can_see(self, lab: Lab) -> None:
+    def test_every_handle_sees_what_another_accepted(self, lab: Lab) -> None:
         other = lab.open()
         lab.put("a")
         assert other.get("a") == lab.engine.get("a")
@@ -302,7 +302,7 @@ class AcceptingLaws:
             other.close()
         assert lab.engine.ack(lease)
 
-    def test_preparing_the_engine_again_changes_nothing(self, lab: Lab) -> None:
+    def test_creating_the_schema_again_changes_nothing(self, lab: Lab) -> None:
         lab.put("a", "b")
         lab.take("a")
         with lab.unchanged():

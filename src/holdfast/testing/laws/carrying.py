@@ -1,10 +1,10 @@
-"""Writes and jobs that settlements, acceptance and transactions carry: in the same commit, or not at all (W1 to W4)."""
+"""Writes and jobs that settlements, `accept` and transactions carry: in the same commit, or not at all."""
 
 import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import IdConflict, StateConflict
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     DEFAULT_QUEUE,
@@ -37,7 +37,7 @@ def marks(lab: Lab) -> dict[str, bytes]:
 
 
 class CarryingLaws:
-    """Writes and jobs that a settlement, an acceptance or a transaction carries."""
+    """The guarantees for writes and jobs that are carried along."""
 
     def test_each_settlement_applies_its_own_writes_and_enqueues(self, lab: Lab) -> None:
         ids = ["ack", "nack", "release", "abandon", "cancel"]
@@ -58,14 +58,12 @@ class CarryingLaws:
         assert sorted(marks(lab)) == sorted(ids)
         assert sorted(lease.id for lease in lab.claim(queue="next")) == sorted(f"after-{id}" for id in ids)
 
-    def test_an_exchange_applies_them_before_it_claims(self, lab: Lab) -> None:
+    def test_an_exchange_applies_writes_and_enqueues_before_it_claims(self, lab: Lab) -> None:
         lab.put("a", "b")
         first, second = lab.claim()
         chained = Ack(lease=first, record=lab.record(), writes=(put("a"),), enqueues=(lab.envelope("next"),))
         plain = Ack(lease=second, record=lab.record())
-        answers, leases = lab.engine.exchange(
-            [plain, chained], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
-        )
+        answers, leases = lab.engine.exchange([plain, chained], DEFAULT_QUEUE, 5, owner_token=new_owner_token())
         assert answers == [True, True]
         assert [lease.id for lease in leases] == ["next"]
         assert marks(lab) == {"a": b"done"}
@@ -73,7 +71,7 @@ class CarryingLaws:
     def test_a_refused_settlement_carries_nothing(self, lab: Lab) -> None:
         lab.put("stale", "fine")
         stale, fine = lab.claim()
-        forged = replace(stale, owner_token=new_owner_token(new_session()))
+        forged = replace(stale, owner_token=new_owner_token())
         answers = lab.engine.settle([self._carrying(lab, forged), self._carrying(lab, fine)])
         assert answers == [False, True]
         assert marks(lab) == {"fine": b"done"}
@@ -94,7 +92,7 @@ class CarryingLaws:
         assert after.id == "after-a"
         assert cell.value == b"done"
 
-    def test_a_settlement_that_cannot_be_written_changes_nothing_and_its_neighbours_go_on(self, lab: Lab) -> None:
+    def test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled(self, lab: Lab) -> None:
         lab.put("taken", queue="elsewhere")
         lab.put("a", "bad", "c")
         a, bad, c = lab.claim()
@@ -109,7 +107,7 @@ class CarryingLaws:
             lab.engine.settle([clash])
         assert lab.engine.ack(bad)
 
-    def test_the_writes_of_a_settlement_carry_no_condition(self, lab: Lab) -> None:
+    def test_the_writes_of_a_settlement_cannot_have_conditions(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         conditional = Put(kind=KIND, key="a", if_version=0)
@@ -146,7 +144,7 @@ class CarryingLaws:
             lab.engine.accept([lab.envelope("a")], tx=object(), writes=[put("a")])
         assert marks(lab) == {}
 
-    def test_a_transaction_carries_them_as_well(self, lab: Lab) -> None:
+    def test_a_transaction_applies_writes_and_enqueues(self, lab: Lab) -> None:
         if not lab.engine.capabilities.transactional_enqueue:
             pytest.skip("the engine declares that it has no transactions")
         lab.put("a", "b")

@@ -1,19 +1,19 @@
-"""Handing jobs out: in order, never early, never twice, and nothing is lost with a lost reply (laws 3 and 5)."""
+"""Claiming jobs: in order, never early, never twice, and safe to repeat if a reply was lost."""
 
 from datetime import timedelta
 
-from holdfast.queues.contract import LeasePolicy, new_owner_token, new_session
+from holdfast.queues.contract import LeasePolicy, new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import DEFAULT_QUEUE, Ack, DeadReason, JobLease, JobState, Nack
 
 
 class ClaimingLaws:
-    """What `claim`, `fetch` and the second half of `exchange` promise."""
+    """The guarantees of `claim`, `fetch` and the claim in an `exchange`."""
 
     def test_a_claimed_job_is_processing_under_a_lease(self, lab: Lab) -> None:
         lab.put("a")
         before = lab.clock.monotonic()
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         [lease] = lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=token)
         assert (lease.id, lease.queue, lease.owner_token) == ("a", DEFAULT_QUEUE, token)
         assert (lease.delivery, lease.attempts, lease.crashes, lease.ignore_expiry) == (1, 0, 0, False)
@@ -35,54 +35,54 @@ class ClaimingLaws:
         lab.advance(lab.grain_s)
         assert lab.engine.reap_expired() == 1
 
-    def test_a_claimed_job_is_given_to_nobody_else(self, lab: Lab) -> None:
+    def test_a_claimed_job_is_not_claimed_by_another_worker(self, lab: Lab) -> None:
         lab.put("a")
         lab.take("a")
         with lab.unchanged():
             assert lab.claim() == []
             assert lab.open().fetch(DEFAULT_QUEUE) is None
 
-    def test_an_empty_queue_gives_nothing(self, lab: Lab) -> None:
+    def test_an_empty_queue_returns_nothing(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         with lab.unchanged():
             assert lab.claim(queue="slow") == []
             assert lab.engine.fetch("slow") is None
 
-    def test_a_claim_gives_only_jobs_of_its_queue(self, lab: Lab) -> None:
+    def test_a_claim_returns_only_jobs_of_its_queue(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow", priority=9)
         assert [lease.id for lease in lab.claim(queue="mail")] == ["a"]
 
-    def test_a_claim_gives_no_more_than_its_limit(self, lab: Lab) -> None:
+    def test_a_claim_returns_at_most_its_limit(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         assert [lease.id for lease in lab.claim(3)] == ["a", "b", "c"]
         assert [lease.id for lease in lab.claim(3)] == ["d"]
 
-    def test_a_claim_of_none_takes_none(self, lab: Lab) -> None:
+    def test_a_claim_with_limit_zero_returns_nothing(self, lab: Lab) -> None:
         lab.put("a")
         with lab.unchanged():
             assert lab.claim(0) == []
-            assert lab.engine.exchange([], DEFAULT_QUEUE, 0, owner_token=new_owner_token(new_session())) == ([], [])
+            assert lab.engine.exchange([], DEFAULT_QUEUE, 0, owner_token=new_owner_token()) == ([], [])
 
     def test_higher_priorities_come_first(self, lab: Lab) -> None:
         for priority in (3, 9, 0, 5):
             lab.put(f"p{priority}", priority=priority)
         assert [lease.id for lease in lab.claim()] == ["p9", "p5", "p3", "p0"]
 
-    def test_a_higher_priority_goes_before_an_earlier_due_time(self, lab: Lab) -> None:
+    def test_a_higher_priority_comes_before_an_earlier_due_time(self, lab: Lab) -> None:
         lab.put("early", priority=4)
         lab.advance(10)
         lab.put("urgent", priority=6)
         assert [lease.id for lease in lab.claim()] == ["urgent", "early"]
 
-    def test_equal_priorities_come_by_due_time(self, lab: Lab) -> None:
+    def test_equal_priorities_are_ordered_by_due_time(self, lab: Lab) -> None:
         lab.put("a", delay=30)
         lab.put("b", delay=10)
         lab.put("c", delay=20)
         lab.advance(60)
         assert [lease.id for lease in lab.claim()] == ["b", "c", "a"]
 
-    def test_equal_due_times_come_by_id(self, lab: Lab) -> None:
+    def test_equal_due_times_are_ordered_by_id(self, lab: Lab) -> None:
         at = lab.now() + timedelta(seconds=10)
         lab.put("b", "c", "a", run_at=at)
         lab.advance(20)
@@ -95,7 +95,7 @@ class ClaimingLaws:
         lab.engine.accept([lab.envelope(id) for id in ("c", "a", "b")])
         assert [lease.id for lease in lab.claim()] == ["c", "a", "b"]
 
-    def test_a_small_claim_takes_those_whose_turn_it_is(self, lab: Lab) -> None:
+    def test_a_small_claim_returns_the_first_in_order(self, lab: Lab) -> None:
         lab.put("b", "a", priority=5)
         lab.put("urgent", priority=6)
         lab.put("idle", "late", priority=2)
@@ -103,7 +103,7 @@ class ClaimingLaws:
         assert [lease.id for lease in lab.claim(2)] == ["a", "idle"]
         assert [lease.id for lease in lab.claim(2)] == ["late"]
 
-    def test_a_retry_that_is_due_waits_its_turn_by_due_time(self, lab: Lab) -> None:
+    def test_a_due_retry_is_ordered_by_its_due_time(self, lab: Lab) -> None:
         lab.put("retried")
         assert lab.engine.nack(lab.take("retried"), delay=20)
         lab.advance(10)
@@ -120,7 +120,7 @@ class ClaimingLaws:
         lab.advance(lab.grain_s + self._lateness(lab))
         assert lab.take("a").delivery == 1
 
-    def test_a_job_that_is_due_brings_along_none_that_is_not(self, lab: Lab) -> None:
+    def test_a_claim_of_due_jobs_includes_no_scheduled_one(self, lab: Lab) -> None:
         lab.put("later", delay=30)
         lab.put("now")
         assert [lease.id for lease in lab.claim()] == ["now"]
@@ -146,13 +146,13 @@ class ClaimingLaws:
     def test_fractions_of_a_delay_are_never_rounded_down(self, lab: Lab) -> None:
         lab.put("a", delay=1.015625)
         lab.advance(1.015)
-        if lab.grain_s < 0.02:  # a clock that runs by itself is past the instant already
+        if lab.grain_s < 0.02:  # a clock that runs by itself is already past the instant
             assert lab.claim() == []
         lab.advance(0.001 + self._lateness(lab))
         assert lab.take("a").delivery == 1
 
     def _lateness(self, lab: Lab) -> float:
-        """How much later than asked the engine may deliver: coarse ones round up."""
+        """How late the engine may deliver: one with a coarse resolution rounds up."""
         resolution_s = lab.engine.capabilities.delay_resolution_s
         return resolution_s if resolution_s > lab.grain_s else 0.0
 
@@ -172,7 +172,7 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first = lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token)
         lab.advance(1)
         with lab.unchanged():
@@ -183,7 +183,7 @@ class ClaimingLaws:
 
     def test_a_repeated_exchange_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
-        done, token = Ack(lease=lab.take("a"), record=lab.record()), new_owner_token(new_session())
+        done, token = Ack(lease=lab.take("a"), record=lab.record()), new_owner_token()
         answers, first = lab.engine.exchange([done], DEFAULT_QUEUE, 2, owner_token=token)
         assert answers == [True]
         assert [lease.id for lease in first] == ["b", "c"]
@@ -194,15 +194,15 @@ class ClaimingLaws:
 
     def test_a_repeated_claim_returns_only_what_is_still_held(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first, second = lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token)
         assert lab.engine.ack(first)
         with lab.unchanged():
             self._are_the_same(lab.engine.claim(DEFAULT_QUEUE, 2, owner_token=token), [second])
 
-    def test_a_repeated_claim_does_not_return_a_lease_that_has_ended(self, lab: Lab) -> None:
+    def test_a_repeated_claim_does_not_return_an_expired_lease(self, lab: Lab) -> None:
         lab.put("a")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)) == 1
         lab.advance(LEASE_S)
         with lab.unchanged():
@@ -211,22 +211,22 @@ class ClaimingLaws:
     def test_the_same_token_on_another_queue_is_another_claim(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         for id, queue in (("a", "mail"), ("b", "slow"), ("a", "mail")):
             leases = lab.engine.claim(queue, 5, owner_token=token)
             assert [(lease.id, lease.queue) for lease in leases] == [(id, queue)]
 
     def test_a_repeated_claim_of_a_paused_queue_still_returns_what_it_stamped(self, lab: Lab) -> None:
         lab.put("a", "b")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         first = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
         lab.engine.pause(DEFAULT_QUEUE)
         with lab.unchanged():
             self._are_the_same(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token), first)
 
-    def test_a_repeated_claim_does_not_fence_later_than_its_lease_ends(self, lab: Lab) -> None:
+    def test_a_repeated_claim_does_not_fence_after_its_lease_expires(self, lab: Lab) -> None:
         lab.put("a")
-        token = new_owner_token(new_session())
+        token = new_owner_token()
         lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
         lab.advance(LEASE_S - 10)
         [again] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=token)
@@ -241,39 +241,39 @@ class ClaimingLaws:
 
         assert sorted(map(identity, again), key=str) == sorted(map(identity, first), key=str)
 
-    def test_another_token_gets_other_jobs(self, lab: Lab) -> None:
+    def test_another_token_claims_other_jobs(self, lab: Lab) -> None:
         lab.put("a", "b")
         assert [lease.id for lease in lab.claim(1)] == ["a"]
         assert [lease.id for lease in lab.claim(1)] == ["b"]
 
-    def test_waiting_for_an_empty_queue_ends_with_nothing(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_for_an_empty_queue_times_out(self, lab: Lab) -> None:
         lab.put("later", delay=60)
         before = lab.clock.monotonic()
-        assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=1.0) == []
+        assert lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=1.0) == []
         assert lab.clock.monotonic() >= before + 1.0
 
-    def test_waiting_returns_a_job_that_becomes_due_meanwhile(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_returns_a_job_that_becomes_due(self, lab: Lab) -> None:
         lab.put("a", delay=0.5)
-        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=30.0)
+        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=30.0)
         assert lease.id == "a"
         assert lease.claimed_at >= lab.view("a").due_at
 
-    def test_waiting_returns_at_once_what_is_there(self, lab: Lab) -> None:
+    def test_a_claim_that_waits_returns_due_jobs_immediately(self, lab: Lab) -> None:
         lab.put("a")
         before = lab.clock.monotonic()
-        assert len(lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session()), wait=30.0)) == 1
+        assert len(lab.engine.claim(DEFAULT_QUEUE, 5, owner_token=new_owner_token(), wait=30.0)) == 1
         assert lab.clock.monotonic() - before < 30
 
     def test_a_lease_of_a_job_that_waited_is_counted_from_its_claim(self, lab: Lab) -> None:
         lab.put("a", delay=5)
-        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session()), wait=30.0)
+        [lease] = lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=new_owner_token(), wait=30.0)
         lab.advance(LEASE_S - 1)
         assert lab.engine.ack(lease)
 
     def test_an_exchange_settles_and_claims(self, lab: Lab) -> None:
         lab.put("a", "b")
         answers, leases = lab.engine.exchange(
-            [Ack(lease=lab.take("a"))], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
+            [Ack(lease=lab.take("a"))], DEFAULT_QUEUE, 5, owner_token=new_owner_token()
         )
         assert answers == [True]
         assert [lease.id for lease in leases] == ["b"]
@@ -282,19 +282,19 @@ class ClaimingLaws:
 
     def test_an_exchange_of_nothing_is_a_claim(self, lab: Lab) -> None:
         lab.put("a")
-        answers, leases = lab.engine.exchange([], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session()))
+        answers, leases = lab.engine.exchange([], DEFAULT_QUEUE, 5, owner_token=new_owner_token())
         assert answers == []
         assert [lease.id for lease in leases] == ["a"]
 
-    def test_an_exchange_may_claim_from_another_queue(self, lab: Lab) -> None:
+    def test_an_exchange_can_claim_from_another_queue(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
         done = Ack(lease=lab.take("a", queue="mail"))
-        answers, leases = lab.engine.exchange([done], "slow", 5, owner_token=new_owner_token(new_session()))
+        answers, leases = lab.engine.exchange([done], "slow", 5, owner_token=new_owner_token())
         assert answers == [True]
         assert [lease.id for lease in leases] == ["b"]
 
-    def test_a_refused_settlement_does_not_hinder_the_rest_of_an_exchange(self, lab: Lab) -> None:
+    def test_a_refused_settlement_does_not_affect_the_rest_of_an_exchange(self, lab: Lab) -> None:
         lab.put("stale")
         stale = lab.take("stale")
         lab.advance(LEASE_S)
@@ -302,14 +302,14 @@ class ClaimingLaws:
         lab.put("next", priority=8)
         good = lab.take("good")
         answers, leases = lab.engine.exchange(
-            [Nack(lease=stale), Ack(lease=good)], DEFAULT_QUEUE, 1, owner_token=new_owner_token(new_session())
+            [Nack(lease=stale), Ack(lease=good)], DEFAULT_QUEUE, 1, owner_token=new_owner_token()
         )
         assert answers == [False, True]
         assert [lease.id for lease in leases] == ["next"]
         assert lab.view("good").state is JobState.COMPLETED
         assert lab.view("stale").attempts == 0
 
-    def test_finished_jobs_are_never_handed_out_again(self, lab: Lab) -> None:
+    def test_finished_jobs_are_never_claimed_again(self, lab: Lab) -> None:
         lab.put("completed", "dead", "cancelled")
         assert lab.engine.ack(lab.take("completed"))
         assert lab.engine.abandon(lab.take("dead"), DeadReason.FAILED)
@@ -319,25 +319,25 @@ class ClaimingLaws:
             assert lab.engine.reap_expired() == 0
             assert lab.claim() == []
 
-    def test_a_paused_queue_gives_nothing_and_the_others_go_on(self, lab: Lab) -> None:
+    def test_a_paused_queue_returns_nothing_and_others_are_not_affected(self, lab: Lab) -> None:
         lab.put("a", queue="mail")
         lab.put("b", queue="slow")
         lab.engine.pause("mail", "the provider is down")
         with lab.unchanged():
             assert lab.claim(queue="mail") == []
             assert lab.open().fetch("mail") is None
-            assert lab.engine.claim("mail", 1, owner_token=new_owner_token(new_session()), wait=0.5) == []
+            assert lab.engine.claim("mail", 1, owner_token=new_owner_token(), wait=0.5) == []
         assert [lease.id for lease in lab.claim(queue="slow")] == ["b"]
         assert lab.engine.resume("mail")
         assert [lease.id for lease in lab.claim(queue="mail")] == ["a"]
 
-    def test_what_runs_goes_on_while_its_queue_is_paused(self, lab: Lab) -> None:
+    def test_running_jobs_continue_while_their_queue_is_paused(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         acked, nacked, renewed = lab.claim(3)
         lab.engine.pause(DEFAULT_QUEUE)
         assert lab.engine.renew(renewed) is not None
         answers, leases = lab.engine.exchange(
-            [Ack(lease=acked), Nack(lease=nacked)], DEFAULT_QUEUE, 5, owner_token=new_owner_token(new_session())
+            [Ack(lease=acked), Nack(lease=nacked)], DEFAULT_QUEUE, 5, owner_token=new_owner_token()
         )
         assert answers == [True, True]
         assert leases == []

@@ -1,4 +1,4 @@
-"""What a running job prints: told only by who holds it (law 2), seen while it runs, and kept if it crashes."""
+"""Live output: reported only by the holder of the lease, shown while the job runs, and retained if it crashes."""
 
 from holdfast.queues.contract import LIVE_OUTPUT_BYTES
 from holdfast.testing.lab import LEASE_S, Lab
@@ -20,9 +20,9 @@ MORE = LiveOutput(text="two\nthree\n", start=4)
 
 
 class LiveOutputLaws:
-    """What `report_output` promises."""
+    """The guarantees of `report_output`."""
 
-    def test_what_a_running_job_prints_is_seen_by_every_handle(self, lab: Lab) -> None:
+    def test_every_handle_sees_the_output_of_a_running_job(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert self._seen(lab) is None
         assert lab.engine.report_output([(lease, SOME)]) == [True]
@@ -31,13 +31,13 @@ class LiveOutputLaws:
         assert history.live_output == SOME
         assert history.attempts == ()
 
-    def test_the_latest_output_takes_the_place_of_the_one_before(self, lab: Lab) -> None:
+    def test_the_latest_output_replaces_the_previous_one(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         assert lab.engine.report_output([(lease, SOME), (lease, MORE)]) == [True, True]
         assert self._seen(lab) == MORE
 
-    def test_no_output_needs_no_answer(self, lab: Lab) -> None:
+    def test_reporting_no_output_returns_nothing(self, lab: Lab) -> None:
         assert lab.engine.report_output([]) == []
 
     def test_a_stale_lease_cannot_report_output(self, lab: Lab) -> None:
@@ -53,14 +53,14 @@ class LiveOutputLaws:
             assert lab.engine.report_output([(stale, SOME)]) == [False]
         assert self._seen(lab) is None
 
-    def test_a_settled_job_takes_no_more_output(self, lab: Lab) -> None:
+    def test_a_settled_job_accepts_no_more_output(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.nack(lease, record=lab.record(Outcome.FAILED))
         with lab.unchanged():
             assert lab.engine.report_output([(lease, SOME)]) == [False]
-        assert self._told(lab) == [""]
+        assert self._recorded(lab) == [""]
 
-    def test_refused_output_does_not_hinder_the_others(self, lab: Lab) -> None:
+    def test_refused_output_does_not_affect_the_others(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
         leases = lab.claim()
         assert lab.engine.ack(leases[1])
@@ -74,7 +74,7 @@ class LiveOutputLaws:
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         assert lab.view("a").lease_until == before
 
-    def test_a_verdict_tells_the_output_in_place_of_the_reports(self, lab: Lab) -> None:
+    def test_recorded_output_replaces_reported_output(self, lab: Lab) -> None:
         ends = (
             (Ack, Outcome.SUCCEEDED),
             (Nack, Outcome.FAILED),
@@ -87,24 +87,24 @@ class LiveOutputLaws:
             record = lab.record(outcome, output="all of it\n")
             assert lab.engine.settle([settlement(lease=lease, record=record)]) == [True]
             assert self._seen(lab, outcome) is None
-            assert self._told(lab, outcome) == ["all of it\n"]
+            assert self._recorded(lab, outcome) == ["all of it\n"]
 
-    def test_a_verdict_that_tells_no_output_leaves_what_was_reported(self, lab: Lab) -> None:
+    def test_reported_output_remains_if_the_verdict_has_none(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         record = lab.record(Outcome.INTERRUPTED, error=ErrorInfo(type="Stopped", message="in the middle"))
         assert lab.engine.settle([Release(lease=lease, record=record)]) == [True]
         assert self._seen(lab) is None
-        assert self._told(lab) == ["one\n"]
+        assert self._recorded(lab) == ["one\n"]
 
-    def test_a_new_delivery_has_printed_nothing_yet(self, lab: Lab) -> None:
+    def test_a_new_delivery_has_no_live_output(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         assert lab.engine.settle([Nack(lease=lease, record=lab.record(Outcome.FAILED, output="one\n"))]) == [True]
         lab.take("a")
         assert self._seen(lab) is None
 
-    def test_a_new_delivery_under_the_same_token_has_printed_nothing_yet(self, lab: Lab) -> None:
+    def test_a_new_delivery_under_the_same_token_has_no_live_output(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         lab.advance(LEASE_S)
@@ -112,7 +112,7 @@ class LiveOutputLaws:
         assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=lease.owner_token)) == 1
         assert self._seen(lab) is None
 
-    def test_of_a_delivery_that_crashed_is_kept_what_it_had_printed(self, lab: Lab) -> None:
+    def test_the_output_of_a_crashed_delivery_is_retained(self, lab: Lab) -> None:
         lab.put("a")
         for output in (SOME, MORE):
             assert lab.engine.report_output([(lab.take("a"), output)]) == [True]
@@ -122,9 +122,9 @@ class LiveOutputLaws:
         lease = lab.take("a")
         assert lab.engine.report_output([(lease, SOME)]) == [True]
         assert lab.engine.ack(lease, lab.record(Outcome.SUCCEEDED, output="done\n"))
-        assert self._told(lab) == ["one\n", f"{cut_mark(4)}\ntwo\nthree\n", "done\n"]
+        assert self._recorded(lab) == ["one\n", f"{cut_mark(4)}\ntwo\nthree\n", "done\n"]
 
-    def test_of_a_long_output_its_end_is_kept(self, lab: Lab) -> None:
+    def test_the_end_of_a_long_output_is_retained(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_output([(lease, LiveOutput(text="ü" * LIVE_OUTPUT_BYTES + "!", start=5))]) == [True]
         seen = self._seen(lab)
@@ -132,7 +132,7 @@ class LiveOutputLaws:
         assert seen.text == "ü" * (LIVE_OUTPUT_BYTES // 2 - 1) + "!"
         assert seen.end == 5 + 2 * LIVE_OUTPUT_BYTES + 1
 
-    def test_odd_output_does_not_spoil_the_others(self, lab: Lab) -> None:
+    def test_invalid_output_does_not_affect_the_others(self, lab: Lab) -> None:
         lab.put("a", "b")
         odd, good = lab.claim()
         assert lab.engine.report_output([(odd, LiveOutput(text="\0 \ud800 \U0001f40c")), (good, SOME)]) == [True, True]
@@ -148,5 +148,5 @@ class LiveOutputLaws:
     def _seen(self, lab: Lab, id: str = "a") -> LiveOutput | None:
         return lab.history(id).live_output
 
-    def _told(self, lab: Lab, id: str = "a") -> list[str]:
+    def _recorded(self, lab: Lab, id: str = "a") -> list[str]:
         return [attempt.record.output for attempt in lab.history(id).attempts]

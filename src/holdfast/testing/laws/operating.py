@@ -1,4 +1,4 @@
-"""What operators do: cancel, replay, discard, purge, prune, pause; each one change, and nothing unfinished is lost."""
+"""Operators' commands: cancel, replay, discard, purge, prune and pause. No unfinished job is ever deleted."""
 
 from datetime import timedelta
 
@@ -24,7 +24,7 @@ from holdfast.values import (
 
 
 class CancelLaws:
-    """Cancelling: at once where nothing runs, by request where something does, and never forgotten."""
+    """Cancelling: a waiting job immediately, a running one by a request that is never lost."""
 
     def test_a_waiting_job_is_cancelled_at_once(self, lab: Lab) -> None:
         lab.put("failed", "pending")
@@ -39,7 +39,7 @@ class CancelLaws:
         lab.advance(60)
         assert lab.claim() == []
 
-    def test_a_running_job_is_asked_to_be_cancelled(self, lab: Lab) -> None:
+    def test_a_running_job_receives_a_cancellation_request(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         assert lab.open().cancel("a", "not today") is CancelAnswer.REQUESTED
@@ -52,14 +52,14 @@ class CancelLaws:
         view = lab.view("a")
         assert (view.state, view.cancel_reason, view.cancel_requested) == (JobState.CANCELLED, "as asked", False)
 
-    def test_the_operators_reason_stands_if_the_worker_gives_none(self, lab: Lab) -> None:
+    def test_the_operators_reason_is_stored_if_the_worker_gives_none(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a", "not today")
         assert lab.engine.settle([CancelJob(lease=lease)]) == [True]
         assert lab.view("a").cancel_reason == "not today"
 
-    def test_asking_again_without_a_reason_keeps_the_first(self, lab: Lab) -> None:
+    def test_a_second_request_without_a_reason_leaves_the_first_reason(self, lab: Lab) -> None:
         lab.put("a", "b")
         first, second = lab.claim()
         for reasons in (["not today", ""], ["", ""]):
@@ -81,7 +81,7 @@ class CancelLaws:
         with lab.unchanged():
             assert lab.engine.cancel("nobody") is CancelAnswer.UNKNOWN
 
-    def test_a_job_asked_to_be_cancelled_still_completes_if_it_was_done(self, lab: Lab) -> None:
+    def test_a_job_with_a_cancellation_request_can_still_complete(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a")
@@ -89,7 +89,7 @@ class CancelLaws:
         view = lab.view("a")
         assert (view.state, view.cancel_requested, view.cancel_reason) == (JobState.COMPLETED, False, None)
 
-    def test_a_job_asked_to_be_cancelled_is_not_retried(self, lab: Lab) -> None:
+    def test_a_job_with_a_cancellation_request_is_not_retried(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a", "not today")
@@ -103,7 +103,7 @@ class CancelLaws:
         with lab.unchanged():
             assert lab.engine.nack(lease, delay=1)
 
-    def test_a_job_asked_to_be_cancelled_is_not_released(self, lab: Lab) -> None:
+    def test_a_job_with_a_cancellation_request_is_not_released(self, lab: Lab) -> None:
         lab.put("released", "crashed")
         released, crashed = lab.take("released"), lab.take("crashed")
         for id in ("released", "crashed"):
@@ -114,7 +114,7 @@ class CancelLaws:
             assert (view.state, view.attempts, view.cancel_reason) == (JobState.CANCELLED, 0, "not today")
         assert lab.claim() == []
 
-    def test_a_job_asked_to_be_cancelled_is_cancelled_when_its_worker_is_lost(self, lab: Lab) -> None:
+    def test_a_job_with_a_cancellation_request_is_cancelled_when_it_is_reaped(self, lab: Lab) -> None:
         lab.put("a")
         lab.take("a")
         lab.engine.cancel("a", "not today")
@@ -125,14 +125,14 @@ class CancelLaws:
         assert view.finished_at is not None
         assert lab.claim() == []
 
-    def test_a_job_asked_to_be_cancelled_may_still_end_dead(self, lab: Lab) -> None:
+    def test_a_job_with_a_cancellation_request_can_still_be_dead_lettered(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a")
         assert lab.engine.abandon(lease, DeadReason.FAILED)
         assert (lab.view("a").state, lab.view("a").dead_reason) == (JobState.DEAD, DeadReason.FAILED)
 
-    def test_a_request_to_cancel_does_not_outlive_a_replay(self, lab: Lab) -> None:
+    def test_a_replay_clears_the_cancellation_request(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         lab.engine.cancel("a")
@@ -145,9 +145,9 @@ class CancelLaws:
 
 
 class ReplayLaws:
-    """A new life for a dead or cancelled job, with its whole past."""
+    """Replaying: a new life for a dead or cancelled job, with its whole history."""
 
-    def test_a_dead_letter_keeps_everything(self, lab: Lab) -> None:
+    def test_a_dead_letter_has_its_whole_history(self, lab: Lab) -> None:
         envelope = lab.envelope("a", payload={"n": 1})
         lab.engine.accept([envelope])
         first = lab.record(Outcome.FAILED, error=BOOM, output="out of the first")
@@ -165,7 +165,7 @@ class ReplayLaws:
         assert lab.engine.replay("a") is ReplayAnswer.REPLAYED
         assert lab.take("a").wire == envelope.wire
 
-    def test_a_replayed_dead_letter_starts_anew_with_its_history(self, lab: Lab) -> None:
+    def test_a_replayed_dead_letter_starts_a_new_life_with_its_history(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.nack(lab.take("a"), record=lab.record(Outcome.FAILED))
         lab.let_crash("a")
@@ -183,7 +183,7 @@ class ReplayLaws:
         assert lab.engine.ack(lease, lab.record())
         assert [past.delivery for past in lab.history("a").attempts] == [1, 2, 3, 4]
 
-    def test_a_crash_loop_may_be_replayed_and_has_all_its_crashes_again(self, lab: Lab) -> None:
+    def test_a_replayed_crash_loop_may_crash_as_often_again(self, lab: Lab) -> None:
         lab.put("a")
         for _ in range(2):
             for _ in range(3):
@@ -192,7 +192,7 @@ class ReplayLaws:
             assert lab.engine.replay("a") is ReplayAnswer.REPLAYED
         assert lab.view("a").deliveries == 6
 
-    def test_a_replayed_job_is_no_suspect(self, lab: Lab) -> None:
+    def test_a_replayed_job_is_not_a_suspect(self, lab: Lab) -> None:
         lab.put("a")
         for _ in range(3):
             lab.let_crash("a")
@@ -200,7 +200,7 @@ class ReplayLaws:
         lab.put("b")
         assert sorted(lease.id for lease in lab.claim()) == ["a", "b"]
 
-    def test_a_cancelled_job_may_be_replayed(self, lab: Lab) -> None:
+    def test_a_cancelled_job_can_be_replayed(self, lab: Lab) -> None:
         lab.put("a", delay=3600)
         lab.engine.cancel("a", "not today")
         assert lab.engine.replay("a") is ReplayAnswer.REPLAYED
@@ -229,15 +229,15 @@ class ReplayLaws:
         lease = lab.take("a")
         assert lease.ignore_expiry
         assert lab.engine.nack(lease)
-        assert lab.take("a").ignore_expiry, "a retry of the same life expires no more than its first run"
+        assert lab.take("a").ignore_expiry, "the expiry is also ignored for retries in the same life"
 
-    def test_a_dead_letter_may_be_replayed_with_its_expiry_ignored(self, lab: Lab) -> None:
+    def test_a_dead_letter_can_be_replayed_with_its_expiry_ignored(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED)
         assert lab.engine.replay("a", ignore_expiry=True) is ReplayAnswer.REPLAYED
         assert lab.take("a").ignore_expiry
 
-    def test_a_dead_letter_that_has_expired_meanwhile_is_replayed_only_if_that_is_ignored(self, lab: Lab) -> None:
+    def test_an_expired_dead_letter_is_replayed_only_if_its_expiry_is_ignored(self, lab: Lab) -> None:
         lab.put("a", expires_in=60.0)
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED)
         lab.advance(60)
@@ -254,10 +254,10 @@ class ReplayLaws:
         assert lab.engine.replay("a") is ReplayAnswer.REPLAYED
 
 
-class ForgettingLaws:
-    """Records go when they are old enough or when somebody says so; work that is not done never goes."""
+class DeletingLaws:
+    """Deleting: by age or on request, and never an unfinished job."""
 
-    def test_a_discarded_dead_letter_is_gone(self, lab: Lab) -> None:
+    def test_a_discarded_dead_letter_is_deleted(self, lab: Lab) -> None:
         lab.put("a", "b")
         for id in ("a", "b"):
             assert lab.engine.abandon(lab.take(id), DeadReason.FAILED, lab.record(Outcome.FAILED))
@@ -274,7 +274,7 @@ class ForgettingLaws:
             for id in ("completed", "cancelled", "failed", "processing", "scheduled", "pending", "nobody"):
                 assert lab.engine.discard(id) is False, id
 
-    def test_a_job_that_ended_otherwise_is_discarded_if_that_is_asked_for(self, lab: Lab) -> None:
+    def test_completed_and_cancelled_jobs_are_discarded_on_request(self, lab: Lab) -> None:
         self._one_of_each(lab)
         with lab.unchanged():
             for id in ("failed", "processing", "scheduled", "pending", "nobody"):
@@ -285,11 +285,11 @@ class ForgettingLaws:
             assert lab.engine.get(id) is None
         assert [job.id for job in lab.engine.find(JobFilter(states=tuple(FINAL_STATES))).jobs] == ["dead"]
 
-    def test_what_has_not_ended_cannot_even_be_asked_to_be_discarded(self, lab: Lab) -> None:
+    def test_discarding_unfinished_states_is_refused(self, lab: Lab) -> None:
         with pytest.raises(ValueError, match="cancel the others first"):
             lab.engine.discard("a", states=(JobState.DEAD, JobState.PENDING))
 
-    def test_a_purge_takes_the_states_it_was_given(self, lab: Lab) -> None:
+    def test_a_purge_deletes_only_jobs_in_the_given_states(self, lab: Lab) -> None:
         self._one_of_each(lab)
         assert lab.engine.purge([JobState.COMPLETED]) == 1
         assert lab.engine.get("completed") is None
@@ -314,14 +314,14 @@ class ForgettingLaws:
             with pytest.raises(ValueError, match="purge"):
                 lab.engine.purge([])
 
-    def test_a_purge_keeps_to_its_queue(self, lab: Lab) -> None:
+    def test_a_purge_deletes_only_jobs_of_its_queue(self, lab: Lab) -> None:
         for queue in ("mail", "slow"):
             lab.put(f"in-{queue}", queue=queue)
             assert lab.engine.ack(lab.take(f"in-{queue}", queue=queue))
         assert lab.engine.purge([JobState.COMPLETED], queue="mail") == 1
         assert lab.ids() == ["in-slow"]
 
-    def test_a_purge_keeps_what_finished_lately(self, lab: Lab) -> None:
+    def test_a_purge_leaves_jobs_that_finished_recently(self, lab: Lab) -> None:
         lab.put("old", "new")
         assert lab.engine.ack(lab.take("old"))
         lab.advance(3600)
@@ -331,7 +331,7 @@ class ForgettingLaws:
         assert lab.engine.purge([JobState.COMPLETED], older_than=timedelta(minutes=30)) == 1
         assert lab.ids() == ["new"]
 
-    def test_one_of_several_jobs_that_completed_together_can_be_discarded(self, lab: Lab) -> None:
+    def test_a_job_that_completed_in_a_batch_can_be_discarded_alone(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
         assert lab.engine.settle([Ack(lease=lease) for lease in lab.claim()]) == [True] * 3
         assert lab.engine.discard("b", states=[JobState.COMPLETED])
@@ -357,7 +357,7 @@ class ForgettingLaws:
             assert lab.engine.purge(FINAL_STATES) == 0
         assert sorted(lease.id for lease in lab.claim()) == ids
 
-    def test_completed_jobs_are_kept_as_long_as_the_policy_says(self, lab: Lab) -> None:
+    def test_completed_jobs_are_retained_as_long_as_the_policy_says(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.ack(lab.take("a"), lab.record(result=b"1"))
         lab.advance(DEFAULT_RETAIN_COMPLETED_S - lab.grain_s)
@@ -369,7 +369,7 @@ class ForgettingLaws:
         assert lab.ids() == []
         assert lab.engine.counts() == {}
 
-    def test_cancelled_jobs_are_kept_as_long_as_completed_ones(self, lab: Lab) -> None:
+    def test_cancelled_jobs_are_retained_as_long_as_completed_ones(self, lab: Lab) -> None:
         lab.put("a")
         lab.engine.cancel("a")
         lab.advance(DEFAULT_RETAIN_COMPLETED_S - lab.grain_s)
@@ -378,7 +378,7 @@ class ForgettingLaws:
         assert lab.engine.prune() == 1
         assert lab.engine.get("a") is None
 
-    def test_dead_letters_are_kept_for_ever_unless_the_policy_says_otherwise(self, lab: Lab) -> None:
+    def test_dead_letters_are_retained_forever_by_default(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED)
         lab.advance(3650 * 86_400)
@@ -428,9 +428,9 @@ class ForgettingLaws:
 
 
 class PauseLaws:
-    """Pausing holds a whole queue; what the claims make of it stands with the claims."""
+    """Pausing and resuming a queue. `ClaimingLaws` has the clauses about claims from a paused queue."""
 
-    def test_a_pause_is_seen_with_its_reason_by_every_handle(self, lab: Lab) -> None:
+    def test_every_handle_sees_a_pause_with_its_reason(self, lab: Lab) -> None:
         assert list(lab.engine.pauses()) == []
         lab.engine.pause("mail", "the provider is down")
         [pause] = lab.open().pauses()
@@ -444,12 +444,12 @@ class PauseLaws:
         assert lab.engine.resume("mail") is True
         assert list(lab.engine.pauses()) == []
 
-    def test_resuming_a_queue_that_runs_says_so(self, lab: Lab) -> None:
+    def test_resuming_a_queue_that_is_not_paused_returns_false(self, lab: Lab) -> None:
         lab.engine.pause("slow")
         with lab.unchanged():
             assert lab.engine.resume("mail") is False
 
-    def test_a_paused_queue_takes_jobs_and_operators_orders(self, lab: Lab) -> None:
+    def test_a_paused_queue_accepts_jobs_and_operators_commands(self, lab: Lab) -> None:
         lab.engine.pause(DEFAULT_QUEUE)
         lab.put("a", "b")
         assert lab.engine.cancel("a") is CancelAnswer.CANCELLED

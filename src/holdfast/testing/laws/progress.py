@@ -1,4 +1,4 @@
-"""How far a job is: told only by who holds it (law 2), shown only of the delivery that told it."""
+"""Progress: reported only by the holder of the lease, and shown only for the delivery that reported it."""
 
 from datetime import timedelta
 
@@ -22,9 +22,9 @@ HALF = Progress(done=1, total=2, message="half")
 
 
 class ProgressLaws:
-    """What `report_progress` promises."""
+    """The guarantees of `report_progress`."""
 
-    def test_progress_is_seen_by_every_handle_with_the_engines_time(self, lab: Lab) -> None:
+    def test_every_handle_sees_progress_with_the_engines_time(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.view("a").progress is None
         assert lab.engine.report_progress([(lease, HALF)]) == [True]
@@ -36,14 +36,14 @@ class ProgressLaws:
         assert history.job.progress.at is not None
         assert abs(history.job.progress.at - lab.now()) <= timedelta(seconds=lab.grain_s)
 
-    def test_the_latest_report_takes_the_place_of_the_one_before(self, lab: Lab) -> None:
+    def test_the_latest_progress_replaces_the_previous_one(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_progress([(lease, HALF)]) == [True]
         later = Progress(done=1.5)
         assert lab.engine.report_progress([(lease, HALF), (lease, later)]) == [True, True]
         self._shows(lab, later)
 
-    def test_no_reports_need_no_answer(self, lab: Lab) -> None:
+    def test_reporting_no_progress_returns_nothing(self, lab: Lab) -> None:
         assert lab.engine.report_progress([]) == []
 
     def test_a_stale_lease_cannot_report_progress(self, lab: Lab) -> None:
@@ -58,13 +58,13 @@ class ProgressLaws:
         with lab.unchanged():
             assert lab.engine.report_progress([(stale, HALF)]) == [False]
 
-    def test_a_settled_job_takes_no_more_reports(self, lab: Lab) -> None:
+    def test_a_settled_job_accepts_no_more_progress(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.nack(lease, delay=60)
         with lab.unchanged():
             assert lab.engine.report_progress([(lease, HALF)]) == [False]
 
-    def test_a_refused_report_does_not_hinder_the_others(self, lab: Lab) -> None:
+    def test_a_refused_report_does_not_affect_the_others(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
         leases = lab.claim()
         assert lab.engine.ack(leases[1])
@@ -78,7 +78,7 @@ class ProgressLaws:
         assert lab.engine.report_progress([(lease, HALF)]) == [True]
         assert lab.view("a").lease_until == before
 
-    def test_a_new_delivery_has_made_no_progress_yet(self, lab: Lab) -> None:
+    def test_a_new_delivery_has_no_progress(self, lab: Lab) -> None:
         for settlement in (Nack, Release):
             lease = self._running(lab, settlement.__name__)
             assert lab.engine.report_progress([(lease, HALF)]) == [True]
@@ -86,7 +86,7 @@ class ProgressLaws:
             lab.take(settlement.__name__)
             assert lab.view(settlement.__name__).progress is None
 
-    def test_a_new_delivery_under_the_same_token_has_made_no_progress_yet(self, lab: Lab) -> None:
+    def test_a_new_delivery_under_the_same_token_has_no_progress(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_progress([(lease, HALF)]) == [True]
         lab.advance(LEASE_S)
@@ -94,7 +94,7 @@ class ProgressLaws:
         assert len(lab.engine.claim(DEFAULT_QUEUE, 1, owner_token=lease.owner_token)) == 1
         assert lab.view("a").progress is None
 
-    def test_what_ended_badly_shows_how_far_it_got(self, lab: Lab) -> None:
+    def test_an_unsuccessful_job_shows_its_progress(self, lab: Lab) -> None:
         for settlement in (
             Nack(lease=self._reported(lab, "failed"), delay=60),
             Abandon(lease=self._reported(lab, "dead"), reason=DeadReason.FAILED),
@@ -104,7 +104,7 @@ class ProgressLaws:
             assert lab.view(settlement.lease.id).state == settlement.lease.id
             self._shows(lab, HALF, settlement.lease.id)
 
-    def test_a_crash_loop_shows_how_far_the_last_delivery_got(self, lab: Lab) -> None:
+    def test_a_crash_loop_shows_the_progress_of_its_last_delivery(self, lab: Lab) -> None:
         lab.put("a")
         for number in range(DEFAULT_CRASH_LIMIT):
             assert lab.engine.report_progress([(lab.take("a"), Progress(done=number))]) == [True]
@@ -113,7 +113,7 @@ class ProgressLaws:
         assert lab.view("a").state is JobState.DEAD
         self._shows(lab, Progress(done=DEFAULT_CRASH_LIMIT - 1))
 
-    def test_what_is_done_or_waits_anew_shows_no_progress(self, lab: Lab) -> None:
+    def test_a_completed_or_released_job_shows_no_progress(self, lab: Lab) -> None:
         for settlement in (Ack(lease=self._reported(lab, "done")), Release(lease=self._reported(lab, "back"), delay=9)):
             assert lab.engine.settle([settlement]) == [True]
             assert lab.view(settlement.lease.id).progress is None
@@ -125,14 +125,14 @@ class ProgressLaws:
         lab.take("a")
         assert lab.view("a").progress is None
 
-    def test_a_long_message_is_cut_and_the_report_kept(self, lab: Lab) -> None:
+    def test_a_long_message_is_truncated(self, lab: Lab) -> None:
         lease = self._running(lab)
         assert lab.engine.report_progress([(lease, Progress(done=1, message="ü" * 100_000))]) == [True]
         progress = lab.view("a").progress
         assert progress is not None
         assert progress.message == "ü" * (MAX_PROGRESS_MESSAGE_BYTES // 2)
 
-    def test_an_odd_report_does_not_spoil_the_others(self, lab: Lab) -> None:
+    def test_an_invalid_report_does_not_affect_the_others(self, lab: Lab) -> None:
         lab.put("a", "b")
         odd, good = lab.claim()
         nan, endless = float("nan"), float("inf")

@@ -1,4 +1,4 @@
-"""What people can see: numbers, lists, one job with its past, and what the installation knows of itself (law 1)."""
+"""Reading: counts, lists, one job with its history, and facts about the installation."""
 
 from datetime import timedelta
 
@@ -8,16 +8,16 @@ from holdfast.values import DEFAULT_QUEUE, DeadReason, JobFilter, JobState
 
 
 class ReadingLaws:
-    """`counts`, `find`, `get`, `facts`: each job is in exactly one state, and every view says the same."""
+    """The guarantees of `counts`, `find`, `get` and facts: a job has exactly one state, the same in every view."""
 
-    def test_an_empty_store_shows_nothing(self, lab: Lab) -> None:
+    def test_an_empty_engine_shows_nothing(self, lab: Lab) -> None:
         assert lab.engine.counts() == {}
         assert lab.engine.find(JobFilter()).jobs == ()
         assert lab.engine.find(JobFilter()).next is None
         assert lab.engine.get("nobody") is None
         assert lab.engine.dead_letters().jobs == ()
 
-    def test_every_job_is_counted_in_its_one_state(self, lab: Lab) -> None:
+    def test_every_job_is_counted_in_one_state(self, lab: Lab) -> None:
         self._fill(lab)
         assert lab.engine.counts() == {
             "mail": {
@@ -40,7 +40,7 @@ class ReadingLaws:
         assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["a"]
         assert lab.ids(JobFilter(states=(JobState.SCHEDULED,))) == []
 
-    def test_every_state_can_be_searched_alone(self, lab: Lab) -> None:
+    def test_jobs_can_be_searched_by_one_state(self, lab: Lab) -> None:
         expected = self._fill(lab)
         for state in JobState:
             found = lab.ids(JobFilter(states=(state,)))
@@ -73,7 +73,7 @@ class ReadingLaws:
         assert lab.ids(JobFilter(finished_before=lab.now())) == ["second", "first"]
         assert lab.ids(JobFilter(finished_before=lab.now() - timedelta(days=1))) == []
 
-    def test_a_search_can_begin_with_when_jobs_finished(self, lab: Lab) -> None:
+    def test_a_search_can_start_from_when_jobs_finished(self, lab: Lab) -> None:
         lab.put("first", "second", "third")
         for id in ("first", "second"):
             assert lab.engine.ack(lab.take(id))
@@ -98,7 +98,7 @@ class ReadingLaws:
         assert lab.ids(JobFilter(accepted_from=accepted, states=(JobState.COMPLETED,))) == []
         assert lab.ids(JobFilter(accepted_from=lab.now() + timedelta(days=1))) == []
 
-    def test_every_job_of_a_page_has_the_cursor_behind_it(self, lab: Lab) -> None:
+    def test_every_job_of_a_page_has_a_cursor_to_the_rest(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         for lease in lab.claim():
             assert lab.engine.abandon(lease, DeadReason.FAILED)
@@ -111,13 +111,13 @@ class ReadingLaws:
                 behind = lab.engine.find(where, limit=100, after=cursor)
                 assert [job.id for job in behind.jobs] == ids[place:], place
 
-    def test_the_newest_come_first(self, lab: Lab) -> None:
+    def test_the_newest_jobs_come_first(self, lab: Lab) -> None:
         for id in ("a", "c", "b"):
             lab.put(id)
             lab.advance(1)
         assert lab.ids() == ["b", "c", "a"]
 
-    def test_of_finished_jobs_the_last_finished_comes_first(self, lab: Lab) -> None:
+    def test_finished_jobs_are_ordered_by_when_they_finished(self, lab: Lab) -> None:
         lab.put("a", "b", "c")
         a, b, c = lab.claim()
         for lease in (b, c, a):
@@ -144,7 +144,7 @@ class ReadingLaws:
         for size in (1, 3, 7, 8):
             assert sorted(lab.ids(JobFilter(states=(JobState.COMPLETED,)), page=size)) == ids, size
 
-    def test_jobs_that_arrive_while_somebody_turns_pages_do_not_disturb(self, lab: Lab) -> None:
+    def test_new_jobs_do_not_change_the_pages_that_follow(self, lab: Lab) -> None:
         lab.put("a", "b", "c", "d")
         first = lab.engine.find(JobFilter(), limit=2)
         lab.advance(1)
@@ -162,14 +162,14 @@ class ReadingLaws:
         assert second.next is None
         assert lab.engine.dead_letters(queue="slow").jobs == ()
 
-    def test_a_list_and_a_single_look_say_the_same(self, lab: Lab) -> None:
+    def test_find_and_get_show_the_same(self, lab: Lab) -> None:
         expected = self._fill(lab)
         listed = lab.engine.find(JobFilter()).jobs
         assert len(listed) == len(expected)
         for view in listed:
             assert view == lab.view(view.id)
 
-    def test_facts_are_remembered_by_kind(self, lab: Lab) -> None:
+    def test_facts_are_stored_by_kind(self, lab: Lab) -> None:
         assert Facts(lab.engine.state).of("keys") == frozenset()
         Facts(lab.engine.state).add("keys", ["one", "two"])
         Facts(lab.engine.state).add("keys", iter(["two", "drei-ß"]))
@@ -179,7 +179,7 @@ class ReadingLaws:
         assert Facts(lab.engine.state).of("hosts") == {"elsewhere"}
 
     def _fill(self, lab: Lab) -> dict[str, JobState]:
-        """A store with jobs in every state an engine can bring about."""
+        """Create jobs in every state that an engine can produce."""
         engine = lab.engine
         lab.put("completed", "dead", "failed", "ousted", "processing", queue="mail")
         lab.put("cancelled", queue="mail", priority=0)

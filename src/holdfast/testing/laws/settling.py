@@ -1,4 +1,4 @@
-"""Ending a run: what each verdict does, and that only the holder of a living lease has one (laws 2, 7, 8 and 10)."""
+"""Settling: the effect of each verdict, which only the holder of an unexpired lease can give."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from holdfast.clock import to_us
-from holdfast.queues.contract import new_owner_token, new_session
+from holdfast.queues.contract import new_owner_token
 from holdfast.testing.lab import LEASE_S, Lab
 from holdfast.values import (
     OUTPUT_LIMIT,
@@ -41,7 +41,7 @@ VERDICTS: dict[str, Callable[[JobLease], Settlement]] = {
 
 
 class VerdictLaws:
-    """The table of ends, as far as an engine sees it."""
+    """The effect of each verdict on the record."""
 
     def test_an_ack_completes_the_job(self, lab: Lab) -> None:
         view = self._end(lab, lambda lease: lab.engine.ack(lease, lab.record(result=b'{"n":1}', output="done\n")))
@@ -71,7 +71,7 @@ class VerdictLaws:
         lab.take("a")
         assert lab.view("a").state is JobState.PROCESSING
 
-    def test_a_release_costs_nothing(self, lab: Lab) -> None:
+    def test_a_release_costs_no_attempt(self, lab: Lab) -> None:
         view = self._end(lab, lambda lease: lab.engine.release(lease, record=lab.record(Outcome.INTERRUPTED)))
         assert (view.state, view.attempts, view.crashes) == (JobState.PENDING, 0, 0)
         self._waits(lab, view, 0)
@@ -108,7 +108,7 @@ class VerdictLaws:
             ran = reason in (DeadReason.FAILED, DeadReason.TIMEOUT, DeadReason.NO_RETRY)
             assert (view.state, view.dead_reason, view.attempts) == (JobState.DEAD, reason, int(ran))
 
-    def test_a_cancelled_job_says_why(self, lab: Lab) -> None:
+    def test_a_cancelled_job_has_a_reason(self, lab: Lab) -> None:
         record = lab.record(Outcome.CANCELLED)
         view = self._end(
             lab, lambda lease: lab.engine.settle([CancelJob(lease=lease, reason="superseded", record=record)])[0]
@@ -154,7 +154,7 @@ class VerdictLaws:
             assert lab.engine.nack(lease)
         assert lab.view("a").attempts == 4
 
-    def test_a_verdict_ends_the_count_of_crashes(self, lab: Lab) -> None:
+    def test_a_verdict_resets_the_crashes(self, lab: Lab) -> None:
         for name in ("ack", "nack", "release", "abandon", "cancel"):
             lab.put(name)
             lab.let_crash(name)
@@ -163,7 +163,7 @@ class VerdictLaws:
             assert lab.engine.settle([VERDICTS[name](lease)]) == [True]
             assert lab.view(name).crashes == 0, name
 
-    def test_a_job_that_was_never_started_keeps_its_count_of_crashes(self, lab: Lab) -> None:
+    def test_a_job_that_was_never_started_retains_its_crashes(self, lab: Lab) -> None:
         lab.put("rejected")
         lab.let_crash("rejected")
         assert lab.engine.abandon(lab.take("rejected"), DeadReason.BAD_SIGNATURE)
@@ -172,13 +172,13 @@ class VerdictLaws:
         assert lab.engine.settle([CancelJob(lease=lab.take("expired"), expired=True)]) == [True]
         assert (lab.view("rejected").crashes, lab.view("expired").crashes) == (1, 1)
 
-    def test_a_settlement_without_a_record_is_a_settlement(self, lab: Lab) -> None:
+    def test_a_settlement_needs_no_record(self, lab: Lab) -> None:
         lab.put("a")
         assert lab.engine.ack(lab.take("a"))
         assert lab.view("a").state is JobState.COMPLETED
 
-    def test_in_a_large_batch_each_attempt_is_its_own(self, lab: Lab) -> None:
-        """Of several claims and verdicts, some with something to tell, some repeated, some forged: none is mistaken."""
+    def test_each_job_of_a_large_batch_gets_its_own_attempt(self, lab: Lab) -> None:
+        """Several claims and verdicts in one call: some with a result, some repeated, some forged."""
         lab.put(*(f"job{number:03}" for number in range(330)))
         claimed = [*lab.claim(130), *lab.claim(200)]
         assert [lease.id for lease in claimed] == [f"job{number:03}" for number in range(330)]
@@ -193,7 +193,7 @@ class VerdictLaws:
             )
             settlements.append(Ack(lease=lease, record=record))
         settlements[77] = Nack(lease=claimed[77], delay=1, record=lab.record(Outcome.FAILED, error=BOOM))
-        settlements[99] = Ack(lease=replace(claimed[99], owner_token=new_owner_token(new_session())))
+        settlements[99] = Ack(lease=replace(claimed[99], owner_token=new_owner_token()))
         answers = lab.engine.settle([*settlements, *settlements[:120]])
         expected = [number != 99 for number in range(330)]
         assert answers == expected + expected[:120]
@@ -202,7 +202,7 @@ class VerdictLaws:
             attempts = lab.history(f"job{number:03}").attempts
             assert [attempt.record for attempt in attempts] == ([] if number == 99 else [settlement.record])
 
-    def test_the_history_keeps_every_attempt_in_order(self, lab: Lab) -> None:
+    def test_the_history_has_every_attempt_in_order(self, lab: Lab) -> None:
         lab.put("a")
         records = [
             AttemptRecord(
@@ -239,7 +239,7 @@ class VerdictLaws:
         assert lab.engine.abandon(lab.take("a"), DeadReason.FAILED, lab.record(Outcome.FAILED, error=worse))
         assert lab.view("a").last_error == worse.line
 
-    def test_a_job_that_succeeds_has_no_last_error_whatever_it_returns(self, lab: Lab) -> None:
+    def test_a_completed_job_has_no_last_error(self, lab: Lab) -> None:
         success = lab.record(Outcome.SUCCEEDED)
         for id, record in (("plain", success), ("telling", replace(success, result=b"1", output="done"))):
             lab.put(id)
@@ -249,14 +249,14 @@ class VerdictLaws:
 
 
 class HolderLaws:
-    """A stale worker can change nothing, and repeating a call is safe."""
+    """A stale worker cannot change anything, and repeating a call is safe."""
 
     def test_settling_nothing_changes_nothing(self, lab: Lab) -> None:
         lab.put("a")
         with lab.unchanged():
             assert lab.engine.settle([]) == []
 
-    def test_an_ended_lease_cannot_settle_the_job_even_if_nobody_reaped_it(self, lab: Lab) -> None:
+    def test_an_expired_lease_cannot_settle_the_job_even_before_it_is_reaped(self, lab: Lab) -> None:
         lab.put("a")
         stale = lab.take("a")
         lab.advance(LEASE_S)
@@ -275,7 +275,7 @@ class HolderLaws:
         assert lab.engine.reap_expired() == 1
         self._cannot_settle(lab, stale)
 
-    def test_a_stale_lease_cannot_settle_what_another_holds(self, lab: Lab) -> None:
+    def test_a_stale_lease_cannot_settle_a_job_that_another_holds(self, lab: Lab) -> None:
         lab.put("a")
         stale = lab.take("a")
         lab.advance(LEASE_S)
@@ -298,7 +298,7 @@ class HolderLaws:
     def test_a_forged_token_cannot_settle(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
-        self._cannot_settle(lab, replace(lease, owner_token=new_owner_token(new_session())))
+        self._cannot_settle(lab, replace(lease, owner_token=new_owner_token()))
         self._cannot_settle(lab, replace(lease, owner_token=""))
         assert lab.engine.ack(lease)
 
@@ -312,7 +312,7 @@ class HolderLaws:
         lease = lab.take("a")
         self._cannot_settle(lab, replace(lease, id="nobody", token=-1 if isinstance(lease.token, int) else "nobody"))
 
-    def test_a_forgotten_job_cannot_be_settled(self, lab: Lab) -> None:
+    def test_a_deleted_job_cannot_be_settled(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         assert lab.engine.abandon(lease, DeadReason.FAILED)
@@ -320,7 +320,7 @@ class HolderLaws:
         with lab.unchanged():
             assert lab.engine.settle([Ack(lease=lease), Nack(lease=lease), Release(lease=lease)]) == [False] * 3
 
-    def test_a_replayed_job_does_not_listen_to_the_lease_of_its_former_life(self, lab: Lab) -> None:
+    def test_a_replayed_job_cannot_be_settled_with_its_former_lease(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         assert lab.engine.abandon(lease, DeadReason.FAILED)
@@ -333,7 +333,7 @@ class HolderLaws:
             for name, verdict in VERDICTS.items():
                 assert lab.engine.settle([replace(verdict(stale), record=lab.record())]) == [False], name
 
-    def test_of_two_holders_in_turn_only_the_second_has_a_say(self, lab: Lab) -> None:
+    def test_of_two_successive_holders_only_the_second_can_settle(self, lab: Lab) -> None:
         lab.put("a")
         first = lab.take("a")
         lab.advance(LEASE_S)
@@ -351,7 +351,7 @@ class HolderLaws:
                 assert lab.engine.settle([settlement]) == [True], name
                 assert lab.open().settle([settlement]) == [True], name
 
-    def test_a_settlement_repeated_after_its_lease_ended_still_answers_true(self, lab: Lab) -> None:
+    def test_a_settlement_repeated_after_its_lease_expired_still_answers_true(self, lab: Lab) -> None:
         lab.put("acked", "nacked")
         done, failed = Ack(lease=lab.take("acked")), Nack(lease=lab.take("nacked"), delay=999)
         assert lab.engine.settle([done, failed]) == [True, True]
@@ -380,20 +380,20 @@ class HolderLaws:
             for name in ("nack", "release", "crash", "abandon", "cancel", "expire"):
                 assert lab.engine.settle([VERDICTS[name](lease)]) == [False], name
 
-    def test_a_settlement_twice_in_one_call_happens_once(self, lab: Lab) -> None:
+    def test_a_settlement_twice_in_one_call_is_applied_once(self, lab: Lab) -> None:
         lab.put("a")
         failed = Nack(lease=lab.take("a"), record=lab.record(Outcome.FAILED))
         assert lab.engine.settle([failed, failed]) == [True, True]
         assert lab.view("a").attempts == 1
         assert lab.outcomes("a") == [Outcome.FAILED]
 
-    def test_of_two_verdicts_in_one_call_the_first_holds(self, lab: Lab) -> None:
+    def test_of_two_verdicts_in_one_call_the_first_applies(self, lab: Lab) -> None:
         lab.put("a")
         lease = lab.take("a")
         assert lab.engine.settle([Ack(lease=lease), Nack(lease=lease)]) == [True, False]
         assert (lab.view("a").state, lab.view("a").attempts) == (JobState.COMPLETED, 0)
 
-    def test_a_batch_of_settlements_is_answered_one_by_one(self, lab: Lab) -> None:
+    def test_each_settlement_of_a_batch_has_its_own_answer(self, lab: Lab) -> None:
         lab.put("stale")
         stale = lab.take("stale")
         lab.advance(LEASE_S)
@@ -404,7 +404,7 @@ class HolderLaws:
                 Ack(lease=a),
                 Ack(lease=stale),
                 Nack(lease=b, delay=30),
-                Release(lease=replace(c, owner_token=new_owner_token(new_session()))),
+                Release(lease=replace(c, owner_token=new_owner_token())),
                 Release(lease=c, delay=30),
                 Abandon(lease=d, reason=DeadReason.TIMEOUT),
                 CancelJob(lease=e, reason="enough"),

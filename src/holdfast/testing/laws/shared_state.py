@@ -1,4 +1,4 @@
-"""Shared state: all writes or none, versions that only grow, the engine's clock, rates that hold (laws S1 to S5)."""
+"""Shared state: all writes or none, versions that only increase, the engine's clock, and exact rate limits."""
 
 import pytest
 
@@ -31,16 +31,16 @@ def read_one(lab: Lab, key: str) -> Cell | None:
 
 
 class StateLaws:
-    """What cells and buckets guarantee."""
+    """The guarantees of cells and buckets."""
 
-    def test_what_is_written_is_read_by_every_handle(self, lab: Lab) -> None:
+    def test_every_handle_reads_what_was_written(self, lab: Lab) -> None:
         [version] = written(lab, put("a", b"one\x00\xff"))
         [cell] = lab.open().state.read(KIND)
         assert (cell.kind, cell.key, cell.value, cell.version) == (KIND, "a", b"one\x00\xff", version)
         assert cell.expires_in is None
         assert lab.engine.state.read("other") == []
 
-    def test_no_writes_are_no_change(self, lab: Lab) -> None:
+    def test_empty_calls_to_shared_state_return_nothing(self, lab: Lab) -> None:
         assert lab.engine.state.write([]) == []
         assert lab.engine.state.spend([]) == []
         assert lab.engine.state.read(KIND, []) == []
@@ -70,7 +70,7 @@ class StateLaws:
         written(lab, put("a", b"new", if_version=version), put("b", b"new", if_version=0))
         assert [cell.value for cell in lab.engine.state.read(KIND)] == [b"new", b"new"]
 
-    def test_writes_of_one_key_follow_each_other(self, lab: Lab) -> None:
+    def test_writes_to_one_key_are_applied_in_order(self, lab: Lab) -> None:
         first, second, third = written(lab, put("a", b"1"), Drop(kind=KIND, key="a"), put("a", b"3", if_version=0))
         assert first < second < third
         cell = read_one(lab, "a")
@@ -131,7 +131,7 @@ class StateLaws:
         seen += written(lab, put("a"))
         assert seen == sorted(set(seen))
 
-    def test_sweeping_takes_what_has_expired_and_nothing_else(self, lab: Lab) -> None:
+    def test_sweeping_deletes_only_what_has_expired(self, lab: Lab) -> None:
         written(lab, put("live"), put("later", ttl=100), *(put(f"old{number}", ttl=1) for number in range(5)))
         lab.engine.state.spend([Spend(bucket="idle", tokens=1, per_s=1, burst=1)])
         lab.advance(2)
@@ -143,7 +143,7 @@ class StateLaws:
         [spent] = lab.engine.state.spend([Spend(bucket="busy", tokens=1, per_s=0.1, burst=5)])
         assert spent.tokens == 0, "a bucket that is not full was swept"
 
-    def test_of_many_that_write_one_version_one_wins(self, lab: Lab) -> None:
+    def test_of_many_writers_of_one_version_one_wins(self, lab: Lab) -> None:
         [version] = written(lab, put("a"))
         for wanted in (version, 0):
             key = "a" if wanted else "new"
@@ -155,7 +155,7 @@ class StateLaws:
             assert sum(answer is not None for answer in answers) == 1
             assert len(lab.engine.state.read(KIND, [f"{key}/{number}" for number in range(RACERS)])) == 1
 
-    def test_writers_of_the_same_cells_in_any_order_all_get_through(self, lab: Lab) -> None:
+    def test_writers_of_the_same_cells_in_any_order_do_not_deadlock(self, lab: Lab) -> None:
         keys = ["a", "b", "c", "d"]
 
         def write(engine: Engine, number: int) -> None:
@@ -181,7 +181,7 @@ class StateLaws:
         lab.advance(100)
         assert ask(100)[0] == 4, "an idle bucket holds its burst and no more"
 
-    def test_a_reservation_is_granted_now_and_says_when(self, lab: Lab) -> None:
+    def test_a_reservation_is_granted_with_its_wait(self, lab: Lab) -> None:
         waits = [
             lab.engine.state.spend([Spend(bucket="b", tokens=1, per_s=4, burst=1, reserve=True)])[0] for _ in range(3)
         ]
@@ -199,12 +199,12 @@ class StateLaws:
         ask(-50)
         assert ask(50) == 3
 
-    def test_spends_of_one_bucket_follow_each_other(self, lab: Lab) -> None:
+    def test_spends_from_one_bucket_are_applied_in_order(self, lab: Lab) -> None:
         asked = [Spend(bucket=name, tokens=2, per_s=0.001, burst=3) for name in ("b", "a", "b", "b")]
         assert [spent.tokens for spent in lab.engine.state.spend(asked)] == [2, 2, 1, 0]
 
-    def test_tokens_cost_the_same_one_at_a_time_and_given_back(self, lab: Lab) -> None:
-        """A third of a microsecond that is rounded for each of them must not cost the last one."""
+    def test_tokens_cost_the_same_one_at_a_time_and_refunded(self, lab: Lab) -> None:
+        """Rounding each token to microseconds must not cost the last one."""
 
         def ask(*numbers: int) -> list[int]:
             spends = [Spend(bucket="b", tokens=number, per_s=0.003, burst=3) for number in numbers]
@@ -213,7 +213,7 @@ class StateLaws:
         assert ask(1, 1, 1, 1) == [1, 1, 1, 0]
         assert ask(-1, -1, -1, 3) == [-1, -1, -1, 3]
 
-    def test_many_that_spend_at_once_get_the_burst_together(self, lab: Lab) -> None:
+    def test_concurrent_spenders_share_the_burst(self, lab: Lab) -> None:
         def spend(engine: Engine, _: int) -> int:
             asked = Spend(bucket="b", tokens=1, per_s=0.001, burst=5)
             return sum(engine.state.spend([asked])[0].tokens for _ in range(3))

@@ -1,4 +1,4 @@
-"""Transactions that are not the engine's own: jobs and effects that exist together, or not at all."""
+"""Transactions of callers and handlers: their jobs and writes are committed together, or not at all."""
 
 import pytest
 
@@ -17,9 +17,9 @@ def _skip_without_transactions(lab: Lab) -> None:
 
 
 class TransactingLaws:
-    """What enqueueing and completing in a transaction of somebody else's means."""
+    """The guarantees for enqueueing and completing in such a transaction."""
 
-    def test_an_engine_without_transactions_says_so(self, lab: Lab) -> None:
+    def test_an_engine_without_transactions_raises_not_supported(self, lab: Lab) -> None:
         if lab.engine.capabilities.transactional_enqueue:
             pytest.skip("the engine declares that it has transactions")
         lab.put("a")
@@ -33,7 +33,7 @@ class TransactingLaws:
         with lab.unchanged(), pytest.raises(NotSupported):
             lab.engine.accept([lab.envelope("a")], tx=object())
 
-    def test_a_transaction_completes_its_job_and_keeps_the_record(self, lab: Lab) -> None:
+    def test_a_transaction_completes_its_job_and_stores_the_record(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease = lab.take("a")
@@ -43,7 +43,7 @@ class TransactingLaws:
         assert attempt.record == _record(b"42")
         assert attempt.delivery == lease.delivery
 
-    def test_the_verdict_of_the_worker_behind_it_is_a_repetition(self, lab: Lab) -> None:
+    def test_the_workers_verdict_after_a_transaction_is_a_repetition(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a", "b")
         for job_id in ("a", "b"):
@@ -60,7 +60,7 @@ class TransactingLaws:
         lab.engine.transaction("b", b.delivery).complete(_record(b"1"))
         assert lab.engine.ack(b)
 
-    def test_a_transaction_rolled_back_leaves_the_job_with_its_run(self, lab: Lab) -> None:
+    def test_a_rollback_leaves_the_job_leased(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease = lab.take("a")
@@ -68,7 +68,7 @@ class TransactingLaws:
             lab.engine.transaction("a", lease.delivery).roll_back()
         assert lab.engine.ack(lease)
 
-    def test_jobs_enqueued_in_a_transaction_are_seen_when_it_is_completed(self, lab: Lab) -> None:
+    def test_jobs_enqueued_in_a_transaction_are_visible_when_it_commits(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease, other = lab.take("a"), lab.open()
@@ -85,7 +85,7 @@ class TransactingLaws:
         ]
         assert lab.take("b").wire == jobs[0].wire
 
-    def test_jobs_enqueued_in_a_transaction_are_gone_when_it_is_rolled_back(self, lab: Lab) -> None:
+    def test_jobs_enqueued_in_a_transaction_do_not_exist_after_a_rollback(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease = lab.take("a")
@@ -95,7 +95,7 @@ class TransactingLaws:
             transaction.roll_back()
         assert lab.engine.accept([lab.envelope("b")]) == [Accepted(id="b", created=True)]
 
-    def test_an_id_is_known_in_a_transaction_too_and_a_conflict_spoils_nothing(self, lab: Lab) -> None:
+    def test_a_conflict_in_a_transaction_leaves_the_transaction_usable(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a", "known")
         lease = lab.take("a")
@@ -109,7 +109,7 @@ class TransactingLaws:
         assert lab.engine.get("new") is None
         assert lab.view("b").state is JobState.PENDING
 
-    def test_a_run_that_lost_its_job_cannot_complete_it(self, lab: Lab) -> None:
+    def test_a_run_that_lost_its_lease_cannot_complete_the_job(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease = lab.take("a")
@@ -123,7 +123,7 @@ class TransactingLaws:
         with lab.unchanged(), pytest.raises(LeaseLost):
             lab.engine.transaction("a", lease.delivery)
 
-    def test_a_lease_that_ends_while_the_transaction_is_open_takes_all_of_it_along(self, lab: Lab) -> None:
+    def test_a_transaction_whose_lease_has_expired_is_rolled_back(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         lab.put("a")
         lease = lab.take("a")
@@ -135,7 +135,7 @@ class TransactingLaws:
                 transaction.complete(_record())
         assert lab.engine.get("b") is None
 
-    def test_what_is_no_connection_is_refused(self, lab: Lab) -> None:
+    def test_an_object_that_is_not_a_connection_is_refused(self, lab: Lab) -> None:
         _skip_without_transactions(lab)
         with lab.unchanged(), pytest.raises(TransactionRefused):
             lab.engine.accept([lab.envelope("a")], tx=object())

@@ -1,4 +1,4 @@
-"""Which workers there are, for people to see and to stop: judged by the engine's clock alone."""
+"""The registry of workers, which operators read and send stop orders through, by the engine's clock."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ STARTED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def report(id: str = "w1", *, draining: bool = False, done: int = 0, started_at: datetime = STARTED_AT) -> WorkerReport:
-    """What a worker may say of itself."""
+    """A report of a worker."""
     return WorkerReport(
         id=id,
         host="ship",
@@ -31,16 +31,16 @@ def report(id: str = "w1", *, draining: bool = False, done: int = 0, started_at:
 
 
 class RegistryLaws:
-    """What the registry of workers promises."""
+    """The guarantees of the registry of workers."""
 
-    def test_a_worker_is_seen_by_every_handle_as_it_reports_itself(self, lab: Lab) -> None:
+    def test_every_handle_sees_a_worker_as_it_reports_itself(self, lab: Lab) -> None:
         assert list(lab.workers.all()) == []
         assert lab.workers.beat(report()) is None
         [view] = WorkerRegistry(lab.open().state).all()
         assert (view.report, view.state, view.order) == (report(), WorkerState.LIVE, None)
         assert abs(view.heard_at - lab.now()) <= timedelta(seconds=lab.grain_s)
 
-    def test_the_latest_report_is_what_is_seen(self, lab: Lab) -> None:
+    def test_the_latest_report_of_a_worker_is_shown(self, lab: Lab) -> None:
         lab.workers.beat(report())
         lab.advance(BEAT_S)
         lab.workers.beat(report(done=5))
@@ -53,11 +53,11 @@ class RegistryLaws:
             lab.workers.beat(report(id, started_at=STARTED_AT + timedelta(minutes=minutes)))
         assert [view.report.id for view in lab.workers.all()] == ["d", "a", "b", "c"]
 
-    def test_a_worker_is_draining_when_it_says_so(self, lab: Lab) -> None:
+    def test_a_worker_is_draining_when_it_reports_so(self, lab: Lab) -> None:
         lab.workers.beat(report(draining=True))
         assert self._only(lab).state is WorkerState.DRAINING
 
-    def test_a_worker_is_lost_after_some_beats_of_silence_and_found_with_the_next(self, lab: Lab) -> None:
+    def test_a_worker_is_lost_after_missed_heartbeats_until_the_next_one(self, lab: Lab) -> None:
         lab.workers.beat(report(draining=True))
         lab.advance(LOST_AFTER_BEATS * BEAT_S - lab.grain_s)
         assert self._only(lab).state is WorkerState.DRAINING
@@ -66,7 +66,7 @@ class RegistryLaws:
         lab.workers.beat(report())
         assert self._only(lab).state is WorkerState.LIVE
 
-    def test_an_order_reaches_the_worker_with_each_beat_until_it_leaves(self, lab: Lab) -> None:
+    def test_a_stop_order_is_returned_with_each_heartbeat(self, lab: Lab) -> None:
         lab.workers.beat(report())
         assert lab.workers.order_of("w1") is None
         assert WorkerRegistry(lab.open().state).order_stop("w1", StopOrder.DRAIN) is True
@@ -76,7 +76,7 @@ class RegistryLaws:
         assert lab.workers.order_of("w1") is StopOrder.DRAIN
         assert self._only(lab).order is StopOrder.DRAIN
 
-    def test_an_order_is_for_one_worker(self, lab: Lab) -> None:
+    def test_a_stop_order_is_for_one_worker(self, lab: Lab) -> None:
         for id in ("w1", "w2"):
             lab.workers.beat(report(id))
         lab.workers.order_stop("w1", StopOrder.NOW)
@@ -84,7 +84,7 @@ class RegistryLaws:
         assert lab.workers.beat(report("w2")) is None
         assert [view.order for view in lab.workers.all()] == [StopOrder.NOW, None]
 
-    def test_of_two_orders_the_more_urgent_one_stands(self, lab: Lab) -> None:
+    def test_of_two_stop_orders_the_more_urgent_one_applies(self, lab: Lab) -> None:
         lab.workers.beat(report())
         for given, stands in (
             (StopOrder.DRAIN, StopOrder.DRAIN),
@@ -102,7 +102,7 @@ class RegistryLaws:
             assert lab.workers.order_of("w1") is None
         assert lab.workers.beat(report("w1")) is None
 
-    def test_a_worker_that_left_is_forgotten_with_its_order(self, lab: Lab) -> None:
+    def test_a_worker_that_left_is_deleted_with_its_stop_order(self, lab: Lab) -> None:
         for id in ("w1", "w2"):
             lab.workers.beat(report(id))
         lab.workers.order_stop("w1", StopOrder.DRAIN)
@@ -113,17 +113,17 @@ class RegistryLaws:
             assert lab.workers.order_stop("w1", StopOrder.NOW) is False
         assert lab.workers.beat(report("w1")) is None
 
-    def test_a_lost_worker_is_told_of_for_a_day(self, lab: Lab) -> None:
+    def test_a_lost_worker_is_listed_for_a_day(self, lab: Lab) -> None:
         lab.workers.beat(report("lost"))
         lab.advance(LOST_AFTER_BEATS * BEAT_S + SHOW_LOST_S - lab.grain_s)
         lab.workers.beat(report("live"))
         assert lab.engine.prune() == 0
         assert [view.state for view in lab.workers.all()] == [WorkerState.LIVE, WorkerState.LOST]
         lab.advance(2 * lab.grain_s)
-        assert lab.engine.prune() == 0, "what is counted are jobs"
+        assert lab.engine.prune() == 0, "only jobs are counted"
         assert self._only(lab).report.id == "live"
 
-    def test_workers_hold_nothing(self, lab: Lab) -> None:
+    def test_a_lease_does_not_depend_on_the_worker_registry(self, lab: Lab) -> None:
         lab.put("a")
         lab.workers.beat(report())
         lease = lab.take("a")

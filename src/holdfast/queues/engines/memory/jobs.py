@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.clock import Clock, duration_us, from_us
 from holdfast.codec import content_digest
-from holdfast.errors import IdConflict, NotSupported, StateConflict
+from holdfast.errors import IdConflict, StateConflict
 from holdfast.queues.contract import (
     Crashes,
     Effect,
@@ -12,10 +12,10 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
+    extras_of,
     kept_output,
     kept_progress,
     take_once,
-    with_extras,
 )
 from holdfast.queues.contract.state import apply_writes
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
@@ -48,8 +48,6 @@ class MemoryJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("the memory engine has no transactions to enqueue in; leave tx out")
         with self._store.lock:
             now = self.clock.now_us()
             fresh = self._fresh(envelopes, now)
@@ -138,12 +136,8 @@ class MemoryJobs(Jobs):
 
     def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> None:
         """Raise before anything changes if a settlement that applies enqueues an id that other content has taken."""
-        enqueues = [
-            envelope
-            for one in with_extras(settlements)
-            if self._store.held(one.lease, now)
-            for envelope in one.enqueues
-        ]
+        carriers = [one for one in settlements if one.writes or one.enqueues]
+        _, enqueues = extras_of([one for one in carriers if self._store.held(one.lease, now)])
         self._fresh(enqueues, now)
 
     def _settle_one(self, settlement: Settlement, now: int) -> bool:
@@ -220,20 +214,20 @@ class MemoryJobs(Jobs):
     def report_progress(self, reports: Sequence[tuple[JobLease, Progress]]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
-            held = [self._store.held(lease, now) for lease, _ in reports]
-            for record, (_, progress) in zip(held, reports, strict=True):
+            held = [(self._store.held(lease, now), progress) for lease, progress in reports]
+            for record, progress in held:
                 if record is not None:
                     record.progress = record.deliveries, kept_progress(progress, now)
-            return [record is not None for record in held]
+            return [record is not None for record, _ in held]
 
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
-            held = [self._store.held(lease, now) for lease, _ in reports]
-            for record, (_, output) in zip(held, reports, strict=True):
+            held = [(self._store.held(lease, now), output) for lease, output in reports]
+            for record, output in held:
                 if record is not None:
                     record.outputs[record.deliveries] = kept_output(output)
-            return [record is not None for record in held]
+            return [record is not None for record, _ in held]
 
     def reap_expired(self, queue: str | None = None) -> int:
         with self._store.lock:

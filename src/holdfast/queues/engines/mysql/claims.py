@@ -8,7 +8,8 @@ from holdfast.errors import BackendError
 from holdfast.queues.contract import LeasePolicy
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks
 from holdfast.queues.engines.mysql.lanes import LAST_WAITING, LEASED, mark_of
-from holdfast.queues.engines.tables.rows import FAILED, MANY, PROCESSING, Row, alone_if_suspect
+from holdfast.queues.engines.tables.rows import MANY, Row, alone_if_suspect
+from holdfast.queues.engines.tables.states import FAILED, PROCESSING
 
 PAUSED, STAMPED, NOW = -1, -2, -3
 
@@ -36,7 +37,7 @@ NEXT_DUE: Final = f"""
 _TURN: Final = """
     FROM holdfast_jobs FORCE INDEX (by_turn) WHERE lane = %s AND mark = %s AND since >= %s AND since <= %s
     ORDER BY since, id LIMIT %s"""
-# Packed into one value, a row costs this process half as much to read. The length of the id says where it ends.
+# Packed into one value, a row costs this process half as much to read. The length of the id marks where it ends.
 _PACKED: Final = """
     CONCAT(seq, ' ', deliveries, ' ', attempts, ' ', crashes, ' ', ignore_expiry, ' ', LENGTH(id), ' ', id, wire)"""
 LOCK_DUE: Final = f"SELECT {_PACKED} {_TURN} FOR UPDATE SKIP LOCKED"

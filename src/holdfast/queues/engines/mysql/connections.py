@@ -198,9 +198,42 @@ class MysqlConnections:
 
         self.sql: Callable[[str], str] = with_prefix
 
-    def run(self, work: Callable[[Session], T]) -> T:
-        """Run `work(session)` without a transaction: each statement commits by itself."""
-        return self._patiently(work)
+    def run(self, work: Callable[[Session], T], *, prepares: bool = True) -> T:
+        """Run `work(session)` without a transaction: each statement commits by itself. A missing schema is created
+        first, unless `prepares` is False.
+        """
+        if prepares and not self._is_ready:
+            self.create_schema()
+        give_up_at = time.monotonic() + BUSY_LIMIT_S
+        failures = 0
+        while True:
+            session, is_fresh = self._take()
+            may_go_on = False
+            try:
+                answer = work(session)
+                may_go_on = True
+            except pymysql.Error as problem:
+                may_go_on = self._roll_back(session)
+                code = _code(problem)
+                if code in _IN_THE_WAY and time.monotonic() < give_up_at:
+                    failures += 1
+                    time.sleep(random.uniform(0.0005, 0.005) * min(failures, 8))
+                # A pooled connection may have been closed while it was idle, and with it all others of its age.
+                elif code in _LOST and not is_fresh and not _is_timeout(problem):
+                    self._close_idle()
+                else:
+                    raise self._translated(problem) from problem
+            except HoldfastError:
+                may_go_on = self._roll_back(session)
+                raise
+            else:
+                return answer
+            finally:
+                # Any other exception, such as a job's timeout, may have been raised between statement and reply.
+                if may_go_on:
+                    self._give_back(session)
+                else:
+                    _close(session)
 
     def transact(self, work: Callable[[Session], T], *, repeats: bool = True) -> T:
         """Run `work(session)` in one transaction; it is restarted after a conflict with another one.
@@ -220,7 +253,7 @@ class MysqlConnections:
                 raise self._translated(problem) from problem
             return answer
 
-        return self._patiently(whole)
+        return self.run(whole)
 
     def lend(self) -> Session:
         """A session for the caller alone, until it is returned with `take_back`."""
@@ -259,11 +292,11 @@ class MysqlConnections:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or if the server is unavailable."""
-        check_current(self._patiently(self._version, prepares=False), self._steps, self.address)
+        check_current(self.run(self._version, prepares=False), self._steps, self.address)
 
     def describe(self) -> EngineInfo:
         """The server, its settings and the version of our schema there; nothing is created."""
-        return self._patiently(self._describe, prepares=False)
+        return self.run(self._describe, prepares=False)
 
     def _describe(self, session: Session) -> EngineInfo:
         version, flush, log_bin, sync, clock_us = session.one(
@@ -287,7 +320,7 @@ class MysqlConnections:
 
     def create_schema(self) -> None:
         """Create or update the tables. Of several processes, the first one does it."""
-        if self._patiently(self._known_version, prepares=False) < self._steps[-1].number:
+        if self.run(self._known_version, prepares=False) < self._steps[-1].number:
             session = self._open(answer_within_s=MIGRATE_TIMEOUT_S)
             try:
                 self._migrate(session)
@@ -295,7 +328,7 @@ class MysqlConnections:
                 raise self._translated(problem) from problem
             finally:
                 _close(session)
-        self.skips_locked = self._patiently(self._can_skip_locked, prepares=False)
+        self.skips_locked = self.run(self._can_skip_locked, prepares=False)
         self._is_ready = True
 
     def close(self) -> None:
@@ -318,40 +351,6 @@ class MysqlConnections:
                 _left_behind.append(wire)
                 os.close(socket.detach())
         self._wires = weakref.WeakSet()
-
-    def _patiently(self, work: Callable[[Session], T], *, prepares: bool = True) -> T:
-        if prepares and not self._is_ready:
-            self.create_schema()
-        give_up_at = time.monotonic() + BUSY_LIMIT_S
-        failures = 0
-        while True:
-            session, is_fresh = self._take()
-            may_go_on = False
-            try:
-                answer = work(session)
-                may_go_on = True
-            except pymysql.Error as problem:
-                may_go_on = self._roll_back(session)
-                code = _code(problem)
-                if code in _IN_THE_WAY and time.monotonic() < give_up_at:
-                    failures += 1
-                    time.sleep(random.uniform(0.0005, 0.005) * min(failures, 8))
-                # A pooled connection may have been closed while it was idle, and with it all others of its age.
-                elif code in _LOST and not is_fresh and not _is_timeout(problem):
-                    self._close_idle()
-                else:
-                    raise self._translated(problem) from problem
-            except HoldfastError:
-                may_go_on = self._roll_back(session)
-                raise
-            else:
-                return answer
-            finally:
-                # Any other exception, such as a job's timeout, may have been raised between statement and reply.
-                if may_go_on:
-                    self._give_back(session)
-                else:
-                    _close(session)
 
     def _roll_back(self, session: Session) -> bool:
         """Roll back; returns whether the session can be used again."""
@@ -442,7 +441,7 @@ class MysqlConnections:
         for step in self._steps:
             # DDL commits by itself, so a step that was interrupted is repeated from its first statement.
             if step.number > version:
-                for statement in _statements(step.sql):
+                for statement in step.statements:
                     session.run(statement)
 
     def _refuse_tables_of_others(self, session: Session) -> None:
@@ -470,40 +469,40 @@ class MysqlConnections:
         return known_version(self._version(session), self._steps, self.address)
 
     def _translated(self, problem: Exception) -> BackendError:
-        code, said = _code(problem), _said(problem)
-        if "CERTIFICATE_VERIFY_FAILED" in said:
+        code, message = _code(problem), _line(problem)
+        if "CERTIFICATE_VERIFY_FAILED" in message:
             return BackendUnavailable(
-                f"the certificate of {self.address} is not trusted: {said}; name the authority that signed it "
+                f"the certificate of {self.address} is not trusted: {message}; name the authority that signed it "
                 "(tls_ca), and the host as the certificate does"
             )
         if code == CR.CR_SSL_CONNECTION_ERROR:
             return BackendUnavailable(
-                f"{self.address} does not support TLS ({said}): enable it on the server, or leave tls out of the URL"
+                f"{self.address} does not support TLS ({message}): enable it on the server, or leave tls out of the URL"
             )
         if isinstance(problem, OSError) or code in _LOST:
-            return BackendUnavailable(f"{self.address} cannot be reached: {said}")
+            return BackendUnavailable(f"{self.address} cannot be reached: {message}")
         if code in _IN_THE_WAY:
-            return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {said}")
+            return BackendUnavailable(f"{self.address} stayed busy for {BUSY_LIMIT_S:g} s: {message}")
         if code in _NOT_NOW:
             # After a failover the same name may lead to a server that accepts writes.
             self._close_idle()
-            return BackendUnavailable(f"{self.address} is refusing requests: {said}")
+            return BackendUnavailable(f"{self.address} is refusing requests: {message}")
         if code == ER.NO_SUCH_TABLE:
             self._is_ready = False
             return BackendError(f"{self.address} no longer has the tables '{self.prefix}…': run  holdfast migrate")
         if code == ER.NET_PACKET_TOO_LARGE:
-            return BackendError(f"{self.address}: packet too large ({said}): raise max_allowed_packet on the server")
+            return BackendError(f"{self.address}: packet too large ({message}): raise max_allowed_packet on the server")
         if code == ER.TABLEACCESS_DENIED_ERROR:
             return BackendError(
-                f"{self.address}: this user lacks a privilege ({said}): grant SELECT, INSERT, UPDATE and DELETE on "
+                f"{self.address}: this user lacks a privilege ({message}): grant SELECT, INSERT, UPDATE and DELETE on "
                 "Holdfast's tables, and run  holdfast migrate  as a user that may create tables"
             )
         if code in _DENIED:
             return BackendError(
-                f"{self.address} refused the connection: {said}; check the user, the password and the database in the "
-                "URL"
+                f"{self.address} refused the connection: {message}; check the user, the password and the database in "
+                "the URL"
             )
-        return BackendError(f"{self.address}: {said}")
+        return BackendError(f"{self.address}: {message}")
 
 
 _instances: "weakref.WeakSet[MysqlConnections]" = weakref.WeakSet()
@@ -530,7 +529,7 @@ def _code(problem: Exception) -> int:
     return code if isinstance(code, int) else -1
 
 
-def _said(problem: Exception) -> str:
+def _line(problem: Exception) -> str:
     return str(problem.args[-1]) if problem.args else type(problem).__name__
 
 
@@ -547,11 +546,3 @@ def pieces(values: Sequence[T], length: int = LIST_LENGTH) -> Iterator[list[T]]:
 def chunks(numbers: Iterable[int | str]) -> Iterator[list[int]]:
     """The numbers, sorted, in lists short enough for one statement; all transactions lock in this order."""
     return pieces(sorted({int(number) for number in numbers}))
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one; each ends at the end of a line."""
-    text = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
-    for statement in text.split(";\n"):
-        if statement.strip(" \n;"):
-            yield statement

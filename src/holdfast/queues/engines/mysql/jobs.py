@@ -20,10 +20,10 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
+    extras_of,
     kept_output,
     kept_progress,
     take_once,
-    with_extras,
 )
 from holdfast.queues.engines.mysql.claims import MysqlClaims
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
@@ -32,13 +32,8 @@ from holdfast.queues.engines.mysql.records import DELETE_JOBS
 from holdfast.queues.engines.mysql.state import put_cells, write_cells
 from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlStatements, MysqlTransaction
 from holdfast.queues.engines.tables.rows import (
-    CANCELLED,
-    COMPLETED,
-    DEAD,
-    FORGOTTEN,
     LONG_US,
     MANY,
-    PROCESSING,
     Row,
     ack_token,
     dues,
@@ -52,6 +47,7 @@ from holdfast.queues.engines.tables.rows import (
     reaped_row,
     text,
 )
+from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING
 from holdfast.values import (
     Accepted,
     Ack,
@@ -327,10 +323,10 @@ class MysqlJobs(Jobs):
 
     def _apply_extras(self, session: Session, applied: Sequence[Settlement], now: int) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
-        carriers = with_extras(applied)
-        if writes := [write for one in carriers for write in one.writes]:
+        writes, enqueues = extras_of(applied)
+        if writes:
             put_cells(session, self._sql, writes)
-        if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
+        if enqueues:
             try:
                 with _known_ids_raised():
                     session.insert(self._sql(INSERT_JOBS), _rows(enqueues, now))

@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Final
 
-from holdfast.queues.engines.tables.rows import COMPLETED, FAILED, FORGOTTEN, PROCESSING
+from holdfast.queues.engines.tables.states import COMPLETED, FAILED, FORGOTTEN, PROCESSING
 
 # Waiting jobs have the lanes 0 to 9, the most urgent first. Then each state has one.
 LAST_WAITING: Final = 9

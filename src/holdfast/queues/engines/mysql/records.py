@@ -5,18 +5,20 @@ from typing import Final
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import (
-    PRUNE_BATCH,
-    TOMBSTONE_S,
-    LeasePolicy,
-    Outdated,
-    Records,
-    check_purge,
-    has_expired,
-)
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
 from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, PLACE
 from holdfast.queues.engines.tables.rows import (
+    Row,
+    conditions,
+    counted,
+    history,
+    is_by_finish,
+    not_replayed,
+    page,
+    view,
+)
+from holdfast.queues.engines.tables.states import (
     BLOCKED,
     CANCELLED,
     CODES,
@@ -27,23 +29,8 @@ from holdfast.queues.engines.tables.rows import (
     PROCESSING,
     STATES,
     WAITING,
-    Row,
-    conditions,
-    counted,
-    history,
-    is_by_finish,
-    not_replayed,
-    page,
-    view,
 )
-from holdfast.values import (
-    CancelAnswer,
-    JobFilter,
-    JobHistory,
-    JobState,
-    Page,
-    ReplayAnswer,
-)
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer
 
 # How many messages, which may be large, are in memory at a time.
 MESSAGES_AT_ONCE: Final = 50

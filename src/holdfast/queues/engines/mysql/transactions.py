@@ -10,7 +10,8 @@ from pymysql.constants import ER, SERVER_STATUS
 
 from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.mysql.connections import CLOCK, CLOCK_IN_ANY_ZONE, HAND_OVER, MysqlConnections, Session
-from holdfast.queues.engines.tables.rows import PROCESSING, Row
+from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.tables.states import PROCESSING
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
 from holdfast.values import Ack, Settlement
 

@@ -28,6 +28,7 @@ from holdfast.queues.addresses import seconds_of, without_option
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.postgres.migrations import migrations, namespace_of
 from holdfast.queues.engines.tables.migrations import check_current, known_version
+from holdfast.queues.engines.tables.rows import Row
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class NoAnswer(psycopg.OperationalError):
     """The server did not reply in time. The statement may have been executed, or may still be."""
 
 
-class Connection(psycopg.Connection[tuple[Any, ...]]):
+class Connection(psycopg.Connection[Row]):
     """A connection that gives up a server that stops responding."""
 
     patience_s: float | None = None
@@ -165,9 +166,36 @@ class PostgresConnections:
         self.sql: Callable[[str], bytes] = in_namespace
         """A statement in our namespace, with its parameters in the driver's syntax."""
 
-    def run(self, work: Callable[[Connection], T]) -> T:
-        """Run `work(connection)` without a transaction: each statement commits by itself."""
-        return self._patiently(work)
+    def run(self, work: Callable[[Connection], T], *, prepares: bool = True) -> T:
+        """Run `work(connection)` without a transaction: each statement commits by itself. A missing schema is created
+        first, unless `prepares` is False.
+        """
+        if prepares and not self._has_schema:
+            self.create_schema()
+        failures = 0
+        while True:
+            connection, is_fresh = self._take(self._idle)
+            try:
+                answer = work(connection)
+            except _IN_THE_WAY as problem:
+                failures += 1
+                if failures > RETRIES:
+                    raise BackendUnavailable(f"{self.place} is too busy: {_line(problem)}") from problem
+                time.sleep(random.uniform(0.001, 0.02) * failures)
+            except psycopg.Error as problem:
+                # A pooled connection may have been closed while it was idle, and with it all others of its age.
+                if is_fresh or isinstance(problem, NoAnswer) or not _is_lost(problem, connection):
+                    raise self._translated(problem, connection) from problem
+                connection.close()
+                self.close()
+            else:
+                return answer
+            finally:
+                self._give_back(connection, self._idle)
+
+    def rows(self, statement: str, query: dict[str, Any] | None = None) -> list[Row]:
+        """All rows of one statement, which commits by itself."""
+        return self.run(lambda connection: connection.execute(self.sql(statement), query).fetchall())
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Run `work(connection)` in one transaction; it is restarted after a conflict with another one."""
@@ -176,7 +204,7 @@ class PostgresConnections:
             with connection.transaction():
                 return work(connection)
 
-        return self._patiently(whole)
+        return self.run(whole)
 
     def converse(self, work: Callable[[Connection], T]) -> T:
         """Run `work(connection)` in a `conversation`, for work that must not be repeated: if the reply to the commit is
@@ -195,7 +223,7 @@ class PostgresConnections:
                 raise
             return answer
 
-        return self._patiently(whole)
+        return self.run(whole)
 
     def open(self, first: bytes | None = None) -> Connection:
         """A new connection for the caller alone, after executing this statement on it."""
@@ -256,11 +284,11 @@ class PostgresConnections:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program, or if the server is unavailable."""
-        check_current(self._patiently(self._known_version, prepares=False), self._steps, self.place)
+        check_current(self.run(self._known_version, prepares=False), self._steps, self.place)
 
     def describe(self) -> EngineInfo:
         """The server, its settings and the version of our schema there; nothing is created."""
-        return self._patiently(self._describe, prepares=False)
+        return self.run(self._describe, prepares=False)
 
     def _describe(self, connection: Connection) -> EngineInfo:
         asked = (
@@ -282,7 +310,7 @@ class PostgresConnections:
 
     def create_schema(self) -> None:
         """Create or update the tables. Of several processes, the first one does it."""
-        self._patiently(self._migrate, prepares=False)
+        self.run(self._migrate, prepares=False)
         self._has_schema = True
 
     def close(self) -> None:
@@ -293,30 +321,6 @@ class PostgresConnections:
         if self._pid == os.getpid():
             for connection in idle:
                 connection.close()
-
-    def _patiently(self, work: Callable[[Connection], T], *, prepares: bool = True) -> T:
-        if prepares and not self._has_schema:
-            self.create_schema()
-        failures = 0
-        while True:
-            connection, is_fresh = self._take(self._idle)
-            try:
-                answer = work(connection)
-            except _IN_THE_WAY as problem:
-                failures += 1
-                if failures > RETRIES:
-                    raise BackendUnavailable(f"{self.place} is too busy: {_said(problem)}") from problem
-                time.sleep(random.uniform(0.001, 0.02) * failures)
-            except psycopg.Error as problem:
-                # A pooled connection may have been closed while it was idle, and with it all others of its age.
-                if is_fresh or isinstance(problem, NoAnswer) or not _is_lost(problem, connection):
-                    raise self._translated(problem, connection) from problem
-                connection.close()
-                self.close()
-            else:
-                return answer
-            finally:
-                self._give_back(connection, self._idle)
 
     def _take(self, idle: list[Connection]) -> tuple[Connection, bool]:
         with self._lock:
@@ -347,22 +351,22 @@ class PostgresConnections:
             return BackendUnavailable(f"{self.place} has not responded for {self.answer_timeout_s:g} s")
         if _is_lost(problem, connection):
             connection.close()
-            return BackendUnavailable(f"{self.place} closed the connection: {_said(problem)}")
+            return BackendUnavailable(f"{self.place} closed the connection: {_line(problem)}")
         if isinstance(problem, (psycopg.InterfaceError, *_NOT_NOW)):
-            return BackendUnavailable(f"{self.place} is refusing requests: {_said(problem)}")
+            return BackendUnavailable(f"{self.place} is refusing requests: {_line(problem)}")
         if isinstance(problem, errors.UndefinedTable | errors.InvalidSchemaName):
             self._has_schema = False
             return BackendError(f"{self.place} no longer has tables in '{self.namespace}': run  holdfast migrate")
         if isinstance(problem, errors.InsufficientPrivilege):
             return BackendError(
-                f"{self.place}: this user lacks a privilege ({_said(problem)}): grant USAGE on the schema "
+                f"{self.place}: this user lacks a privilege ({_line(problem)}): grant USAGE on the schema "
                 f"'{self.namespace}', and SELECT, INSERT, UPDATE and DELETE on its tables"
             )
-        return BackendError(f"{self.place}: {_said(problem)}")
+        return BackendError(f"{self.place}: {_line(problem)}")
 
     def _not_connected(self, problem: psycopg.Error) -> BackendError:
         # libpq repeats where the server is, and asks whether it is running.
-        reason = _said(problem).rpartition(" failed: ")[2].partition(" Is the server running")[0]
+        reason = _line(problem).rpartition(" failed: ")[2].partition(" Is the server running")[0]
         if _refused.search(reason):
             return BackendError(
                 f"{self.place} refused the connection: {reason}; check the user, the password and the database in the "
@@ -387,7 +391,7 @@ class PostgresConnections:
             raise self._not_ours(problem) from problem
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
-                f"{self.place}: this user may not create tables ({_said(problem)}): run  holdfast migrate  as a user "
+                f"{self.place}: this user may not create tables ({_line(problem)}): run  holdfast migrate  as a user "
                 "that may"
             ) from problem
         finally:
@@ -408,7 +412,7 @@ class PostgresConnections:
 
     def _not_ours(self, problem: psycopg.Error) -> BackendError:
         return BackendError(
-            f"{self.place} has tables of another program in '{self.namespace}' ({_said(problem)}): choose another "
+            f"{self.place} has tables of another program in '{self.namespace}' ({_line(problem)}): choose another "
             "prefix (?prefix=… in the URL, or the setting table-prefix)"
         )
 
@@ -464,10 +468,10 @@ def _check_certificates(given: Mapping[str, Any]) -> None:
 
 def _advice(problem: psycopg.Error) -> str:
     """What to do about a failed TLS handshake."""
-    said = str(problem)
-    if "certificate verify failed" in said or "does not match host name" in said:
+    message = str(problem)
+    if "certificate verify failed" in message or "does not match host name" in message:
         return "; name the authority that signed its certificate (sslrootcert), and the host as the certificate does"
-    if "does not support SSL" in said:
+    if "does not support SSL" in message:
         return "; enable TLS on the server (ssl = on), or leave sslmode out of the URL"
     return ""
 
@@ -477,7 +481,7 @@ def _is_lost(problem: psycopg.Error, connection: Connection) -> bool:
     return connection.broken or (isinstance(problem, psycopg.OperationalError) and problem.sqlstate is None)
 
 
-def _said(problem: psycopg.Error) -> str:
+def _line(problem: psycopg.Error) -> str:
     """The server's message in one line; libpq never repeats a password."""
     return " ".join(str(problem).split()) or type(problem).__name__
 

@@ -22,9 +22,9 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
+    extras_of,
     take_once,
     until_done,
-    with_extras,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections, conversation
@@ -33,14 +33,8 @@ from holdfast.queues.engines.postgres.state import write_cells
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.postgres.transactions import PostgresCaller, PostgresTransaction
 from holdfast.queues.engines.tables.rows import (
-    CANCELLED,
-    COMPLETED,
-    DEAD,
-    FAILED,
-    FORGOTTEN,
     LONG_US,
     MANY,
-    PROCESSING,
     Row,
     effect_query,
     end_key,
@@ -52,6 +46,7 @@ from holdfast.queues.engines.tables.rows import (
     progress_report,
     reap_query,
 )
+from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
 from holdfast.values import (
     Accepted,
     Ack,
@@ -420,13 +415,10 @@ class PostgresJobs(Jobs):
         listening = self._announcements.listening()
         look_s = FIRST_LOOK_S
         while True:
-            row = self._connections.run(
-                lambda connection: connection.execute(self._sql(NEXT_DUE), {"queues": list(queues)}).fetchone()
-            )
-            due_s = None if row is None or row[0] is None else row[0] / MICROSECONDS
+            [[due_us]] = self._connections.rows(NEXT_DUE, {"queues": list(queues)})
             left = min(give_up_at - self.clock.monotonic(), look_s)
-            if due_s is not None:
-                left = min(left, due_s)
+            if due_us is not None:
+                left = min(left, due_us / MICROSECONDS)
             if left <= 0:
                 return
             descriptors = [] if listening is None else [listening.fileno()]
@@ -467,7 +459,7 @@ class PostgresJobs(Jobs):
         """Send everything before reading the first reply, unless a settlement carries writes or jobs: then it must be
         known first whether the settlement was applied.
         """
-        carries = bool(with_extras(settlements))
+        carries = any(extras_of(settlements))
 
         def both(connection: Connection) -> tuple[list[bool], list[Row]]:
             with conversation(connection) if carries else connection.pipeline():
@@ -503,17 +495,15 @@ class PostgresJobs(Jobs):
         return sent
 
     def _send_one(self, connection: Connection, settlement: Settlement) -> "psycopg.Cursor[Row]":
-        (_, _, _, verdict, *told) = end_row(settlement)
-        query = effect_query(settlement, self.policy.crash_limit) | dict(zip(_TOLD, told, strict=True))
+        (_, _, _, verdict, *columns) = end_row(settlement)
+        query = effect_query(settlement, self.policy.crash_limit) | dict(zip(_ATTEMPT_COLUMNS, columns, strict=True))
         texts = {name: _storable(name, value) for name, value in query.items() if isinstance(value, str)}
         statement = END if query["state"] >= COMPLETED else GIVE_BACK
         return connection.execute(self._sql(statement), query | texts | {"verdict": verdict})
 
     def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
-        carriers = with_extras([one for one, is_new in zip(settlements, applied, strict=True) if is_new])
-        writes = [write for one in carriers for write in one.writes]
-        enqueues = [envelope for one in carriers for envelope in one.enqueues]
+        writes, enqueues = extras_of([one for one, is_new in zip(settlements, applied, strict=True) if is_new])
         self._accept(connection, enqueues, writes, self._announcements.announce)
 
     def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
@@ -537,7 +527,7 @@ class PostgresJobs(Jobs):
         """The state of each lease, given those that the statement finds held."""
         tokens = [bytes.fromhex(lease.owner_token) for lease in leases]
         query = {"seqs": numbers(lease.token for lease in leases), "tokens": tokens}
-        rows = self._connections.run(lambda connection: connection.execute(self._sql(statement), query).fetchall())
+        rows = self._connections.rows(statement, query)
         held = {(seq, bytes(token)): cancel for seq, token, cancel in rows}
         return [lease_state(held.get((lease.token, token))) for lease, token in zip(leases, tokens, strict=True)]
 
@@ -587,23 +577,14 @@ class PostgresJobs(Jobs):
         return self._connections.transact(change)
 
     def pauses(self) -> Sequence[QueuePause]:
-        rows = self._connections.run(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
-        return pauses(rows)
+        return pauses(self._connections.rows(PAUSES))
 
     def _sql(self, statement: str) -> bytes:
         return self._connections.sql(statement)
 
 
-_TOLD: Final = (
-    "outcome",
-    "started_at",
-    "ended_at",
-    "error_type",
-    "error_message",
-    "traceback",
-    "output",
-    "result",
-    "note",
+_ATTEMPT_COLUMNS: Final = (
+    *("outcome", "started_at", "ended_at", "error_type", "error_message", "traceback", "output", "result", "note"),
 )
 
 

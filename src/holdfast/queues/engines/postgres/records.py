@@ -5,28 +5,11 @@ from typing import Final
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import (
-    PRUNE_BATCH,
-    TOMBSTONE_S,
-    LeasePolicy,
-    Outdated,
-    Records,
-    check_purge,
-    has_expired,
-)
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import (
-    BLOCKED,
-    CANCELLED,
-    CODES,
-    DEAD,
-    FAILED,
-    FORGOTTEN,
-    PROCESSING,
-    STATES,
-    WAITING,
     Row,
     conditions,
     counted,
@@ -36,15 +19,18 @@ from holdfast.queues.engines.tables.rows import (
     page,
     view,
 )
-from holdfast.values import (
-    CancelAnswer,
-    JobFilter,
-    JobHistory,
-    JobState,
-    Outcome,
-    Page,
-    ReplayAnswer,
+from holdfast.queues.engines.tables.states import (
+    BLOCKED,
+    CANCELLED,
+    CODES,
+    DEAD,
+    FAILED,
+    FORGOTTEN,
+    PROCESSING,
+    STATES,
+    WAITING,
 )
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Outcome, Page, ReplayAnswer
 
 FORGET: Final = f"""
     UPDATE holdfast.ended_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -170,10 +156,7 @@ class PostgresRecords(Records):
         self._announcements = announcements
 
     def counts(self, queue: str | None = None) -> dict[str, dict[JobState, int]]:
-        rows = self._connections.run(
-            lambda connection: connection.execute(self._sql(COUNT), {"queue": queue}).fetchall()
-        )
-        return counted(rows)
+        return counted(self._connections.rows(COUNT, {"queue": queue}))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)
@@ -188,8 +171,7 @@ class PostgresRecords(Records):
         # Each part is as long as a whole page, so the newest of both are among them.
         whole = parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} ORDER BY 1 DESC LIMIT :limit"
         query["limit"] = limit + 1
-        text = f"WITH {NOW_IS} {whole}"
-        rows = self._connections.run(lambda connection: connection.execute(self._sql(text), query).fetchall())
+        rows = self._connections.rows(f"WITH {NOW_IS} {whole}", query)
         now = rows[0][-1] if rows else 0
         return page([row[:-1] for row in rows], now, limit=limit, by_finish=by_finish)
 
@@ -250,12 +232,7 @@ class PostgresRecords(Records):
         return self._connections.transact(change)
 
     def delete(self, outdated: Outdated) -> int:
-        query = {
-            "state": CODES[outdated.state],
-            "queue": outdated.queue,
-            "age": outdated.age_us,
-            "limit": PRUNE_BATCH,
-        }
+        query = {"state": CODES[outdated.state], "queue": outdated.queue, "age": outdated.age_us, "limit": PRUNE_BATCH}
 
         def delete(connection: Connection) -> int:
             found = connection.execute(self._sql(FINISHED_BEFORE), query).fetchall()
@@ -297,8 +274,8 @@ def drop_records(connection: PostgresStatements, sql: Callable[[str], bytes], se
 
 
 def _decoded(row: Row) -> Row:
-    *told, output, result, note = row
-    return (*told, None if output is None else bytes(output).decode(errors="replace"), result, note)
+    *others, output, result, note = row
+    return (*others, None if output is None else bytes(output).decode(errors="replace"), result, note)
 
 
 def _parts(where: JobFilter) -> list[str]:

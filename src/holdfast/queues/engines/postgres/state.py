@@ -93,8 +93,7 @@ class PostgresState(SharedState):
 
     def read(self, kind: str, keys: Sequence[str] | None = None, *, after: str = "", limit: int = PAGE) -> list[Cell]:
         query = {"kind": kind, "after": after, "limit": limit, "keys": list(keys or ())}
-        statement = self._connections.sql(READ if keys is None else READ_THESE)
-        rows = self._connections.run(lambda connection: connection.execute(statement, query).fetchall())
+        rows = self._connections.rows(READ if keys is None else READ_THESE, query)
         return [cell_of((kind, key), StoredCell(*stored), now) for key, *stored, now in rows]
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
@@ -123,10 +122,8 @@ class PostgresState(SharedState):
         return self._connections.converse(spend)
 
     def sweep(self, limit: int = PAGE) -> int:
-        statement, query = self._connections.sql(SWEEP), {"limit": limit}
-        rows = self._connections.run(lambda connection: connection.execute(statement, query).fetchall())
-        swept: int = rows[0][0]
-        return swept
+        [[swept]] = self._connections.rows(SWEEP, {"limit": limit})
+        return int(swept)
 
 
 def write_cells(connection: PostgresStatements, sql: Callable[[str], bytes], writes: Sequence[Write]) -> Iterable[int]:

@@ -13,7 +13,8 @@ from psycopg.rows import tuple_row
 from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, Rows
-from holdfast.queues.engines.tables.rows import PROCESSING, Row
+from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.tables.states import PROCESSING
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
 from holdfast.values import Ack, Settlement
 

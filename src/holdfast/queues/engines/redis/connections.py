@@ -65,17 +65,16 @@ FULL: Final = "used memory > 'maxmemory'"
 UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 UNKNOWN: Final = "unknown"
 DURABILITY: Final = {
-    "appendonly yes, appendfsync always": "the end of any process, and of the machine: each write is synced",
+    "appendonly yes, appendfsync always": "process crash and power loss (every write is fsynced)",
     "appendonly yes, appendfsync everysec": (
-        "the end of Holdfast's processes; of the server or the machine, but for what was accepted in the last second "
-        "or two"
+        "a crash of Holdfast's processes; if the server or the machine crashes, jobs of the last second or two are lost"
     ),
     "appendonly yes, appendfsync no": (
-        "the end of any process; of the machine, but for what its system had not written yet, up to half a minute"
+        "process crash; on power loss, jobs of up to the last 30 seconds, which the system had not written, are lost"
     ),
-    "appendonly no": "the end of Holdfast's processes; of the server, no more than its last snapshot holds",
-    "maxmemory-policy allkeys-…": "nothing the server chooses to evict when its memory is full: Holdfast refuses it",
-    UNKNOWN: "the end of Holdfast's processes; how the server keeps its data, it does not tell this user",
+    "appendonly no": "a crash of Holdfast's processes; if the server stops, jobs since its last snapshot are lost",
+    "maxmemory-policy allkeys-…": "nothing: the server evicts jobs when its memory is full; Holdfast refuses to use it",
+    UNKNOWN: "a crash of Holdfast's processes; this user may not read how the server persists its data",
 }
 """The failures that an accepted job survives, by the settings of the server."""
 
@@ -115,14 +114,14 @@ class RedisConnections:
 
     def __init__(self, url: str, *, clock: Clock, prefix: str) -> None:
         if not _prefix_pattern.fullmatch(prefix):
-            raise ConfigError(f"{prefix!r} cannot be a key prefix: use letters, digits and '_', at most 40")
+            raise ConfigError(f"{prefix!r} is not a valid key prefix; use up to 40 letters, digits and '_'")
         try:
             options: dict[str, Any] = _driver.connection.parse_url(url)
         except ValueError:
-            # The message of the parser may contain a part of the password.
+            # The parser's own message may quote part of the password.
             raise ConfigError(
-                "the URL of the Redis server cannot be read: write redis://host:6379/0, rediss://… or unix:///path, "
-                "and escape special characters of the password"
+                "the URL of the Redis server is invalid: write redis://host:6379/0, rediss://… or unix:///path, and "
+                "escape special characters in the password"
             ) from None
         _check_database(url)
         self.place = _place(options)
@@ -148,11 +147,11 @@ class RedisConnections:
         try:
             pool.connection_class(**pool.connection_kwargs)
         except (TypeError, ValueError, RedisError):
-            # The message of the driver may contain a value.
+            # The driver's own message may quote a value.
             named = ", ".join(sorted(self._given)) or "none"
             raise ConfigError(
-                f"the options of the URL of {self.place} cannot be used (given: {named}): those that begin with ssl_ "
-                "belong to rediss://, prefix is ours, and all others are spelled as redis-py spells them"
+                f"the URL of {self.place} has invalid options (given: {named}): use prefix and the options of "
+                "redis-py; those that start with ssl_ need rediss://"
             ) from None
         _check_certificates(self.place, self._options)
 
@@ -208,15 +207,14 @@ class RedisConnections:
 
     def call(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
         """Send a command and return its reply. A script that the server does not know is sent whole."""
-        client = self._ready()
+        self._ready()
         try:
-            return self._send(client, words, source, repeats=repeats)
+            return self._send(*words, source=source, repeats=repeats)
         except RedisError as problem:
             raise self._translated(problem) from problem
 
-    def _send(
-        self, client: Any, words: Sequence[bytes | str | int], source: bytes | None, *, repeats: bool = True
-    ) -> Any:
+    def _send(self, *words: bytes | str | int, source: bytes | None = None, repeats: bool = True) -> Any:
+        client = self._own_client()
         for _ in range(HOPS):
             try:
                 return _answer(client, words, source)
@@ -274,29 +272,29 @@ class RedisConnections:
         """Check that the server may store jobs, and that its layout is the one this program knows."""
         try:
             # In a cluster, this leads to the node that has our keys, which is the one to check.
-            self._send(self._own_client(), ("EXISTS", f"{self.base}schema"), None)
+            self._send("EXISTS", f"{self.base}schema")
             self._check_server()
-            version = int(self._send(self._client, ("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA), PREPARE.source))
+            version = int(self._send("EVALSHA", PREPARE.digest, 1, self.base, SCHEMA, source=PREPARE.source))
         except RedisError as problem:
             raise self._translated(problem) from problem
         if version > SCHEMA:
             raise SchemaTooNew(
                 f"{self.place} has layout {version} under '{self.base}', written by a newer Holdfast; this program "
-                f"knows up to {SCHEMA}: upgrade Holdfast here"
+                f"supports up to {SCHEMA}: upgrade Holdfast here"
             )
         self._is_open = True
 
     def describe(self) -> EngineInfo:
         """Describe the server and our layout on it. Nothing is created."""
         try:
-            layout = self._send(self._own_client(), ("GET", f"{self.base}schema"), None)
+            layout = self._send("GET", f"{self.base}schema")
             facts = self._facts("INFO")
             fsync = self._facts("CONFIG GET", "appendfsync").get("appendfsync", UNKNOWN)
             clock_us = self._clock_us()
         except RedisError as problem:
             raise self._translated(problem) from problem
         is_valkey = "valkey_version" in facts
-        version = facts.get("valkey_version" if is_valkey else "redis_version", "of a version it does not tell")
+        version = facts.get("valkey_version" if is_valkey else "redis_version", "(version unknown)")
         settings = {
             "appendonly": {"1": "yes", "0": "no"}.get(str(facts.get("aof_enabled")), UNKNOWN),
             "appendfsync": str(fsync),
@@ -315,7 +313,7 @@ class RedisConnections:
     def _clock_us(self) -> int | None:
         """The server's clock, if this user may read it."""
         try:
-            seconds, fraction = self._send(self._client, ("TIME",), None)
+            seconds, fraction = self._send("TIME")
         except ResponseError:
             return None
         return int(seconds) * 1_000_000 + int(fraction)
@@ -323,16 +321,17 @@ class RedisConnections:
     def _facts(self, *words: str) -> dict[str, Any]:
         """The reply of a command about the server; nothing if it refuses this user, or does not know the command."""
         try:
-            facts: dict[str, Any] = self._send(self._client, words, None)
+            facts: dict[str, Any] = self._send(*words)
         except ResponseError:
             return {}
         return facts
 
     def _check_server(self) -> None:
-        try:
-            facts: dict[str, Any] = self._send(self._client, ("INFO",), None)
-        except NoPermissionError:
-            self._warn("%s does not tell this user (INFO) whether it may evict jobs, or keeps them on disk")
+        facts = self._facts("INFO")
+        if not facts:
+            self._warn(
+                "%s: this user may not run INFO, so it is unknown whether jobs can be evicted or are stored on disk"
+            )
             return
         version = tuple(int(part) for part in str(facts["redis_version"]).split(".")[:2])
         if version < MIN_VERSION:
@@ -343,14 +342,11 @@ class RedisConnections:
         # The policies that evict only keys with a time to live do not affect jobs: no key of a job has one.
         if policy.startswith("allkeys"):
             raise BackendError(
-                f"{self.place} would throw jobs away when its memory is full (maxmemory-policy {policy}): "
-                "set it to noeviction, or give Holdfast a server of its own"
+                f"{self.place} would evict jobs when its memory is full (maxmemory-policy {policy}): set it to "
+                "noeviction, or use a separate server for Holdfast"
             )
         if not facts.get("aof_enabled"):
-            self._warn(
-                "%s keeps no append-only file (appendonly no): jobs accepted since its last snapshot, if it makes any, "
-                "are lost when it stops"
-            )
+            self._warn("%s has no append-only file (appendonly no): if it stops, jobs since its last snapshot are lost")
 
     def _warn(self, problem: str) -> None:
         """Log a warning when the server is opened, but not at each later check."""
@@ -380,26 +376,28 @@ class RedisConnections:
                 bell.close()
 
     def _translated(self, problem: RedisError) -> BackendError:
-        said = str(problem)
+        message = str(problem)
         if isinstance(problem, AuthenticationError | NoPermissionError):
-            return BackendError(f"{self.place} does not let us in: {said}")
-        if UNTRUSTED in said:
+            return BackendError(
+                f"{self.place} refused access: {message}; check the user, the password and its permissions"
+            )
+        if UNTRUSTED in message:
             return BackendUnavailable(
-                f"{self.place} shows a certificate that is not trusted here: {said}; name the authority that signed it "
+                f"the certificate of {self.place} is not trusted: {message}; name the authority that signed it "
                 "(ssl_ca_certs), and the host as the certificate does"
             )
         if isinstance(problem, TimeoutError) and _has_tls(self._options):
-            # A port without TLS takes the handshake for the beginning of a line, and waits for its end.
+            # A port without TLS takes the handshake for the start of a line, and waits for the rest of it.
             return BackendUnavailable(
-                f"{self.place} does not answer: {said}; if it speaks no TLS there, name its TLS port or write redis://"
+                f"{self.place} did not respond: {message}; if that port has no TLS, use the TLS port or redis://"
             )
         if isinstance(problem, MovedError):
-            return BackendUnavailable(f"{self.place} is a node of a cluster that moves the keys '{self.base}…': {said}")
-        if FULL in said:
+            return BackendUnavailable(f"{self.place}: the cluster is moving the keys '{self.base}…': {message}")
+        if FULL in message:
             return BackendUnavailable(f"the memory of {self.place} is full; nothing was changed: raise its maxmemory")
-        if isinstance(problem, PASSING_ERRORS) or any(code in said for code in PASSING):
-            return BackendUnavailable(f"{self.place} cannot be used now: {said}")
-        return BackendError(f"{self.place}: {said}")
+        if isinstance(problem, PASSING_ERRORS) or any(code in message for code in PASSING):
+            return BackendUnavailable(f"{self.place} cannot be used now: {message}")
+        return BackendError(f"{self.place}: {message}")
 
 
 class Bell:
@@ -501,8 +499,8 @@ def _check_certificates(place: str, options: dict[str, Any]) -> None:
             context.load_cert_chain(certificate, options.get("ssl_keyfile"), options.get("ssl_password", ""))
     except OSError as problem:
         raise ConfigError(
-            f"the certificates for {place} cannot be used ({problem}): ssl_ca_certs, ssl_certfile and ssl_keyfile name "
-            "readable files in PEM format"
+            f"the certificates for {place} cannot be used ({problem}): ssl_ca_certs, ssl_certfile and ssl_keyfile must "
+            "be readable files in PEM format"
         ) from problem
 
 
@@ -512,8 +510,8 @@ def _check_database(url: str) -> None:
     database = rest.partition("?")[0].partition("/")[2]
     if scheme != "unix" and database and not database.isdecimal():
         raise ConfigError(
-            f"{database!r} is no database of a Redis server, which has numbers: write redis://host:6379/0, and give "
-            "each installation a prefix of its own (?prefix=shop_)"
+            f"{database!r} is not a Redis database, which is a number: write redis://host:6379/0, and give each "
+            "installation its own prefix (?prefix=shop_)"
         )
 
 

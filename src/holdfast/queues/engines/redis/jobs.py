@@ -22,15 +22,16 @@ from holdfast.queues.contract import (
     LeasePolicy,
     abandoned_run,
     effect_of,
+    extras_of,
     kept_output,
     kept_progress,
     take_once,
     until_done,
-    with_extras,
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
 from holdfast.queues.engines.redis.state import packed, write_rows
-from holdfast.queues.engines.tables.rows import CODES, Row, lease_state, leased, pauses, text, told
+from holdfast.queues.engines.tables.rows import Row, attempt_columns, lease_state, leased, pauses, text
+from holdfast.queues.engines.tables.states import CODES
 from holdfast.values import (
     Accepted,
     Ack,
@@ -92,10 +93,6 @@ class RedisJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if tx is not None:
-            raise NotSupported("Redis has no transactions to enqueue in; leave tx out")
-        if not envelopes and not writes:
-            return []
         _refuse_too_many(envelopes)
         fresh: dict[str, JobEnvelope] = {}
         for one in envelopes:
@@ -164,11 +161,9 @@ class RedisJobs(Jobs):
                 return
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        if not settlements:
-            return []
         words, places = _settlements(settlements)
         head: _Words = [self.policy.crash_limit]
-        if with_extras(settlements):
+        if any(extras_of(settlements)):
             jobs, extras = _extras(settlements, places)
             _, [answers] = self._compare(CARRY_AND_SETTLE, head, jobs, [extras, *words], kinds=_kinds(settlements))
         else:
@@ -182,7 +177,7 @@ class RedisJobs(Jobs):
         words, places = _settlements(settlements)
         length, token = duration_us(self.policy.lease_s), bytes.fromhex(owner_token)
         head: _Words = [queue, limit, token, length, self.policy.crash_limit]
-        if with_extras(settlements):
+        if any(extras_of(settlements)):
             jobs, extras = _extras(settlements, places)
             tail: _Words = [extras, *words]
             _, [answers, groups, dead] = self._compare(CARRY_AND_EXCHANGE, head, jobs, tail, kinds=_kinds(settlements))
@@ -198,8 +193,6 @@ class RedisJobs(Jobs):
         return self._states(LEASES, leases)
 
     def _states(self, script: Script, leases: Sequence[JobLease]) -> list[LeaseState]:
-        if not leases:
-            return []
         words = [word for lease in leases for word in (lease.token, bytes.fromhex(lease.owner_token))]
         answers: list[int] = self._connections.run(script, *words)
         return [lease_state(None if answer == 0 else answer == 2) for answer in answers]
@@ -213,8 +206,6 @@ class RedisJobs(Jobs):
         return self._report("output", [(lease, (one.start, one.text)) for lease, one in kept])
 
     def _report(self, what: str, reports: Sequence[tuple[JobLease, Row]]) -> list[bool]:
-        if not reports:
-            return []
         words: _Words = [what]
         for lease, report in reports:
             words += (lease.token, bytes.fromhex(lease.owner_token), _pack(report))
@@ -249,8 +240,8 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
     size = sum(len(one.wire) for one in envelopes)
     if len(envelopes) > MOST_JOBS or size > MOST_BYTES:
         raise NotSupported(
-            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are more than Redis can keep in one piece; nothing "
-            f"was enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
+            f"{len(envelopes):,} jobs of {size / 2**20:,.0f} MiB are too many for one call to Redis; nothing was "
+            f"enqueued: enqueue at most {MOST_JOBS:,} jobs or {MOST_BYTES // 2**20} MiB at a time"
         )
 
 
@@ -269,7 +260,13 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
     and the numbers of its jobs. `places` has the settlement of each answer.
     """
     answers = {place: number for number, place in enumerate(places, 1)}
-    enqueues = _Enqueues()
+    # An id with several contents has a number for each.
+    jobs: dict[tuple[str, bytes], tuple[int, JobEnvelope]] = {}
+
+    def number_of(envelope: JobEnvelope) -> int:
+        content = envelope.id, content_digest(envelope.wire)
+        return jobs.setdefault(content, (len(jobs) + 1, envelope))[0]
+
     carried = [
         (
             answers[place],
@@ -277,35 +274,19 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
             packed(bytes.fromhex(one.lease.owner_token)),
             one.lease.delivery,
             write_rows(one.writes),
-            [enqueues.number_of(envelope) for envelope in one.enqueues],
+            [number_of(envelope) for envelope in one.enqueues],
         )
         for place, one in enumerate(settlements)
         if one.writes or one.enqueues
     ]
-    _refuse_too_many(enqueues.jobs)
-    return enqueues.jobs, _pack(carried)
+    enqueues = [envelope for _, envelope in jobs.values()]
+    _refuse_too_many(enqueues)
+    return enqueues, _pack(carried)
 
 
 def _kinds(settlements: Sequence[Settlement]) -> list[str]:
     """The kinds of cells that these settlements write."""
     return list({write.kind for one in settlements for write in one.writes})
-
-
-class _Enqueues:
-    """The jobs of a batch of settlements, numbered. An id with several contents has a number for each."""
-
-    def __init__(self) -> None:
-        self.jobs: list[JobEnvelope] = []
-        self._numbers: dict[str, list[int]] = {}
-
-    def number_of(self, envelope: JobEnvelope) -> int:
-        numbers = self._numbers.setdefault(envelope.id, [])
-        for number in numbers:
-            if content_digest(self.jobs[number - 1].wire) == content_digest(envelope.wire):
-                return number
-        self.jobs.append(envelope)
-        numbers.append(len(self.jobs))
-        return len(self.jobs)
 
 
 class _Successes:
@@ -388,7 +369,7 @@ def _ended(head: bytes, record: AttemptRecord | None) -> bytes:
 
 def _details(record: AttemptRecord | None) -> bytes:
     """The other details of an attempt, of which there are usually none."""
-    details = () if record is None else told(record)[3:]
+    details = () if record is None else attempt_columns(record)[3:]
     return b"" if all(word is None for word in details) else _pack(details)
 
 

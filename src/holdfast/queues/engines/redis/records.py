@@ -11,17 +11,9 @@ from holdfast.clock import duration_us, to_us
 from holdfast.codec import content_digest, describe
 from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.rows import CODES, Row, history, is_by_finish, text, view
-from holdfast.values import (
-    CancelAnswer,
-    JobFilter,
-    JobHistory,
-    JobState,
-    JobView,
-    Outcome,
-    Page,
-    ReplayAnswer,
-)
+from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, text, view
+from holdfast.queues.engines.tables.states import CODES
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Outcome, Page, ReplayAnswer
 
 COUNTS: Final = Script("counts")
 FIND: Final = Script("view", "find")
@@ -100,13 +92,13 @@ class RedisRecords(Records):
         found = self._connections.run(GET, job_id)
         if found is None:
             return None
-        now, row, fields, told, success = found
-        tells, job = _pairs(told), _view(row, now)
+        now, row, fields, others, success = found
+        details, job = _pairs(others), _view(row, now)
         ends = [(delivery, _end(ended)) for delivery, ended in _by_delivery(_pairs(fields), b"end:")]
         if job.state is JobState.COMPLETED and success:
             ends.append((job.deliveries, _success(success)))
-        attempts = [(delivery, *end, *_unpacked(tells.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
-        outputs = [(delivery, *_unpacked(said, 2)) for delivery, said in _by_delivery(tells, b"output:")]
+        attempts = [(delivery, *end, *_unpacked(details.get(b"%d" % delivery), 6)) for delivery, end in ends if end]
+        outputs = [(delivery, *_unpacked(stored, 2)) for delivery, stored in _by_delivery(details, b"output:")]
         return history(job, sorted(attempts, key=lambda row: row[0]), outputs)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
@@ -156,7 +148,7 @@ def _word(value: datetime | int | None) -> int | str:
 
 
 def _state_word(state: JobState) -> str | int:
-    """The code of a stored state. Pending and scheduled are the same stored state, which the due time tells apart."""
+    """The code of a stored state. Pending and scheduled are the same stored state, which the due time distinguishes."""
     return state.value if state in (JobState.PENDING, JobState.SCHEDULED) else CODES[state]
 
 

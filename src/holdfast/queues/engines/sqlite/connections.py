@@ -13,11 +13,11 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
@@ -26,6 +26,7 @@ from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite.migrations import migrations
 from holdfast.queues.engines.sqlite.watch import CommitWatch
 from holdfast.queues.engines.tables.migrations import check_current, check_prefix, known_version
+from holdfast.queues.engines.tables.rows import Row
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class _Handle:
 
 
 class SqliteFile:
-    """The file and its connections. `write` runs a function in one transaction and retries it while others write.
+    """The file and its connections.
 
     With `only_looks`, a missing file is not created: reads and writes use an empty database in memory instead.
     """
@@ -134,37 +135,35 @@ class SqliteFile:
             handle.is_used = False
             time.sleep(0.001)
 
-    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a short read; no transaction stays open after it."""
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work(connection)` without a transaction: each statement commits by itself."""
         try:
             if self._only_looks and is_missing(self.path):
                 with closing(self._nothing()) as connection:
-                    return query(connection)
+                    return work(connection)
             handle = self._used_handle()
             try:
-                return _as_text(handle.connection, lambda: query(handle.connection))
+                return _as_text(handle.connection, lambda: work(handle.connection))
             finally:
                 handle.is_used = False
         except sqlite3.Error as problem:
             raise self._translated(problem) from problem
 
-    def write(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
-        """Run `work(connection, now)` in one transaction; the clock is read after the write lock is held."""
-        try:
-            if self._only_looks and is_missing(self.path):
-                with closing(self._nothing()) as connection:
-                    return self._transact(connection, work)
-            handle = self._used_handle()
-            try:
-                answer = _as_text(
-                    handle.connection, lambda: _patiently(lambda: self._transact(handle.connection, work))
-                )
-                self._checkpoint_if_large(handle.connection)
-                return answer
-            finally:
-                handle.is_used = False
-        except sqlite3.Error as problem:
-            raise self._translated(problem) from problem
+    def rows(self, statement: str, values: Any = ()) -> list[Row]:
+        """All rows of one query."""
+        return self.run(lambda connection: connection.execute(self.sql(statement), values).fetchall())
+
+    def transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Run `work(connection, now)` in one transaction, and again while others write. The clock is read after the
+        write lock is held.
+        """
+
+        def whole(connection: sqlite3.Connection) -> T:
+            answer = _patiently(lambda: self._transact(connection, work))
+            self._checkpoint_if_large(connection)
+            return answer
+
+        return self.run(whole)
 
     def _transact(self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, int], T]) -> T:
         try:
@@ -189,7 +188,7 @@ class SqliteFile:
         """This thread's watch on other connections' commits; it is closed with its thread or with the file."""
         watch: CommitWatch | None = getattr(self._local, "watch", None)
         if watch is None:
-            self.read(self.data_version)  # opening the file creates the directory to watch
+            self.run(self.data_version)  # opening the file creates the directory to watch
             watch = CommitWatch(self._wal_path, self._clock)
             self._watches.add(watch)
             self._local.watch = watch
@@ -197,7 +196,7 @@ class SqliteFile:
 
     def checkpoint(self) -> None:
         """Write the WAL back into the file; it has no effect while others write or read."""
-        self.read(self._checkpoint)
+        self.run(self._checkpoint)
 
     def _checkpoint_if_large(self, connection: sqlite3.Connection) -> None:
         try:
@@ -234,7 +233,7 @@ class SqliteFile:
 
     def check_schema(self) -> None:
         """Raise if the tables are older or newer than this program."""
-        check_current(self.read(self._version), migrations(self.prefix), self.path)
+        check_current(self.run(self._version), migrations(self.prefix), self.path)
 
     def describe(self) -> EngineInfo:
         """The file, its settings and the version of our schema; nothing is created or changed."""
@@ -387,7 +386,8 @@ class SqliteFile:
         version = self._known_version(locked)
         for migration in migrations(self.prefix):
             if migration.number > version:
-                for statement in _statements(migration.sql):
+                # One by one: `executescript` would commit the transaction.
+                for statement in migration.statements:
                     locked.execute(statement)
 
     def _version(self, connection: sqlite3.Connection) -> int:
@@ -498,16 +498,6 @@ def _replaced(stored: bytes) -> str:
 def _code(problem: sqlite3.Error) -> int:
     """The primary result code; extended codes carry it in their low byte."""
     return getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def _statements(script: str) -> Iterator[str]:
-    """The statements of a script, one by one: `executescript` would commit the transaction they belong to."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _refuse_network_file_system(path: Path) -> None:

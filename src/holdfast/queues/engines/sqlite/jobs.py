@@ -15,27 +15,14 @@ from typing import Any, Final, TypeAlias
 from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, StateConflict
-from holdfast.queues.contract import (
-    EFFECT_OF_ACK,
-    EngineTransaction,
-    Jobs,
-    LeasePolicy,
-    take_once,
-    with_extras,
-)
+from holdfast.queues.contract import EFFECT_OF_ACK, EngineTransaction, Jobs, LeasePolicy, extras_of, take_once
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
 from holdfast.queues.engines.sqlite.state import write_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteCaller, SqliteStatements, SqliteTransaction
 from holdfast.queues.engines.tables.rows import (
-    CANCELLED,
-    COMPLETED,
-    DEAD,
-    FAILED,
-    FORGOTTEN,
     LONG_US,
     MANY,
-    PROCESSING,
     Row,
     ack_token,
     alone_if_suspect,
@@ -51,6 +38,7 @@ from holdfast.queues.engines.tables.rows import (
     reap_query,
     reaped_row,
 )
+from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
 from holdfast.values import (
     Accepted,
     Ack,
@@ -282,7 +270,7 @@ class SqliteJobs(Jobs):
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
         if tx is None:
-            created = self._file.write(lambda connection, now: self._accept(connection, envelopes, writes, now))
+            created = self._file.transact(lambda connection, now: self._accept(connection, envelopes, writes, now))
         else:
             with SqliteCaller(tx, self._file) as connection:
                 created = self._insert(connection, envelopes, self.clock.now_us())
@@ -345,10 +333,10 @@ class SqliteJobs(Jobs):
                 and connection.execute(self._sql(IS_PAUSED), (queue,)).fetchone() is None
             ) or connection.execute(self._sql(STAMPED), query).fetchone() is not None
 
-        if not self._file.read(look):
+        if not self._file.run(look):
             return []
         asked_at = self.clock.monotonic()
-        rows = self._file.write(lambda connection, now: self._stamp(connection, queue, limit, token, now))
+        rows = self._file.transact(lambda connection, now: self._stamp(connection, queue, limit, token, now))
         return leased(rows, queue, owner_token, asked_at)
 
     def _stamp(self, connection: sqlite3.Connection, queue: str, limit: int, token: bytes, now: int) -> list[Row]:
@@ -391,7 +379,7 @@ class SqliteJobs(Jobs):
         # The watch starts before the first poll, so that a commit after that poll is noticed.
         watch = self._file.watch()
         while True:
-            seen, due = self._file.read(lambda connection: self._next_due(connection, queues))
+            seen, due = self._file.run(lambda connection: self._next_due(connection, queues))
             left = min(give_up_at - self.clock.monotonic(), LOOK_EVERY_S)
             if due is not None:
                 left = min(left, (due - self.clock.now_us()) / 1e6)
@@ -411,10 +399,10 @@ class SqliteJobs(Jobs):
         return seen, min(dues, default=None)
 
     def _has_changed(self, seen: _Seen) -> bool:
-        return self._file.read(lambda connection: (connection, self._file.data_version(connection))) != seen
+        return self._file.run(lambda connection: (connection, self._file.data_version(connection))) != seen
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        return self._file.write(lambda connection, now: self._settle(connection, settlements, now))
+        return self._file.transact(lambda connection, now: self._settle(connection, settlements, now))
 
     def _settle(self, connection: SqliteStatements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
@@ -437,10 +425,10 @@ class SqliteJobs(Jobs):
 
     def _apply_extras(self, connection: SqliteStatements, ended: Sequence[Settlement], now: int) -> None:
         """Apply the writes and accept the jobs of settlements that were just applied."""
-        carriers = with_extras(ended)
-        if writes := [write for one in carriers for write in one.writes]:
+        writes, enqueues = extras_of(ended)
+        if writes:
             write_cells(connection, self._sql, writes, now)
-        if enqueues := [envelope for one in carriers for envelope in one.enqueues]:
+        if enqueues:
             self._insert(connection, enqueues, now)
 
     def _insert_ends(self, connection: SqliteStatements, settlements: Sequence[Settlement]) -> None:
@@ -491,15 +479,15 @@ class SqliteJobs(Jobs):
             answers = self._settle(connection, settlements, now)
             return answers, self._stamp(connection, queue, limit, token, now)
 
-        answers, rows = self._file.write(both)
+        answers, rows = self._file.transact(both)
         return answers, leased(rows, queue, owner_token, asked_at)
 
     def renew_many(self, leases: Sequence[JobLease]) -> list[LeaseState]:
-        return self._file.write(lambda connection, now: self._states(connection, RENEW, leases, now))
+        return self._file.transact(lambda connection, now: self._states(connection, RENEW, leases, now))
 
     def lease_states(self, leases: Sequence[JobLease]) -> list[LeaseState]:
         now = self.clock.now_us()
-        return self._file.read(lambda connection: self._states(connection, LEASE_STATES, leases, now))
+        return self._file.run(lambda connection: self._states(connection, LEASE_STATES, leases, now))
 
     def _states(
         self, connection: sqlite3.Connection, statement: str, leases: Sequence[JobLease], now: int
@@ -524,11 +512,10 @@ class SqliteJobs(Jobs):
         def keep(connection: sqlite3.Connection, now: int) -> list[bool]:
             return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
 
-        return self._file.write(keep)
+        return self._file.transact(keep)
 
     def reap_expired(self, queue: str | None = None) -> int:
-        look = {"queue": queue, "now": self.clock.now_us()}
-        if not self._file.read(lambda connection: connection.execute(self._sql(HAS_EXPIRED), look).fetchone()):
+        if not self._file.rows(HAS_EXPIRED, {"queue": queue, "now": self.clock.now_us()}):
             return 0
 
         def reap(connection: sqlite3.Connection, now: int) -> int:
@@ -537,7 +524,7 @@ class SqliteJobs(Jobs):
             connection.executemany(self._sql(INSERT_ATTEMPT), [reaped_row(row, now) for row in reaped])
             return len(reaped)
 
-        return self._file.write(reap)
+        return self._file.transact(reap)
 
     def _reap(self, connection: sqlite3.Connection, query: dict[str, Any]) -> list[Row]:
         """Requeue these and return their rows. A damaged record is dead-lettered; the others go on."""
@@ -552,14 +539,13 @@ class SqliteJobs(Jobs):
             return []
 
     def pause(self, queue: str, reason: str = "") -> None:
-        self._file.write(lambda connection, now: connection.execute(self._sql(PAUSE), (queue, reason, now)))
+        self._file.transact(lambda connection, now: connection.execute(self._sql(PAUSE), (queue, reason, now)))
 
     def resume(self, queue: str) -> bool:
-        return self._file.write(lambda connection, _: connection.execute(self._sql(RESUME), (queue,)).rowcount) == 1
+        return self._file.transact(lambda connection, _: connection.execute(self._sql(RESUME), (queue,)).rowcount) == 1
 
     def pauses(self) -> Sequence[QueuePause]:
-        rows = self._file.read(lambda connection: connection.execute(self._sql(PAUSES)).fetchall())
-        return pauses(rows)
+        return pauses(self._file.rows(PAUSES))
 
     def _sql(self, statement: str) -> str:
         return self._file.sql(statement)

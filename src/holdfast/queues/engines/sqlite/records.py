@@ -8,17 +8,19 @@ from typing import Any, Final, TypeVar
 from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError
-from holdfast.queues.contract import (
-    PRUNE_BATCH,
-    TOMBSTONE_S,
-    LeasePolicy,
-    Outdated,
-    Records,
-    check_purge,
-    has_expired,
-)
+from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.tables.rows import (
+    Row,
+    conditions,
+    counted,
+    history,
+    is_by_finish,
+    not_replayed,
+    page,
+    view,
+)
+from holdfast.queues.engines.tables.states import (
     BLOCKED,
     CANCELLED,
     CODES,
@@ -29,23 +31,8 @@ from holdfast.queues.engines.tables.rows import (
     PROCESSING,
     STATES,
     WAITING,
-    Row,
-    conditions,
-    counted,
-    history,
-    is_by_finish,
-    not_replayed,
-    page,
-    view,
 )
-from holdfast.values import (
-    CancelAnswer,
-    JobFilter,
-    JobHistory,
-    JobState,
-    Page,
-    ReplayAnswer,
-)
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer
 
 T = TypeVar("T")
 
@@ -197,7 +184,7 @@ class SqliteRecords(Records):
                 if connection.in_transaction:
                     connection.execute("COMMIT")
 
-        return counted(self._file.read(read))
+        return counted(self._file.run(read))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)
@@ -213,8 +200,7 @@ class SqliteRecords(Records):
         ]
         statement = parts[0] if len(parts) == 1 else _merged(parts)
         query["limit"] = limit + 1
-        rows = self._file.read(lambda connection: connection.execute(self._sql(statement), query).fetchall())
-        return page(rows, query["now"], limit=limit, by_finish=by_finish)
+        return page(self._file.rows(statement, query), query["now"], limit=limit, by_finish=by_finish)
 
     def get(self, job_id: str) -> JobHistory | None:
         statement = f"SELECT {VIEW_COLUMNS} WHERE j.id = ? AND j.state < {FORGOTTEN}"
@@ -227,7 +213,7 @@ class SqliteRecords(Records):
             attempts = connection.execute(self._sql(ATTEMPTS), (row[0],)).fetchall()
             return history(view(row, self._clock.now_us()), attempts, outputs)
 
-        return self._file.read(read)
+        return self._file.run(read)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
@@ -260,11 +246,11 @@ class SqliteRecords(Records):
             return change(connection, now)
 
         try:
-            return self._file.write(change)
+            return self._file.transact(change)
         except BackendError as problem:
             if not isinstance(problem.__cause__, sqlite3.IntegrityError):
                 raise
-        return self._file.write(repair_and_change)
+        return self._file.transact(repair_and_change)
 
     def _state(self, connection: sqlite3.Connection, job_id: str) -> JobState | None:
         row = connection.execute(self._sql("SELECT state FROM holdfast_jobs WHERE id = ?"), (job_id,)).fetchone()
@@ -281,7 +267,7 @@ class SqliteRecords(Records):
             self._leave_tombstones(connection, [(row[0], now + duration_us(TOMBSTONE_S))])
             return True
 
-        return self._file.write(change)
+        return self._file.transact(change)
 
     def delete(self, outdated: Outdated) -> int:
         def delete(connection: sqlite3.Connection, now: int) -> int:
@@ -297,7 +283,7 @@ class SqliteRecords(Records):
             self._delete(connection, rest)
             return len(found)
 
-        return self._file.write(delete)
+        return self._file.transact(delete)
 
     def _leave_tombstones(self, connection: sqlite3.Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Replace these (number, expiry) by tombstones. Messages are read one by one: they may be large."""
@@ -327,9 +313,7 @@ class SqliteRecords(Records):
             return len(old)
 
         # Read first: a read does not block writers.
-        now = self._clock.now_us()
-        any_old = self._file.read(lambda connection: connection.execute(self._sql(OLD_TOMBSTONES), (now, 1)).fetchone())
-        return self._file.write(drop) if any_old else 0
+        return self._file.transact(drop) if self._file.rows(OLD_TOMBSTONES, (self._clock.now_us(), 1)) else 0
 
     def _sql(self, statement: str) -> str:
         return self._file.sql(statement)

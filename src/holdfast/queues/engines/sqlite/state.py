@@ -60,11 +60,11 @@ class SqliteState(SharedState):
         statement = READ
         if keys is not None:
             statement, query["keys"] = READ_THESE, json.dumps(list(keys))
-        rows = self._file.read(lambda connection: connection.execute(self._file.sql(statement), query).fetchall())
+        rows = self._file.rows(statement, query)
         return [cell_of((kind, text(key)), _stored(stored), now) for key, *stored in rows]
 
     def write(self, writes: Sequence[Write]) -> list[int] | None:
-        return self._file.write(lambda connection, now: write_cells(connection, self._file.sql, writes, now))
+        return self._file.transact(lambda connection, now: write_cells(connection, self._file.sql, writes, now))
 
     def spend(self, spends: Sequence[Spend]) -> list[Spent]:
         def spend(connection: sqlite3.Connection, now: int) -> list[Spent]:
@@ -76,11 +76,11 @@ class SqliteState(SharedState):
             connection.executemany(self._file.sql(FILL), full_at.items())
             return answers
 
-        return self._file.write(spend)
+        return self._file.transact(spend)
 
     def sweep(self, limit: int = PAGE) -> int:
         query = {"now": self._clock.now_us(), "limit": limit}
-        [is_swept] = self._file.read(lambda connection: connection.execute(self._file.sql(IS_SWEPT), query).fetchone())
+        [[is_swept]] = self._file.rows(IS_SWEPT, query)
         if not is_swept:  # most sweeps find nothing, and then need no write lock
             return 0
 
@@ -91,7 +91,7 @@ class SqliteState(SharedState):
                 for statement in (SWEEP_CELLS, SWEEP_BUCKETS)
             )
 
-        return self._file.write(sweep)
+        return self._file.transact(sweep)
 
 
 def _stored(row: Sequence[Any]) -> StoredCell:

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 from holdfast.clock import Clock
 from holdfast.errors import TransactionRefused
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.tables.rows import PROCESSING, Row
+from holdfast.queues.engines.tables.rows import Row
+from holdfast.queues.engines.tables.states import PROCESSING
 from holdfast.queues.engines.tables.transactions import HandlersTransaction, driver_connection, not_begun, refused
 from holdfast.values import Ack, Settlement
 

@@ -21,6 +21,11 @@ class Migration(Struct, frozen=True, kw_only=True):
     name: str
     sql: str
 
+    @property
+    def statements(self) -> list[str]:
+        """The statements of the step, each of which ends at the end of a line."""
+        return [statement for statement in self.sql.split(";\n") if statement.strip()]
+
 
 def read_migrations(engine: str, *, record: str, named: Callable[[str], str]) -> tuple[Migration, ...]:
     """The steps of an engine's schema in order. `record` is appended to each, with `:number` replaced by its number."""

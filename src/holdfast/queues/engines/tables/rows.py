@@ -1,4 +1,4 @@
-"""What engines with tables share: the codes of stored states, and the conversion between rows and values.
+"""Conversion between rows and values, the same for all engines with tables.
 
 A row may hold anything: a failing disk, a partial restore or another program can have written it. `repaired` replaces
 values of the wrong type, so that one damaged record never hides the others.
@@ -20,6 +20,7 @@ from holdfast.queues.contract import (
     kept_progress,
     message_fields,
 )
+from holdfast.queues.engines.tables.states import CODES, PROCESSING, STATES, WAITING
 from holdfast.values import (
     Ack,
     AttemptRecord,
@@ -49,19 +50,6 @@ NEVER: Final = 2**63 - 1
 MANY: Final = 2**31 - 2
 # No lease is renewed for longer than this, about thirty years.
 LONG_US: Final = 10**15
-
-# Stored states. `WAITING` is shown as scheduled or pending, depending on the time; `FORGOTTEN` rows are tombstones.
-WAITING, FAILED, PROCESSING, BLOCKED, COMPLETED, DEAD, CANCELLED, FORGOTTEN = range(8)
-STATES: Final = {
-    WAITING: JobState.PENDING,
-    FAILED: JobState.FAILED,
-    PROCESSING: JobState.PROCESSING,
-    BLOCKED: JobState.BLOCKED,
-    COMPLETED: JobState.COMPLETED,
-    DEAD: JobState.DEAD,
-    CANCELLED: JobState.CANCELLED,
-}
-CODES: Final = {state: code for code, state in STATES.items()}
 
 
 def dues(envelopes: Sequence[JobEnvelope], now: int) -> Sequence[int]:
@@ -138,13 +126,13 @@ def end_row(settlement: Settlement) -> Row:
     """The row of a delivery that was settled: its `end_key`, and the record of its attempt."""
     lease, record = settlement.lease, settlement.record
     head = (lease.token, lease.delivery, bytes.fromhex(lease.owner_token), effect_of(settlement).verdict)
-    return (*head, *[None] * 9) if record is None else head + told(record)
+    return (*head, *[None] * 9) if record is None else head + attempt_columns(record)
 
 
 def reaped_row(row: Row, now_us: int) -> Row:
     """The same for a delivery that ended without a verdict, from a row: number, delivery, when it was claimed."""
     seq, delivery, claimed_us = row
-    return (seq, delivery, None, None, *told(abandoned_run(claimed_us, now_us)))
+    return (seq, delivery, None, None, *attempt_columns(abandoned_run(claimed_us, now_us)))
 
 
 def ack_token(settlement: Settlement) -> str | None:
@@ -233,7 +221,7 @@ def _claim_of(lease: JobLease) -> dict[str, Any]:
     return {"seq": lease.token, "token": bytes.fromhex(lease.owner_token)}
 
 
-def told(record: AttemptRecord) -> Row:
+def attempt_columns(record: AttemptRecord) -> Row:
     """An attempt as columns: outcome, start, end, error (type, message, traceback), output, result, note."""
     error = record.error
     problem = (error.type, error.message, error.traceback) if error else (None, None, None)
@@ -340,7 +328,7 @@ _OUTCOMES: Final = frozenset(Outcome)
 
 
 def attempt(row: Row) -> AttemptView:
-    """An attempt from a row: delivery, and the columns of `told`."""
+    """An attempt from a row: delivery, and the columns of `attempt_columns`."""
     sound = repaired(row, _ATTEMPT)
     delivery, outcome, started_us, ended_us, error_type, message, traceback, output, result, note = sound
     error = None if error_type is None else ErrorInfo(type=error_type, message=message or "", traceback=traceback or "")

@@ -6,7 +6,7 @@ here: a caller that passes such an object has already imported its package.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any
 
 from holdfast.clock import from_us
 from holdfast.errors import LeaseLost, TransactionRefused
@@ -17,22 +17,11 @@ from holdfast.values import Ack, AttemptRecord, JobEnvelope, JobLease, Write
 _ASYNC = "asyncio connections are not supported: pass the driver's synchronous connection, or enqueue after the commit"
 
 
-class _Django(Protocol):
-    """The part of `django.db.connection` that is used here."""
-
-    connection: Any
-    alias: str
-
-    def ensure_connection(self) -> None: ...
-
-    def get_autocommit(self) -> bool: ...
-
-
 def driver_connection(tx: object) -> Any:
     """The DB-API connection of a caller's transaction: the object itself, or the one that it wraps."""
     module = type(tx).__module__.partition(".")[0]
     if module == "django" or hasattr(tx, "ensure_connection"):
-        return _below_django(cast("_Django", tx))
+        return _below_django(tx)
     if module == "sqlalchemy":
         return _below_sqlalchemy(tx)
     if hasattr(tx, "fetchone"):
@@ -117,7 +106,7 @@ def _lease_of_run(job_id: str, delivery: int, claim: Row) -> JobLease:
     )
 
 
-def _below_django(tx: _Django) -> Any:
+def _below_django(tx: Any) -> Any:
     tx.ensure_connection()
     if tx.get_autocommit():
         raise not_begun(f"enqueue inside  with transaction.atomic(using={tx.alias!r})")

@@ -1,15 +1,15 @@
--- Which of these scripts were applied, and when. A definition commits by itself, so each may be repeated, should its
--- script have been cut off.
+-- The scripts that were applied, and when. DDL commits by itself, so each statement can be repeated if its script was
+-- interrupted.
 CREATE TABLE IF NOT EXISTS holdfast_schema (
     version    INT    NOT NULL PRIMARY KEY,
     applied_at BIGINT NOT NULL
 ) ENGINE = InnoDB;
 
 -- The record of every job with its signed message. Times are microseconds since the epoch, UTC.
--- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
--- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
--- What a claim and an acknowledgement change has a fixed width and is never NULL, so that InnoDB changes it in place.
--- Names that are compared are bytes: no collation takes two of them for the same.
+-- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 deleted (a tombstone:
+-- the message is deleted, `digest` identifies the content, and `finished_at` is when the id becomes free).
+-- Columns that a claim or an acknowledgement changes have a fixed width and are never NULL, so that InnoDB updates them
+-- in place. Names are stored as bytes, so that no collation treats two of them as equal.
 CREATE TABLE IF NOT EXISTS holdfast_jobs (
     seq            BIGINT         NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id             VARBINARY(255) NOT NULL,
@@ -36,21 +36,21 @@ CREATE TABLE IF NOT EXISTS holdfast_jobs (
     last_error     LONGTEXT,
     digest         VARBINARY(64),
     wire           LONGBLOB       NOT NULL,
-    -- Where a job stands: it follows from the above, and is written with it. The lanes 0 to 9 are those who wait, the
-    -- most urgent first, then comes one lane for each state (its number and 8).
+    -- Lane, mark and since follow from the columns above, and are written together with them. Waiting jobs have the
+    -- lanes 0 to 9, the most urgent first. Every other state has one lane (its number plus 8).
     lane           TINYINT        NOT NULL CHECK (lane BETWEEN 0 AND 15),
-    -- What a lane is looked up by: those who wait by their queue (the first half of its SHA-256), those who run by
-    -- their claim, the others by nothing (zeros).
+    -- The key within a lane: the queue of a waiting job (the first half of its SHA-256), the claim of a leased one,
+    -- zeros for all others.
     mark           BINARY(16)     NOT NULL,
-    -- Since when: due, claimed or finished.
+    -- When the job is due, was claimed or has finished.
     since          BIGINT         NOT NULL,
     UNIQUE KEY by_id (id),
-    -- The only index that a claim or a verdict touches. It ends with what counting needs.
+    -- The only index that a claim or a verdict changes. Its last columns are for counting.
     KEY by_turn (lane, mark, since, id, queue, state)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
 
--- How each delivery ended, written with the change it caused: by which claim and with which verdict (neither, if the
--- reaper ended it), so that a repeated settlement is recognised, and what the attempt has to tell.
+-- The end of each delivery, written in the transaction that settled or reaped it: the claim and the verdict, by which a
+-- repeated settlement is recognised (both NULL if the job was reaped), and the record of the attempt.
 CREATE TABLE IF NOT EXISTS holdfast_attempts (
     seq           BIGINT NOT NULL,
     delivery      INT    NOT NULL,
@@ -68,7 +68,7 @@ CREATE TABLE IF NOT EXISTS holdfast_attempts (
     PRIMARY KEY (seq, delivery)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
 
--- How far a running job says it is: the latest report of its latest delivery that made one.
+-- The progress of running jobs: only the latest report.
 CREATE TABLE IF NOT EXISTS holdfast_progress (
     seq      BIGINT   NOT NULL PRIMARY KEY,
     delivery INT      NOT NULL,
@@ -102,8 +102,8 @@ CREATE TABLE IF NOT EXISTS holdfast_facts (
     PRIMARY KEY (kind, fact)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
+-- The registry of workers, for operators: no job depends on it. `report` is JSON, written by the worker's version of
+-- Holdfast. The worker is lost from `lost_at` on, unless it sends another heartbeat.
 CREATE TABLE IF NOT EXISTS holdfast_workers (
     id         VARBINARY(255) NOT NULL PRIMARY KEY,
     heard_at   BIGINT         NOT NULL,

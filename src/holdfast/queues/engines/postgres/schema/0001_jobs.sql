@@ -1,12 +1,12 @@
 CREATE SCHEMA IF NOT EXISTS "holdfast";
 
--- Which of these scripts were applied, and when.
+-- The scripts that were applied, and when.
 CREATE TABLE IF NOT EXISTS holdfast.schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- What was accepted: written once, with its signed message, and not touched again until the job is forgotten. Times are
+-- Accepted jobs: written once, with the signed message, and not changed until the job is deleted. Times are
 -- microseconds since the epoch, UTC.
 CREATE TABLE holdfast.jobs (
     seq         bigint   GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -22,9 +22,9 @@ CREATE TABLE holdfast.jobs (
 
 CREATE UNIQUE INDEX jobs_id ON holdfast.jobs (id);
 
--- How it stands with a job that is not over: narrow rows, since a claim rewrites them. A job is in here or in
--- `ended_jobs`. state: 0 waiting, 1 failed, 2 processing, 3 blocked. Only what is processing has a token, so who asks
--- for a token need not ask for the state, and does not where the rows are to be found by their numbers.
+-- The state of unfinished jobs: narrow rows, because a claim rewrites them. A job is either here or in `ended_jobs`.
+-- state: 0 waiting, 1 failed, 2 processing, 3 blocked. Only processing jobs have a token, so a statement that checks
+-- the token does not check the state, unless it uses an index that needs the state.
 CREATE TABLE holdfast.open_jobs (
     seq            bigint   PRIMARY KEY,
     due_at         bigint   NOT NULL,
@@ -45,22 +45,22 @@ CREATE TABLE holdfast.open_jobs (
     CHECK ((state = 2) = (owner_token IS NOT NULL)),
     CHECK (state <> 2 OR lease_until IS NOT NULL)
 ) WITH (
-    -- Every row is rewritten once and deleted: room for that in its own page, and vacuuming long before a fifth of a
-    -- large table is dead.
+    -- Every row is rewritten once and then deleted: leave room for that in its page, and vacuum long before a fifth of
+    -- a large table is dead.
     fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.1, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
 
--- What a claim looks at, and nothing else: leased jobs are not in it.
+-- Only the jobs that a claim can take: leased jobs are not in this index.
 CREATE INDEX open_jobs_ready ON holdfast.open_jobs (queue, priority, due_at, id) WHERE state <= 1;
 
--- Leases are few: one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
+-- Leases are few: this index finds the jobs of a repeated claim, and is small enough for the reaper to scan.
 CREATE INDEX open_jobs_leased ON holdfast.open_jobs (owner_token) WHERE state = 2;
 
--- How a job ended. state: 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone: the message is gone, `digest`
--- knows the content again, `finished_at` is when the id becomes free). A success that has nothing to tell but when it
--- ran is told here (`owner_token`, `started_at`, `ended_at`) and has no row among the attempts.
+-- Finished jobs. state: 4 completed, 5 dead, 6 cancelled, 7 deleted (a tombstone: the message is deleted, `digest`
+-- identifies the content, and `finished_at` is when the id becomes free). A success without a result or output is
+-- stored here (`owner_token`, `started_at`, `ended_at`), without a row in the attempts.
 CREATE TABLE holdfast.ended_jobs (
     seq           bigint   PRIMARY KEY,
     finished_at   bigint   NOT NULL,
@@ -83,8 +83,8 @@ CREATE TABLE holdfast.ended_jobs (
 
 CREATE INDEX ended_jobs_finished ON holdfast.ended_jobs (state, finished_at, seq);
 
--- How each delivery ended, written with the change it caused: by which claim and with which verdict (neither, if the
--- reaper ended it), so that a repeated settlement is recognised, and what the attempt has to tell.
+-- The end of each delivery, written in the transaction that settled or reaped it: the claim and the verdict, by which a
+-- repeated settlement is recognised (both NULL if the job was reaped), and the record of the attempt.
 CREATE TABLE holdfast.attempts (
     seq           bigint  NOT NULL,
     started_at    bigint,
@@ -102,7 +102,7 @@ CREATE TABLE holdfast.attempts (
     PRIMARY KEY (seq, delivery)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
 
--- How far a running job says it is: the latest report of its latest delivery that made one.
+-- The progress of running jobs: only the latest report.
 CREATE TABLE holdfast.progress (
     seq      bigint PRIMARY KEY,
     delivery integer          NOT NULL,
@@ -124,8 +124,8 @@ CREATE TABLE holdfast.facts (
     PRIMARY KEY (kind, fact)
 );
 
--- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
+-- The registry of workers, for operators: no job depends on it. `report` is JSON, written by the worker's version of
+-- Holdfast. The worker is lost from `lost_at` on, unless it sends another heartbeat.
 CREATE TABLE holdfast.workers (
     id         text COLLATE "C" PRIMARY KEY,
     heard_at   bigint NOT NULL,

@@ -156,7 +156,7 @@ local function count_completed(queue, number)
   end
 end
 
--- Leave a hint. One is enough: a claim that takes it and leaves work gives the next one.
+-- Add a hint. One is enough: a claim that takes it and leaves due jobs adds the next one.
 local function wake(queue)
   local key = base .. 'wake:' .. queue
   if call('EXISTS', key) == 0 then

@@ -38,7 +38,7 @@ local function let_go(token, queue, ids)
   if call('EXISTS', base .. 'renewed:' .. queue) == 1 then
     write('ZREM', 'renewed:' .. queue, ids)
   end
-  -- If it cannot be counted, the reaper deletes the claim when its records say that it holds nothing.
+  -- If it cannot be counted, the reaper deletes the claim once no record belongs to it.
   local left = try('HINCRBY', claim, 'held', -#ids)
   if type(left) == 'number' and left <= 0 then
     call('UNLINK', claim)

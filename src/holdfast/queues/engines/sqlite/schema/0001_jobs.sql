@@ -1,12 +1,12 @@
--- Which of these scripts were applied, and when.
+-- The scripts that were applied, and when.
 CREATE TABLE IF NOT EXISTS holdfast_schema (
     version    INTEGER PRIMARY KEY,
     applied_at INTEGER NOT NULL
 ) STRICT;
 
 -- The record of every job, small and often updated. Times are microseconds since the epoch, UTC.
--- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 forgotten (a tombstone:
--- the message is gone, `digest` knows the content again, `finished_at` is when the id becomes free).
+-- state: 0 waiting, 1 failed, 2 processing, 3 blocked, 4 completed, 5 dead, 6 cancelled, 7 deleted (a tombstone:
+-- the message is deleted, `digest` identifies the content, and `finished_at` is when the id becomes free).
 CREATE TABLE holdfast_jobs (
     seq            INTEGER PRIMARY KEY,
     id             TEXT    NOT NULL,
@@ -37,22 +37,22 @@ CREATE TABLE holdfast_jobs (
 
 CREATE UNIQUE INDEX holdfast_jobs_id ON holdfast_jobs (id);
 
--- What a claim looks at, and nothing else: finished and leased jobs are not in it.
+-- Only the jobs that a claim can take: finished and leased jobs are not in this index.
 CREATE INDEX holdfast_jobs_ready ON holdfast_jobs (queue, priority, due_at, id, state) WHERE state <= 1;
 
--- Leases are few: one index finds what a repeated claim already stamped, and is small enough for the reaper to walk.
+-- Leases are few: this index finds the jobs of a repeated claim, and is small enough for the reaper to scan.
 CREATE INDEX holdfast_jobs_leased ON holdfast_jobs (owner_token, queue, lease_until) WHERE state = 2;
 
 CREATE INDEX holdfast_jobs_finished ON holdfast_jobs (state, finished_at, queue) WHERE state >= 4;
 
--- The signed message, written once and never touched again: updating a job does not rewrite its payload.
+-- The signed message, written once and never changed: an update of a job does not rewrite its payload.
 CREATE TABLE holdfast_messages (
     seq  INTEGER PRIMARY KEY,
     wire BLOB NOT NULL
 ) STRICT;
 
--- How each delivery ended, written with the change it caused: by which claim and with which verdict (neither, if the
--- reaper ended it), so that a repeated settlement is recognised, and what the attempt has to tell.
+-- The end of each delivery, written in the transaction that settled or reaped it: the claim and the verdict, by which a
+-- repeated settlement is recognised (both NULL if the job was reaped), and the record of the attempt.
 CREATE TABLE holdfast_attempts (
     seq           INTEGER NOT NULL,
     delivery      INTEGER NOT NULL,

@@ -1,4 +1,4 @@
--- How far a running job says it is: the latest report of its latest delivery that made one.
+-- The progress of running jobs: only the latest report.
 CREATE TABLE holdfast_progress (
     seq      INTEGER PRIMARY KEY,
     delivery INTEGER NOT NULL,
@@ -8,8 +8,8 @@ CREATE TABLE holdfast_progress (
     at       INTEGER NOT NULL
 ) STRICT;
 
--- Which workers there are, for people only: no job depends on it. `report` is JSON, as the worker's own version of
--- Holdfast writes it. From `lost_at` on the worker counts as lost, unless it is heard again.
+-- The registry of workers, for operators: no job depends on it. `report` is JSON, written by the worker's version of
+-- Holdfast. The worker is lost from `lost_at` on, unless it sends another heartbeat.
 CREATE TABLE holdfast_workers (
     id         TEXT PRIMARY KEY,
     heard_at   INTEGER NOT NULL,

@@ -1,2 +1,2 @@
--- How many jobs of a queue have ended how is counted here, entry by entry, without looking at a job.
+-- Finished jobs are counted by state and queue in this index, without reading their rows.
 CREATE INDEX holdfast_jobs_tally ON holdfast_jobs (state, queue) WHERE state >= 4;

@@ -1,5 +1,5 @@
--- What an attempt has printed while it ran: the latest report of each delivery that made one and has not told its
--- output itself yet. `start` is how many bytes it had printed before that.
+-- The output of running attempts: the latest report of each delivery whose attempt has not recorded its output. `start`
+-- is the number of bytes printed before it.
 CREATE TABLE holdfast_live_output (
     seq      INTEGER NOT NULL,
     delivery INTEGER NOT NULL,
