@@ -26,6 +26,7 @@ from holdfast.queues.contract.jobs import (
     new_owner_token as new_owner_token,
     new_session as new_session,
     take_once as take_once,
+    token_range as token_range,
     with_extras as with_extras,
 )
 from holdfast.queues.contract.records import (
