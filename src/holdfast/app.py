@@ -450,7 +450,8 @@ class Holdfast:
         from holdfast.worker.reporting import Reporter
         from holdfast.worker.supervisor import Supervisor
 
-        engine, signer = self.opened(self.deployment.name_for_all(options.queues) if backend is None else backend)
+        name = self.deployment.name_for_all(options.queues) if backend is None else backend
+        engine, signer = self.opened(name)
         self.prepare()
         return Supervisor(
             engine,
@@ -462,6 +463,7 @@ class Holdfast:
             options=options,
             version=__version__,
             notifier=notifier,
+            session_dir=self.deployment.session_directory(name),
         )
 
     def service(
