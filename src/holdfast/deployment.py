@@ -13,8 +13,9 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.config import Project, Settings, find_project, load_settings
 from holdfast.config.keys import DEFAULT_BACKEND
 from holdfast.errors import BackendError, ConfigError
-from holdfast.queues.addresses import check_room, check_url, embedded_file, redacted, sqlite_path
+from holdfast.queues.addresses import check_room, check_url, embedded_file, kind_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
+from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import EngineFactory, Mode
 from holdfast.queues.signing import Keyring, Signer, Unsigned
@@ -103,6 +104,16 @@ class Deployment(Struct, frozen=True, kw_only=True):
         """The location of a backend as shown to users, without its password."""
         url = self.url(name)
         return str(sqlite_path(url)) if url.startswith("sqlite:") else redacted(url)
+
+    def session_directory(self, name: str = DEFAULT) -> Path | None:
+        """The directory in which workers of this backend notice each other's deaths; None if there can be only one."""
+        url = self.url(name)
+        if kind_of(url).home is Home.PROCESS:
+            return None
+        if self.settings.session_dir:
+            return Path(self.settings.session_dir).absolute()
+        file = embedded_file(url)
+        return self.project.data_directory / "sessions" if file is None else file.with_name(f"{file.name}-sessions")
 
     @property
     def others(self) -> list[str]:

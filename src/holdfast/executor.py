@@ -1,7 +1,7 @@
 """The program of an executor process: imports the application and runs the jobs that the worker sends.
 
-Started as `python -P -m holdfast.executor SETUP SOCKET`: `SETUP` is JSON, `SOCKET` the number of an inherited
-descriptor.
+Started as `python -P -m holdfast.executor SETUP SOCKET [SESSION]`: `SETUP` is JSON, the others are numbers of inherited
+descriptors. The session file stays open as long as this process lives; no program that a job starts inherits it.
 """
 
 import gc
@@ -73,7 +73,8 @@ def main() -> int:
     setup = msgspec.json.decode(sys.argv[1], type=Setup)
     lower_priority(setup.nice)
     connection = socket.socket(fileno=int(sys.argv[2]))
-    os.set_inheritable(connection.fileno(), False)
+    for descriptor in map(int, sys.argv[2:]):
+        os.set_inheritable(descriptor, False)
     os.dup2(2, 1)  # a program may read the worker's stdout, so what jobs write to descriptor 1 goes to stderr
     try:
         hf = setup.application()

@@ -4,6 +4,7 @@ Everything that runs jobs is imported when it is needed: most programs only enqu
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.config import Settings
@@ -121,10 +122,12 @@ class WorkerFactory:
         on_results: Callable[[Sequence[WorkerResult]], None] | None = None,
         notifier: "Notifier | None" = None,
         probes: tuple[str, int] | None = None,
+        session_dir: Path | None = None,
     ) -> "Service":
         """A worker that handles signals and runs its jobs in child processes, which run this program.
 
-        The program must know the same handlers. With `probes`, the worker serves them at this host and port.
+        The program must know the same handlers. With `probes`, the worker serves them at this host and port. Workers
+        that share a `session_dir` notice each other's deaths.
         """
         from holdfast.worker.admission import Admission
         from holdfast.worker.reporting import Reporter
@@ -149,5 +152,6 @@ class WorkerFactory:
             options=options,
             version=self._version,
             notifier=notifier,
+            session_dir=session_dir,
         )
         return Service(supervisor, engine, metrics, probes=probes)

@@ -216,6 +216,7 @@ class Site:
 
     def check_maintenance(self) -> None:
         """What every worker does for all of them goes on."""
+        self.engine.expire_leases([bytes(8), bytes.fromhex(self._token)[:8]])
         self.engine.reap_expired()
         self.engine.reap_expired(QUEUE)
         self.engine.prune()

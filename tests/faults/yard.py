@@ -39,6 +39,7 @@ class Yard:
             HOLDFAST_POLL_INTERVAL="0.1",
             HOLDFAST_CRASH_LIMIT="100",
             HOLDFAST_BACKOFF="none",
+            HOLDFAST_SESSION_DIR=str(place.directory / "sessions"),
         )
         self.hf = Holdfast(place.url, settings=Settings(crash_limit=100), signing_key=KEY)
         self.directory = place.directory

@@ -44,6 +44,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     crash_limit: int = 3
     poll_interval: float = 1.0
     reap_interval: float = 10.0
+    session_dir: str = ""
     retain_completed: float = 86400.0
     retain_dead: float = 0.0
     allowed_commands: tuple[str, ...] = ()
@@ -184,6 +185,11 @@ KEYS: Final = {
         ),
         Key(
             name="reap-interval", kind="span", low=0.1, high=3600, meaning="time between two checks for expired leases"
+        ),
+        Key(
+            name="session-dir",
+            kind="path",
+            meaning="directory that workers on one host share, to notice at once that one of them has died",
         ),
         Key(name="retain-completed", kind="span", high=3660 * _DAY, meaning="how long completed jobs are retained"),
         Key(

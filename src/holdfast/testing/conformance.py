@@ -17,6 +17,7 @@ from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
 from holdfast.testing.laws.shared_state import StateLaws
+from holdfast.testing.laws.takeover import TakeoverLaws
 from holdfast.testing.laws.transacting import TransactingLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.testing.laws.workers import RegistryLaws
@@ -34,6 +35,7 @@ class EngineConformance(
     LiveOutputLaws,
     CrashLaws,
     ClockLaws,
+    TakeoverLaws,
     CancelLaws,
     ReplayLaws,
     DeletingLaws,

@@ -5,7 +5,7 @@ It is stateless and runs on jittered timers in every worker. There is no leader,
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -50,6 +50,11 @@ class Maintenance:
         if self._prune.is_due():
             self._backend.prune()
             self._backend.tidy()
+
+    def reap_sessions(self, sessions: Sequence[bytes]) -> None:
+        """Requeue the jobs of workers that are known to be dead."""
+        if self._backend.expire_leases(sessions):
+            self._reap_expired()
 
     def _reap_expired(self) -> None:
         # In all queues: jobs of a queue without workers must not look as if they were running.

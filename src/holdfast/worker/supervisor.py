@@ -6,11 +6,13 @@ loop belongs to one object with its own state: see the attributes.
 """
 
 import itertools
+import logging
 import os
 import selectors
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from holdfast.clock import from_us
@@ -41,8 +43,12 @@ from holdfast.worker.pace import Pace
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.results import ResultHandler
 from holdfast.worker.round_robin import RoundRobin
+from holdfast.worker.sessions import SessionFile, Unsupported
 from holdfast.worker.shutdown import FLUSH_S, Shutdown
 from holdfast.worker.systemd import Notifier, SystemdStatus
+from holdfast.worker.takeover import Takeover
+
+log = logging.getLogger("holdfast.worker")
 
 EXCHANGE_S: Final = 0.004
 LIVE_WITHIN_S: Final = 10.0
@@ -64,8 +70,10 @@ class Supervisor:
         options: WorkerOptions,
         version: str,
         notifier: Notifier | None = None,
+        session_dir: Path | None = None,
     ) -> None:
         self._session = new_session()
+        self._session_file = _session_file(session_dir, self._session)
         self.id = self._session.hex()
         self.options = options
         self.reporter = reporter
@@ -86,7 +94,9 @@ class Supervisor:
             on_cancel=lambda lease: self._fencing.on_cancel(lease),
             on_lost=lambda lease: self._fencing.on_lost(lease),
         )
+        self._maintenance = Maintenance(engine, reap_interval_s=options.reap_interval_s, on_reaped=reporter.reaped)
         self._caretaker = self._make_caretaker()
+        self._takeover = self._make_takeover()
         self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
@@ -103,12 +113,9 @@ class Supervisor:
         )
 
     def _make_caretaker(self) -> Caretaker:
-        maintenance = Maintenance(
-            self._engine, reap_interval_s=self.options.reap_interval_s, on_reaped=self.reporter.reaped
-        )
         return Caretaker(
             self._engine,
-            maintenance,
+            self._maintenance,
             LiveOutputs(self._engine, lambda: self._pool.flights()),
             worker_id=self.id,
             report=self.report,
@@ -116,9 +123,14 @@ class Supervisor:
             on_order=self.stop,
         )
 
+    def _make_takeover(self) -> Takeover | None:
+        file = self._session_file
+        return None if file is None else Takeover(file, self._engine, self._maintenance.reap_sessions)
+
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
         results = ResultHandler(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
-        return ProcessPool(program, self.options, listener=results, selector=self._selector)
+        session = None if self._session_file is None else self._session_file.fileno()
+        return ProcessPool(program, self.options, listener=results, selector=self._selector, session=session)
 
     def _make_dispatcher(self) -> Dispatcher:
         return Dispatcher(
@@ -251,6 +263,8 @@ class Supervisor:
     def run(self) -> None:
         """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
         self._caretaker.start()
+        if self._takeover is not None:
+            self._takeover.start()
         try:
             while not self._is_over():
                 self._turn()
@@ -302,6 +316,10 @@ class Supervisor:
         self._claim_cycle.close(FLUSH_S)
         self._caretaker.close(FLUSH_S)
         self._holdings.unsettled += len(self._holdings.flights) + self.undelivered
+        if self._takeover is not None:
+            self._takeover.close(FLUSH_S)
+        if self._session_file is not None:
+            self._session_file.close(is_finished=not self._holdings.unsettled)
         self._selector.close()
         self._mailbox.close()
 
@@ -332,3 +350,14 @@ class Supervisor:
         ]
         self._holdings.add(flights)
         self._fencing.admitted()
+
+
+def _session_file(directory: Path | None, session: bytes) -> SessionFile | None:
+    """The session file of this worker; None if its death could not be proven there anyway."""
+    if directory is None:
+        return None
+    try:
+        return SessionFile(directory, session)
+    except (OSError, Unsupported) as problem:
+        log.info("no takeover: if this worker dies, its jobs are requeued when their leases expire: %s", problem)
+        return None

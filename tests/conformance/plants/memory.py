@@ -166,6 +166,17 @@ class RunningJobCancelledUnderItsWorker(MemoryEngine):
         return super().cancel(job_id, reason)
 
 
+class TakeoverRobsEveryWorker(MemoryEngine):
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        return super().expire_leases([bytes.fromhex(one.owner_token or "")[:8] for one in self.store.leased.values()])
+
+
+class TakeoverCountsExpiredLeases(MemoryEngine):
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        theirs = [one for one in self.store.leased.values() if bytes.fromhex(one.owner_token or "")[:8] in sessions]
+        return max(super().expire_leases(sessions), len(theirs))
+
+
 class ReaperTakesLivingLeases(MemoryEngine):
     def reap_expired(self, queue: str | None = None) -> int:
         for record in self.store.leased.values():
@@ -734,6 +745,8 @@ BUGS: dict[type[MemoryEngine | MemoryJobs | MemoryState], str] = {
     WritesOfARepetition: "test_a_repeated_settlement_carries_nothing_twice",
     EnqueuesOfARefusal: "test_a_refused_settlement_carries_nothing",
     NeighboursOfABadOneSettled: "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled",
+    TakeoverRobsEveryWorker: "test_leases_of_other_sessions_stay",
+    TakeoverCountsExpiredLeases: "test_a_lease_expires_only_once",
     JobsAcceptedWithoutTheirWrites: "test_jobs_are_accepted_with_writes_or_not_at_all",
 }
 """Each bug with the clause that it breaks."""

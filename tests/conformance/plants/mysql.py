@@ -18,6 +18,7 @@ from holdfast.queues.engines.mysql.jobs import (
     CLAMP,
     DELETE_LIVE_OUTPUT,
     END,
+    EXPIRE,
     EXPIRED,
     GIVE_BACK,
     HELD,
@@ -27,6 +28,7 @@ from holdfast.queues.engines.mysql.jobs import (
     KEEP_PROGRESS,
     KNOWN,
     LEASE_STATES,
+    LEASED_BY,
     LOCK_EXPIRED,
     REAP,
     RENEW,
@@ -53,6 +55,16 @@ LIVE = f" AND (expires_at IS NULL OR expires_at > {CLOCK})"
 COUNTS_A_CRASH = f"THEN LEAST(crashes, {MANY}) + 1"
 
 BUGS: dict[str, Bug] = {
+    "takeover robs every worker": bug(
+        "test_leases_of_other_sessions_stay",
+        (LEASED_BY, "BETWEEN %s AND %s", "NOT IN (%s, %s)"),
+        (EXPIRE, " AND owner_token BETWEEN %(first)s AND %(last)s", ""),
+    ),
+    "takeover counts leases that have expired": bug(
+        "test_a_lease_expires_only_once",
+        (EXPIRE, "lease_until = %(now)s", "lease_until = %(now)s - 1"),
+        (EXPIRE, "\n        AND lease_until > %(now)s", ""),
+    ),
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, HOLDER, "")),
     "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, HOLDER, "")),
     "abandon without token check": bug("test_a_lease_of_one_job_cannot_settle_another", (END, HOLDER, "")),

@@ -35,6 +35,7 @@ COMMON = part("common")
 COUNTS = part("counts")
 DROP_TOMBSTONES = part("drop_tombstones")
 ENDING = part("ending")
+EXPIRE = part("expire")
 FORGETTING = part("forgetting")
 LEASES = part("leases")
 LOOK = part("look")
@@ -56,6 +57,21 @@ IS_HELD = "held_until(token, record[1])"
 IS_PROCESSING = "state_of(record[1]) == PROCESSING"
 
 BUGS: dict[str, Bug] = {
+    "takeover robs every worker": bug(
+        "test_leases_of_other_sessions_stay", (EXPIRE, "theirs[string.sub(token, 1, 8)]", "true")
+    ),
+    "takeover robs sessions that begin alike": bug(
+        "test_leases_of_other_sessions_stay",
+        (EXPIRE, "theirs[session]", "theirs[string.sub(session, 1, 7)]"),
+        (EXPIRE, "theirs[string.sub(token, 1, 8)]", "theirs[string.sub(token, 1, 7)]"),
+    ),
+    "takeover counts leases that have expired": bug(
+        "test_a_lease_expires_only_once", (EXPIRE, "if job[3] > now then", "if true then")
+    ),
+    "takeover forgets renewed leases": bug(
+        "test_a_renewed_lease_of_a_dead_session_expires",
+        (EXPIRE, "if job[3] > now then", "if not call('ZSCORE', base .. 'renewed:' .. queue, job[1]) then"),
+    ),
     "ack without token check": bug(
         "test_a_lease_of_one_job_cannot_settle_another",
         (SETTLE, "held_until(token, field, delivery)", "state_of(field) == PROCESSING"),

@@ -17,6 +17,7 @@ from holdfast.queues.engines.sqlite.jobs import (
     CLAIM,
     CLAMP,
     END,
+    EXPIRE,
     GIVE_BACK,
     HAS_EXPIRED,
     IS_PAUSED,
@@ -42,6 +43,15 @@ RAM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 COUNTS_A_CRASH = f"THEN min(coalesce(crashes, 0), {MANY}) + 1"
 
 BUGS: dict[str, Bug] = {
+    "takeover robs every worker": bug(
+        "test_leases_of_other_sessions_stay", (EXPIRE, " AND owner_token BETWEEN :first AND :last", "")
+    ),
+    "takeover robs the next session": bug(
+        "test_leases_of_other_sessions_stay", (EXPIRE, "BETWEEN :first AND :last", ">= :first")
+    ),
+    "takeover counts leases that have expired": bug(
+        "test_a_lease_expires_only_once", (EXPIRE, " AND lease_until > :now", "")
+    ),
     "ack without token check": bug("test_a_forged_token_cannot_settle", (ACK, "AND owner_token = :token ", "")),
     "nack without token check": bug("test_a_forged_token_cannot_settle", (GIVE_BACK, "AND owner_token = :token ", "")),
     "abandon without token check": bug(

@@ -46,6 +46,7 @@ def run_worker(choices: StartChoices) -> int:
             on_results=printer,
             notifier=Notifier.from_environment(os.environ),
             probes=None if choices.probe_port is None else (choices.probe_host, choices.probe_port),
+            session_dir=hf.deployment.session_directory(setup.backend),
         )
         return service.run(
             lambda probes: _greet(hf, setup.backend, service.supervisor, probes),

@@ -207,6 +207,9 @@ class Engine:
     def report_output(self, reports: Sequence[tuple[JobLease, LiveOutput]]) -> list[bool]:
         return self.jobs.report_output(reports) if reports else []
 
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        return self.jobs.expire_leases(sessions) if sessions else 0
+
     def reap_expired(self, queue: str | None = None) -> int:
         return self.jobs.reap_expired(queue)
 

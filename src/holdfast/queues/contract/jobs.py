@@ -164,6 +164,11 @@ def new_owner_token(session: bytes | None = None) -> str:
     return ((session or new_session()) + secrets.token_bytes(8)).hex()
 
 
+def token_range(session: bytes) -> tuple[bytes, bytes]:
+    """The lowest and the highest token that a session can claim with."""
+    return session + bytes(8), session + b"\xff" * 8
+
+
 class EngineTransaction(ABC):
     """A transaction in the engine's own database that commits with its job: the handler's writes, then the verdict.
 
@@ -267,6 +272,12 @@ class Jobs(ABC):
 
         It is shown while the job runs, and afterwards if the record of the attempt has no output, mainly because the
         delivery ended without a verdict.
+        """
+
+    @abstractmethod
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        """Let every lease of these sessions expire now, and return how many did. Their workers are known to be dead, so
+        that `reap_expired` can requeue their jobs at once.
         """
 
     @abstractmethod

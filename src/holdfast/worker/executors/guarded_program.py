@@ -57,12 +57,17 @@ class GuardedProgram:
     """A program with its guardian. It has an empty stdin, shares stdout and stderr, and has no terminal.
 
     The program inherits the given descriptors under the same numbers; they are closed here, so that their other ends
-    notice when the program exits. Wait for `fileno()` to be readable and call `receive` until it returns an
-    `ExitStatus`; then `close`.
+    notice when the program exits. `shared` descriptors stay open here, in the guardian and in the program. Wait for
+    `fileno()` to be readable and call `receive` until it returns an `ExitStatus`; then `close`.
     """
 
     def __init__(
-        self, argv: Sequence[str], *, environment: Mapping[str, str], inherited: Sequence[Inherited] = ()
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        inherited: Sequence[Inherited] = (),
+        shared: Sequence[int] = (),
     ) -> None:
         reap()
         self.pid: int | None = None
@@ -80,7 +85,7 @@ class GuardedProgram:
                 [sys.executable, "-I", "-S", guardian.__file__, str(theirs.fileno()), numbers, "--", *argv],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *fds),
+                pass_fds=(theirs.fileno(), *fds, *shared),
                 start_new_session=True,
             )
         except BaseException:

@@ -83,6 +83,7 @@ class ProcessPool:
         *,
         listener: PoolListener,
         selector: selectors.BaseSelector,
+        session: int | None = None,
     ) -> None:
         self.slots = options.concurrency
         self.children: list[ExecutorProcess] = []
@@ -91,6 +92,7 @@ class ProcessPool:
         self._kill_after_s = options.kill_after_s
         self._listener = listener
         self._selector = selector
+        self._session = session
         self._is_leaving = False
         self._failed_starts = 0
         self._start_at = 0.0
@@ -173,7 +175,7 @@ class ProcessPool:
         staying = sum(not child.is_leaving for child in self.children)
         while staying < self._processes and now >= self._start_at:
             try:
-                child = ExecutorProcess(self._program, self.slots)
+                child = ExecutorProcess(self._program, self.slots, self._session)
             except OSError as problem:
                 self._could_not_start(f"cannot start a process: {problem}")
                 return

@@ -33,7 +33,9 @@ _ROOM: Final = 128 * 1024
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """The command line of a child, to which the number of its socket is added, and its environment."""
+    """The command line of a child, to which the numbers of its socket and of the worker's session file are added, and
+    its environment.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -77,11 +79,12 @@ class Flight(Struct, eq=False):
 class ExecutorProcess:
     """One child and its guardian. Nothing here blocks: frames that cannot be sent yet are buffered."""
 
-    def __init__(self, program: Program, slots: int) -> None:
+    def __init__(self, program: Program, slots: int, session: int | None = None) -> None:
         ours, theirs = socket.socketpair()
         try:
-            argv = (*program.argv, str(theirs.fileno()))
-            self.guarded = GuardedProgram(argv, environment=program.environment, inherited=[theirs])
+            shared = () if session is None else (session,)
+            argv = (*program.argv, *map(str, (theirs.fileno(), *shared)))
+            self.guarded = GuardedProgram(argv, environment=program.environment, inherited=[theirs], shared=shared)
         except BaseException:
             ours.close()
             theirs.close()

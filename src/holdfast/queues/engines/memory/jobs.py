@@ -229,6 +229,19 @@ class MemoryJobs(Jobs):
                     record.outputs[record.deliveries] = kept_output(output)
             return [record is not None for record, _ in held]
 
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        theirs = tuple(session.hex() for session in sessions)
+        with self._store.lock:
+            now = self.clock.now_us()
+            held = [
+                record
+                for record in self._store.leased.values()
+                if record.lease_until_us > now and (record.owner_token or "").startswith(theirs)
+            ]
+            for record in held:
+                record.lease_until_us = now
+            return len(held)
+
     def reap_expired(self, queue: str | None = None) -> int:
         with self._store.lock:
             now = self.clock.now_us()

@@ -24,6 +24,7 @@ from holdfast.queues.contract import (
     kept_output,
     kept_progress,
     take_once,
+    token_range,
 )
 from holdfast.queues.engines.mysql.claims import MysqlClaims
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
@@ -175,6 +176,15 @@ EXPIRED: Final = f"""
 CLAMP: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s + GREATEST(lease_us, 0)
     WHERE seq IN %(seqs)s AND state = {PROCESSING} AND lease_until > %(now)s + 2e0 * lease_us"""
+
+LEASED_BY: Final = f"""
+    SELECT seq FROM holdfast_jobs FORCE INDEX (by_turn)
+    WHERE lane = {LEASED} AND owner_token BETWEEN %s AND %s ORDER BY seq"""
+
+EXPIRE: Final = f"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s
+    WHERE seq IN %(seqs)s AND state = {PROCESSING} AND owner_token BETWEEN %(first)s AND %(last)s
+        AND lease_until > %(now)s"""
 
 LOCK_EXPIRED: Final = f"""
     SELECT seq, deliveries, claimed_at FROM holdfast_jobs FORCE INDEX (PRIMARY)
@@ -449,6 +459,20 @@ class MysqlJobs(Jobs):
             return answers
 
         return self._connections.transact(keep)
+
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        return sum(self._expire(*token_range(session)) for session in sessions)
+
+    def _expire(self, first: bytes, last: bytes) -> int:
+        found = self._connections.run(lambda session: session.rows(self._sql(LEASED_BY), (first, last)))
+
+        def expire(session: Session) -> int:
+            query = {"first": first, "last": last, "now": session.now()}
+            return sum(
+                session.run(self._sql(EXPIRE), {**query, "seqs": seqs}) for seqs in chunks(seq for (seq,) in found)
+            )
+
+        return self._connections.transact(expire) if found else 0
 
     def reap_expired(self, queue: str | None = None) -> int:
         total, batch = 0, REAP_BATCH

@@ -24,6 +24,7 @@ from holdfast.queues.contract import (
     LeasePolicy,
     extras_of,
     take_once,
+    token_range,
     until_done,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
@@ -273,6 +274,14 @@ CLAMP: Final = f"""
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + greatest(lease_us, 0)
     WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
+
+EXPIRE: Final = f"""
+    WITH {NOW_IS}, held AS MATERIALIZED (
+        SELECT seq FROM holdfast.open_jobs
+        WHERE state = {PROCESSING} AND owner_token BETWEEN :first AND :last AND lease_until > {NOW}
+        ORDER BY seq FOR UPDATE
+    )
+    UPDATE holdfast.open_jobs SET lease_until = {NOW} WHERE seq = ANY (ARRAY(SELECT seq FROM held))"""
 
 REAP: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
@@ -544,6 +553,13 @@ class PostgresJobs(Jobs):
             return [cursor.rowcount == 1 for cursor in cursors]
 
         return self._connections.run(keep)
+
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        def expire(connection: Connection) -> int:
+            ranges = [dict(zip(("first", "last"), token_range(session), strict=True)) for session in sessions]
+            return sum(connection.execute(self._sql(EXPIRE), query).rowcount for query in ranges)
+
+        return self._connections.transact(expire)
 
     def reap_expired(self, queue: str | None = None) -> int:
         query = reap_query(queue, self.policy.crash_limit) | {

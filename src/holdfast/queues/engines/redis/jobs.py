@@ -59,7 +59,8 @@ CARRY_AND_EXCHANGE: Final = Script(
 RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
 REPORT: Final = Script("room", "ending", "report")
-REAP: Final = Script("room", "ending", "reap")
+EXPIRE: Final = Script("room", "ending", "claims", "expire")
+REAP: Final = Script("room", "ending", "claims", "reap")
 PAUSE: Final = Script("pause")
 RESUME: Final = Script("resume")
 
@@ -210,6 +211,12 @@ class RedisJobs(Jobs):
         for lease, report in reports:
             words += (lease.token, bytes.fromhex(lease.owner_token), _pack(report))
         return [answer == 1 for answer in self._connections.run(REPORT, *words)]
+
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        expired: int
+        expired, dead = self._connections.run(EXPIRE, *sessions)
+        _log_dead_letters(dead)
+        return expired
 
     def reap_expired(self, queue: str | None = None) -> int:
         run = abandoned_run(0, 0)

@@ -15,7 +15,15 @@ from typing import Any, Final, TypeAlias
 from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import IdConflict, StateConflict
-from holdfast.queues.contract import EFFECT_OF_ACK, EngineTransaction, Jobs, LeasePolicy, extras_of, take_once
+from holdfast.queues.contract import (
+    EFFECT_OF_ACK,
+    EngineTransaction,
+    Jobs,
+    LeasePolicy,
+    extras_of,
+    take_once,
+    token_range,
+)
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
 from holdfast.queues.engines.sqlite.state import write_cells
@@ -240,6 +248,13 @@ EXPIRED: Final = f"""
         AND (lease_until <= :now OR lease_until > :now + 2 * lease_us)"""
 
 HAS_EXPIRED: Final = f"{EXPIRED} LIMIT 1"
+
+EXPIRE: Final = f"""
+    UPDATE holdfast_jobs SET lease_until = :now
+    WHERE state = {PROCESSING} AND owner_token BETWEEN :first AND :last AND lease_until > :now
+        AND (:seq IS NULL OR seq = :seq)"""
+
+LEASED_BY: Final = f"SELECT seq FROM holdfast_jobs WHERE state = {PROCESSING} AND owner_token BETWEEN :first AND :last"
 
 REAP: Final = f"""
     UPDATE holdfast_jobs {_MOVE_ON}, owner_token = NULL
@@ -513,6 +528,23 @@ class SqliteJobs(Jobs):
             return [connection.execute(self._sql(statement), {**one, "now": now}).rowcount == 1 for one in reports]
 
         return self._file.transact(keep)
+
+    def expire_leases(self, sessions: Sequence[bytes]) -> int:
+        def expire(connection: sqlite3.Connection, now: int) -> int:
+            ranges = [dict(zip(("first", "last"), token_range(session), strict=True)) for session in sessions]
+            return sum(self._expire(connection, {**tokens, "now": now, "seq": None}) for tokens in ranges)
+
+        return self._file.transact(expire)
+
+    def _expire(self, connection: sqlite3.Connection, query: dict[str, Any]) -> int:
+        """End the leases of this range of tokens. That of a damaged record ends in its own time."""
+        try:
+            return connection.execute(self._sql(EXPIRE), query).rowcount
+        except sqlite3.IntegrityError:
+            if query["seq"] is not None:
+                return 0
+            leased = connection.execute(self._sql(LEASED_BY), query).fetchall()
+            return sum(self._expire(connection, {**query, "seq": seq}) for (seq,) in leased)
 
     def reap_expired(self, queue: str | None = None) -> int:
         if not self._file.rows(HAS_EXPIRED, {"queue": queue, "now": self.clock.now_us()}):

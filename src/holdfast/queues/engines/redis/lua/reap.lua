@@ -5,31 +5,9 @@ local queues = #ARGV > 4 and { ARGV[5] } or call('SMEMBERS', base .. 'queues')
 
 local shortest = tonumber(call('ZRANGE', base .. 'lengths', 0, 0)[1])
 
-local function of_claim(token, queue, name)
-  return text(try('HGET', base .. 'claim:' .. token .. ':' .. queue, name))
-end
-
 -- The length of the leases of a claim; the shortest length that leases have had if the stored one is not valid.
 local function claimed_for(token, queue)
   return length_of(of_claim(token, queue, 'length')) or shortest or 60000000
-end
-
--- The jobs that this claim holds, renewed or not: id, field `state`, and the end of the lease. A job without a readable
--- record is dead-lettered.
-local function held_jobs(token, queue)
-  local found = {}
-  for _, id in ipairs(lines(of_claim(token, queue, 'ids'))) do
-    local field = state_field(id)
-    if not field then
-      dead_letter(id, queue)
-    elseif state_of(field) == PROCESSING then
-      local _, _, lease_until, owner = read_state(field)
-      if owner == token then
-        found[#found + 1] = { id, field, lease_until or 0 }
-      end
-    end
-  end
-  return found
 end
 
 -- Shorten leases that expire too far in the future. If the clock was set back, they would outlive their worker by as
