@@ -219,7 +219,10 @@ def test_compose_asks_for_what_is_secret(terminal: Terminal) -> None:
 
 def test_the_image_has_its_database_in_the_volume(terminal: Terminal) -> None:
     steps = instructions(files(terminal, "docker")["Dockerfile"])
-    assert steps["ENV"] == ["PYTHONSAFEPATH=1 HOLDFAST_PROJECT=/app HOLDFAST_URL=sqlite:////var/lib/holdfast/jobs.db"]
+    assert steps["ENV"] == [
+        "PYTHONSAFEPATH=1 HOLDFAST_SESSION_DIR=/var/lib/holdfast/sessions HOLDFAST_PROJECT=/app "
+        "HOLDFAST_URL=sqlite:////var/lib/holdfast/jobs.db"
+    ]
     assert steps["VOLUME"] == ["/var/lib/holdfast"]
 
 
@@ -269,7 +272,8 @@ def test_a_django_project_is_started_by_its_own_command(terminal: Terminal, monk
     steps = instructions(files(terminal, "docker", *django)["Dockerfile"])
     # Django's own settings name the database.
     assert steps["ENV"] == [
-        "PYTHONSAFEPATH=1 HOLDFAST_PROJECT=/app PYTHONPATH=/app DJANGO_SETTINGS_MODULE=shop.settings"
+        "PYTHONSAFEPATH=1 HOLDFAST_SESSION_DIR=/var/lib/holdfast/sessions HOLDFAST_PROJECT=/app PYTHONPATH=/app "
+        "DJANGO_SETTINGS_MODULE=shop.settings"
     ]
     assert json.loads(steps["CMD"][0])[:6] == ["python", "manage.py", "holdfast", "--backend", "slow", "worker"]
 

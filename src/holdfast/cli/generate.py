@@ -163,7 +163,8 @@ class _Worker:
         stop_s = int(grace + KILL_AFTER_S + RELEASE_S)
         directory = self.directory.resolve() if self.output else self.project
         environment = {"PYTHONSAFEPATH": "1"}
-        image_environment = {"HOLDFAST_SESSION_DIR": "/var/lib/holdfast/sessions", "PYTHONSAFEPATH": "1"}
+        # In the volume that all containers of the service share, workers notice each other's deaths.
+        image_environment = {"PYTHONSAFEPATH": "1", "HOLDFAST_SESSION_DIR": "/var/lib/holdfast/sessions"}
         secrets: dict[str, str] = {}
         # The user of the service does not own the project, so it must be named.
         if self._found is not None:
