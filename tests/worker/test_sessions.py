@@ -216,7 +216,10 @@ def test_a_finished_worker_leaves_no_file_and_an_unfinished_one_is_taken_over(
 
 
 def test_a_network_file_system_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "file_system", lambda path: "nfs4")
+    def mounted(path: Path) -> str:
+        return "nfs4"
+
+    monkeypatch.setattr(sessions, "file_system", mounted)
     with pytest.raises(Unsupported, match="is on nfs4"):
         SessionFile(directory, new_session())
 

@@ -23,7 +23,6 @@ from holdfast.queues.contract.jobs import (
     new_owner_token as new_owner_token,
     new_session as new_session,
     take_once as take_once,
-    token_range as token_range,
 )
 from holdfast.queues.contract.records import (
     PRUNE_BATCH as PRUNE_BATCH,

@@ -164,11 +164,6 @@ def new_owner_token(session: bytes | None = None) -> str:
     return ((session or new_session()) + secrets.token_bytes(8)).hex()
 
 
-def token_range(session: bytes) -> tuple[bytes, bytes]:
-    """The lowest and the highest token that a session can claim with."""
-    return session + bytes(8), session + b"\xff" * 8
-
-
 class EngineTransaction(ABC):
     """A transaction in the engine's own database that commits with its job: the handler's writes, then the verdict.
 

@@ -24,7 +24,6 @@ from holdfast.queues.contract import (
     kept_output,
     kept_progress,
     take_once,
-    token_range,
 )
 from holdfast.queues.engines.mysql.claims import MysqlClaims
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
@@ -46,6 +45,7 @@ from holdfast.queues.engines.tables.rows import (
     pauses,
     reap_query,
     reaped_row,
+    session_query,
     text,
 )
 from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING
@@ -179,7 +179,7 @@ CLAMP: Final = f"""
 
 LEASED_BY: Final = f"""
     SELECT seq FROM holdfast_jobs FORCE INDEX (by_turn)
-    WHERE lane = {LEASED} AND owner_token BETWEEN %s AND %s ORDER BY seq"""
+    WHERE lane = {LEASED} AND owner_token BETWEEN %(first)s AND %(last)s ORDER BY seq"""
 
 EXPIRE: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s
@@ -461,13 +461,13 @@ class MysqlJobs(Jobs):
         return self._connections.transact(keep)
 
     def expire_leases(self, sessions: Sequence[bytes]) -> int:
-        return sum(self._expire(*token_range(session)) for session in sessions)
+        return sum(map(self._expire, map(session_query, sessions)))
 
-    def _expire(self, first: bytes, last: bytes) -> int:
-        found = self._connections.run(lambda session: session.rows(self._sql(LEASED_BY), (first, last)))
+    def _expire(self, tokens: dict[str, Any]) -> int:
+        found = self._connections.run(lambda session: session.rows(self._sql(LEASED_BY), tokens))
 
         def expire(session: Session) -> int:
-            query = {"first": first, "last": last, "now": session.now()}
+            query = {**tokens, "now": session.now()}
             return sum(
                 session.run(self._sql(EXPIRE), {**query, "seqs": seqs}) for seqs in chunks(seq for (seq,) in found)
             )

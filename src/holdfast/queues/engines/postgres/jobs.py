@@ -24,7 +24,6 @@ from holdfast.queues.contract import (
     LeasePolicy,
     extras_of,
     take_once,
-    token_range,
     until_done,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
@@ -46,6 +45,7 @@ from holdfast.queues.engines.tables.rows import (
     pauses,
     progress_report,
     reap_query,
+    session_query,
 )
 from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
 from holdfast.values import (
@@ -556,8 +556,8 @@ class PostgresJobs(Jobs):
 
     def expire_leases(self, sessions: Sequence[bytes]) -> int:
         def expire(connection: Connection) -> int:
-            ranges = [dict(zip(("first", "last"), token_range(session), strict=True)) for session in sessions]
-            return sum(connection.execute(self._sql(EXPIRE), query).rowcount for query in ranges)
+            queries = map(session_query, sessions)
+            return sum(connection.execute(self._sql(EXPIRE), query).rowcount for query in queries)
 
         return self._connections.transact(expire)
 

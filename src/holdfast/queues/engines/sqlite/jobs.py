@@ -22,7 +22,6 @@ from holdfast.queues.contract import (
     LeasePolicy,
     extras_of,
     take_once,
-    token_range,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
@@ -45,6 +44,7 @@ from holdfast.queues.engines.tables.rows import (
     progress_report,
     reap_query,
     reaped_row,
+    session_query,
 )
 from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
 from holdfast.values import (
@@ -531,8 +531,8 @@ class SqliteJobs(Jobs):
 
     def expire_leases(self, sessions: Sequence[bytes]) -> int:
         def expire(connection: sqlite3.Connection, now: int) -> int:
-            ranges = [dict(zip(("first", "last"), token_range(session), strict=True)) for session in sessions]
-            return sum(self._expire(connection, {**tokens, "now": now, "seq": None}) for tokens in ranges)
+            queries = [{**session_query(session), "now": now, "seq": None} for session in sessions]
+            return sum(self._expire(connection, query) for query in queries)
 
         return self._file.transact(expire)
 

@@ -158,6 +158,11 @@ def effect_query(settlement: Settlement, crash_limit: int) -> dict[str, Any]:
     }
 
 
+def session_query(session: bytes) -> dict[str, Any]:
+    """The range of the tokens that a session can claim with."""
+    return {"first": session + bytes(8), "last": session + b"\xff" * 8}
+
+
 def reap_query(queue: str | None, crash_limit: int) -> dict[str, Any]:
     """The parameters of the statements that reap: each job is released, and its delivery counts as a crash."""
     return {
