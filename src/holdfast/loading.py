@@ -1,6 +1,7 @@
 """Imports the user's application, named as `MODULE:NAME`."""
 
 import os
+import shlex
 import sys
 import traceback
 from importlib import import_module
@@ -19,14 +20,15 @@ _PYTHONS: Final = os.path.dirname(os.__file__) + os.sep
 def load_app(reference: str) -> Holdfast:
     """The application at `MODULE:NAME`. The current directory and the project's are searched first.
 
-    In a project that was found, the current directory is left out if another user can write it: it may be a directory
-    for uploads, and the application may be named by the settings of a directory above.
+    The current directory is left out if another user can write to it, unless it is the project that was named: it may
+    be a directory for uploads, and the application may be named by the settings of another directory.
     """
     module_name, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"{reference!r} is not an application; write MODULE:NAME, such as shop:hf for hf in shop.py")
     project, here = find_project().directory, Path.cwd()
-    is_searched = project is None or bool(os.environ.get(PROJECT_VARIABLE)) or is_trusted(here)
+    is_named = bool(os.environ.get(PROJECT_VARIABLE)) and project is not None and here == project.resolve()
+    is_searched = is_named or is_trusted(here)
     sys.path[:0] = [*([str(here)] if is_searched else []), *([str(project)] if project else [])]
     try:
         module = import_module(module_name)
@@ -36,7 +38,10 @@ def load_app(reference: str) -> Holdfast:
         file = module_name.removesuffix(".py")
         hint = f"write  {file}:NAME" if file != module_name else "run this command in the directory that contains it"
         if not is_searched:
-            hint = f"{here} was not searched, because another user can write it; to search it, pass --project"
+            hint = (
+                f"{here} was not searched, because another user can write to it; to search it, pass  --project "
+                f"{shlex.quote(str(here))}"
+            )
         raise ConfigError(f"there is no module '{module_name}'; {hint}") from None
     except (Exception, SystemExit) as problem:
         raise _broken_module(module_name, problem) from problem

@@ -12,7 +12,7 @@ CONTROLS: Final = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
 FORMATTING: Final = "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\U000e0000-\\U000e007f"
 _UNPRINTABLE: Final = re.compile(f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
 # JSON itself escapes control characters below U+0020.
-_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}]")
+_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
 
 
 def plain(text: object) -> str:
@@ -31,7 +31,7 @@ def safe_json(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be").hex()
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 

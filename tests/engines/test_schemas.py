@@ -232,7 +232,7 @@ def test_a_newer_schema_is_shown_and_not_migrated(
     assert "999" in answer.err
     told = terminal("backend", "info", place.url)
     assert told.code == 0
-    assert "schema     999, newer than this program's" in told.out
+    assert "schema     999 is newer than this program's" in told.out
 
 
 @pytest.mark.parametrize("engine", ["postgresql", "mysql", "redis"])

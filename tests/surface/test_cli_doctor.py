@@ -16,6 +16,7 @@ from holdfast.cli.diagnosis import Level
 from holdfast.cli.diagnosis.settings import worker_option_findings
 from holdfast.cli.diagnosis.store import clock_findings, heartbeat_findings
 from holdfast.config import Settings
+from holdfast.queues import addresses
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.signing import SigningKey
@@ -180,7 +181,7 @@ def test_a_file_system_that_keeps_nothing_is_found(
     def mounted(path: Path) -> str:
         return kind
 
-    monkeypatch.setattr(sqlite_file, "file_system", mounted)  # no such mount can be made here
+    monkeypatch.setattr(addresses, "file_system", mounted)  # no such mount can be made here
     found = planted(terminal, "file system")
     assert found[0] == level
     assert f"({kind})" in found[1]
@@ -188,7 +189,7 @@ def test_a_file_system_that_keeps_nothing_is_found(
 
 
 def test_a_real_file_system_in_memory_is_found(terminal: Terminal) -> None:
-    if sqlite_file.file_system(Path("/dev/shm")) != "tmpfs":
+    if addresses.file_system(Path("/dev/shm")) != "tmpfs":
         pytest.skip("there is no file system in memory here")
     assert planted(terminal, "file system", "--url", "sqlite:////dev/shm/holdfast-doctor/jobs.db")[0] == "warning"
 

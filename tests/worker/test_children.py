@@ -13,6 +13,7 @@ from holdfast.handlers import COMMAND_KEY
 from holdfast.units import parse_duration
 from holdfast.values import JobState, Outcome, WorkerStatus
 from holdfast.worker.executors.process import ExecutorProcess, Program
+from holdfast.worker.sessions import SessionFile
 
 from ..faults.processes import ROOT, until
 from .floor import Floor, runs
@@ -80,9 +81,9 @@ def test_a_child_that_cannot_start_is_tried_again_ever_later_until_it_can(
     events: list[str] = []
     make = ExecutorProcess.__init__
 
-    def spied(self: ExecutorProcess, program: Program, slots: int) -> None:
+    def spied(self: ExecutorProcess, program: Program, slots: int, session: SessionFile | None = None) -> None:
         events.append("started")
-        make(self, program, slots)
+        make(self, program, slots, session)
 
     class Listening(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

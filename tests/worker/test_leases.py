@@ -234,8 +234,8 @@ def test_verdicts_wait_for_an_engine_that_is_away(floor: Floor) -> None:
 @every_engine_with("verb", "exchange", "claim")
 def test_a_lost_answer_loses_no_job_and_repeats_none(floor: Floor, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine a brief job can seem slow, and those behind it would be released and delivered again.
-    monkeypatch.setattr(dispatcher, "HAND_BACK_AFTER_S", 3600.0)
-    monkeypatch.setattr(dispatcher, "HAND_BACK_ANYWAY_S", 3600.0)
+    monkeypatch.setattr(dispatcher, "RELEASE_AFTER_S", 3600.0)
+    monkeypatch.setattr(dispatcher, "RELEASE_ANYWAY_S", 3600.0)
     floor.engine.lost_answers[verb] = 3
     ids = floor.put_many(100, "brief")
     worker = floor.work()

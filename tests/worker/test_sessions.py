@@ -1,5 +1,6 @@
 """Session files: a free lock proves a death, and nothing else does."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.queues import addresses
 from holdfast.queues.contract import new_session
-from holdfast.worker import sessions
 from holdfast.worker.sessions import SessionFile, Unsupported
 
 from ..faults.processes import until
@@ -88,7 +89,7 @@ def planted(directory: Path, session: bytes, text: bytes | None = None) -> Path:
     path = directory / DATABASE / session.hex()
     path.write_bytes(b"")
     found = path.stat()
-    path.write_bytes(f"{BOOT} {found.st_dev} {found.st_ino}\n".encode() if text is None else text)
+    path.write_bytes(f"{session.hex()} {BOOT} {found.st_dev} {found.st_ino}\n".encode() if text is None else text)
     path.chmod(0o644)
     return path
 
@@ -219,7 +220,7 @@ def test_a_network_file_system_is_refused(directory: Path, monkeypatch: pytest.M
     def mounted(path: Path) -> str:
         return "nfs4"
 
-    monkeypatch.setattr(sessions, "file_system", mounted)
+    monkeypatch.setattr(addresses, "file_system", mounted)
     with pytest.raises(Unsupported, match="is on nfs4"):
         SessionFile(directory, new_session())
 
@@ -227,5 +228,69 @@ def test_a_network_file_system_is_refused(directory: Path, monkeypatch: pytest.M
 def test_a_directory_of_others_is_refused(directory: Path) -> None:
     directory.mkdir()
     directory.chmod(0o777)
-    with pytest.raises(Unsupported, match="others can write it"):
+    with pytest.raises(Unsupported, match="only this user can write to"):
         SessionFile(directory, new_session())
+
+
+def test_the_file_of_a_dead_session_under_the_name_of_a_living_one_is_not_believed(
+    directory: Path, ours: SessionFile, hold: Callable[..., Holder]
+) -> None:
+    living, dead = hold(), hold()
+    dead.kill()
+    (directory / DATABASE / dead.session.hex()).rename(directory / DATABASE / living.session.hex())
+    assert ours.dead_neighbours() == []
+
+
+def test_files_without_a_holder_are_removed(directory: Path, ours: SessionFile) -> None:
+    """Copies, and files from before a reboot, would otherwise be probed forever."""
+    path = planted(directory, new_session(), b"from another boot\n")
+    assert ours.dead_neighbours() == []
+    assert not path.exists()
+
+
+def test_a_worker_that_has_just_finished_is_not_dead(
+    directory: Path, ours: SessionFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removes its file between the moment that the file is opened and the moment that it is locked."""
+    path = planted(directory, new_session())
+    flock = fcntl.flock
+
+    def finishing(descriptor: int, operation: int) -> None:
+        path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", finishing)
+    assert ours.dead_neighbours() == []
+
+
+def test_a_session_is_not_published_by_a_fork_of_its_process(directory: Path) -> None:
+    file = SessionFile(directory, new_session())
+    child = os.fork()
+    if child == 0:
+        try:
+            file.publish(DATABASE)
+        except Unsupported:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    file.close(is_finished=True)
+
+
+def test_files_that_were_never_published_are_removed_once_they_are_old(directory: Path) -> None:
+    for is_old in (True, False):
+        file = SessionFile(directory, new_session())
+        file.close(is_finished=False)
+        [left] = [path for path in directory.iterdir() if path.is_file()]
+        if is_old:
+            os.utime(left, (0, 0))
+        SessionFile(directory, new_session()).close(is_finished=True)
+        assert left.exists() is not is_old
+
+
+def test_a_session_never_has_the_descriptor_of_a_standard_stream(directory: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from holdfast.worker.sessions import SessionFile; "
+        "directory = Path(sys.argv[1]); os.close(0); "
+        "file = SessionFile(directory, bytes(8)); sys.exit(file.fileno())"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(directory)], check=False).returncode >= 3

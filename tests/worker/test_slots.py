@@ -63,8 +63,8 @@ def test_a_worker_begins_with_one_job_for_each_slot_and_hands_short_ones_over_in
 
     monkeypatch.setattr(ExecutorProcess, "give", spied)
     # A busy machine makes quick jobs slow.
-    monkeypatch.setattr(dispatcher, "HAND_BACK_AFTER_S", 3600.0)
-    monkeypatch.setattr(dispatcher, "HAND_BACK_ANYWAY_S", 3600.0)
+    monkeypatch.setattr(dispatcher, "RELEASE_AFTER_S", 3600.0)
+    monkeypatch.setattr(dispatcher, "RELEASE_ANYWAY_S", 3600.0)
     ids = floor.put_many(400, "quick")
     worker = floor.work()
     assert frames[0] == 1

@@ -44,6 +44,10 @@ def report(problem: Exception, *, as_json: bool) -> int:
             return INTERRUPTED if interrupted else FAILED
         case click.exceptions.Exit():
             return problem.exit_code
+        case click.exceptions.NoArgsIsHelpError():
+            for line in problem.format_message().splitlines():
+                note(line)
+            return problem.exit_code
         case click.ClickException():
             if as_json or not isinstance(problem, click.UsageError):
                 write_error(_name(problem), problem.format_message(), hint(problem), as_json=as_json)

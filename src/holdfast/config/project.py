@@ -13,6 +13,8 @@ from holdfast.errors import ConfigError
 OWN_FILE: Final = "holdfast.toml"
 SHARED_FILE: Final = "pyproject.toml"
 OUR_TABLE: Final = "tool.holdfast"
+# Another user's file may be of any size.
+_MOST_BYTES: Final = 1024 * 1024
 
 
 class Project(Struct, frozen=True, kw_only=True):
@@ -90,9 +92,11 @@ def _is_trusted(directory: Path, file: Path) -> bool:
 
 def _mentions_holdfast(file: Path) -> bool:
     try:
-        return b"holdfast" in file.read_bytes()
+        with file.open("rb") as opened:
+            text = opened.read(_MOST_BYTES)
     except OSError:
         return False
+    return b"holdfast" in text or len(text) == _MOST_BYTES
 
 
 def _config_file(directory: Path) -> Path:

@@ -133,3 +133,20 @@ def redacted(url: str) -> str:
     """The URL without its password, for messages."""
     # Not by the rules of URLs, so that a password with an unescaped character is removed as well.
     return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system a path is on; empty if it is unknown, as on every system but Linux."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    resolved = str(path.resolve())
+    for mount in mounts:
+        left, _, right = mount.partition(" - ")
+        point = left.split(" ")[4].replace("\\040", " ")
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split(" ")[0]
+    return kind

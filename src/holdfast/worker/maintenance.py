@@ -5,7 +5,7 @@ It is stateless and runs on jittered timers in every worker. There is no leader,
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -46,24 +46,20 @@ class Maintenance:
 
     def run_due(self) -> None:
         if self._reap.is_due():
-            self._reap_expired()
+            self.reap()
         if self._prune.is_due():
             self._backend.prune()
             self._backend.tidy()
 
-    def reap_sessions(self, sessions: Sequence[bytes]) -> None:
-        """Requeue the jobs of workers that are known to be dead."""
-        if self._backend.expire_leases(sessions):
-            self._reap_expired()
-
-    def _reap_expired(self) -> None:
+    def reap(self, which: str = "whose lease had expired") -> None:
+        """Requeue the jobs whose leases have expired, and report them; the log says which jobs these were."""
         # In all queues: jobs of a queue without workers must not look as if they were running.
         since = from_us(self._backend.clock.now_us())
         reaped = self._backend.reap_expired()
         if reaped:
             self._announce_crash_loops(since)
             self._on_reaped(reaped)
-            log.warning("reaped %s whose lease had expired", counted(reaped, "job"))
+            log.warning("reaped %s %s", counted(reaped, "job"), which)
 
     def _announce_crash_loops(self, since: datetime) -> None:
         """Log the jobs that reaping has dead-lettered: no worker ran them to log it."""

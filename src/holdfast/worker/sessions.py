@@ -13,63 +13,59 @@ import re
 import secrets
 import stat
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from holdfast.queues.engines.sqlite.connections import file_system
+from holdfast.queues import addresses
 
 log = logging.getLogger("holdfast.sessions")
 
 # The kernel itself implements flock on these. A network file system asks its server, or locks nothing at all.
 LOCAL_FILE_SYSTEMS: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "overlay"})
+ABANDONED_AFTER_S: Final = 60.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_name: Final = re.compile(r"[0-9a-f]{16}")
+_published: Final = re.compile(r"[0-9a-f]{16}")
+_unpublished: Final = re.compile(r"\.[0-9a-f]{16}\.[0-9a-f]{8}")
 _MOST_TEXT: Final = 256
+_LEAST_DESCRIPTOR: Final = 3
 
 _open_here: "weakref.WeakSet[SessionFile]" = weakref.WeakSet()
 
 
 class Unsupported(Exception):
-    """Deaths cannot be noticed in this directory; the message says why."""
+    """Dead workers cannot be detected with this directory; the message says why."""
 
 
-class Proof(NamedTuple):
-    """What a session file contains: the boot and the file it was written for, so that a copy proves nothing."""
+class Holder(Enum):
+    """What a session file says about the processes that hold it."""
 
-    boot_id: str
-    device: int
-    inode: int
-
-    @classmethod
-    def of(cls, descriptor: int) -> "Proof":
-        found = os.fstat(descriptor)
-        return cls(_BOOT_ID.read_text(encoding="ascii").strip(), found.st_dev, found.st_ino)
-
-    def encode(self) -> bytes:
-        return f"{self.boot_id} {self.device} {self.inode}\n".encode()
+    ALIVE = "the lock is held, or nothing can be concluded"
+    DEAD = "every process that held the lock is gone"
+    NONE = "the lock is free, but was never held for this file: a copy, or a file from before a reboot"
 
 
 class SessionFile:
     """The session of this worker, locked for as long as a process of it lives.
 
-    It is locked before the first child starts, and published once the database is known whose jobs it stands for.
+    Create it before the first child starts, and publish it once the database is known that its jobs are in.
     """
 
     def __init__(self, directory: Path, session: bytes) -> None:
         _check_directory(directory)
+        _remove_abandoned(directory)
         self.session = session
         self._directory = directory
         self._path = directory / f".{session.hex()}.{secrets.token_hex(4)}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(self._path, flags, 0o644)
+        self._descriptor = _create(self._path)
         _open_here.add(self)
         try:
-            os.fchmod(self._descriptor, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._descriptor, Proof.of(self._descriptor).encode())
+            os.write(self._descriptor, _proof(self._descriptor, session.hex()))
         except BaseException:
             self.close(is_finished=True)
             raise
@@ -83,6 +79,8 @@ class SessionFile:
 
     def publish(self, database: str) -> None:
         """Let the workers of this database see the session."""
+        if self._descriptor < 0:
+            raise Unsupported("the session belongs to the process that this one was forked from")
         shared = self._directory / database
         _make_private(shared)
         path = shared / self.session.hex()
@@ -91,11 +89,18 @@ class SessionFile:
 
     def dead_neighbours(self) -> list[bytes]:
         """The sessions of other workers of the same database that are certainly dead."""
-        others = [session for session in _sessions(self._path.parent) if session != self.session]
-        return [session for session in others if self._is_dead(session)]
+        dead: list[bytes] = []
+        for session in _sessions(self._path.parent):
+            if session != self.session:
+                holder = _holder_of(self._path.parent / session.hex(), session.hex())
+                if holder is Holder.DEAD:
+                    dead.append(session)
+                elif holder is Holder.NONE:
+                    self.forget(session)
+        return dead
 
     def forget(self, session: bytes) -> None:
-        """Remove the file of a dead session."""
+        """Remove the file of a session."""
         with suppress(FileNotFoundError):
             (self._path.parent / session.hex()).unlink()
 
@@ -114,37 +119,61 @@ class SessionFile:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _is_dead(self, session: bytes) -> bool:
-        try:
-            return _is_dead(self._path.parent / session.hex())
-        except OSError as problem:
-            log.debug("session %s cannot be judged: %s", session.hex(), problem)
-            return False
+
+def _create(path: Path) -> int:
+    """Create the file, with a descriptor that is none of the standard ones: those are replaced in children."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
+    finally:
+        os.close(descriptor)
 
 
-def _is_dead(path: Path) -> bool:
-    """Whether every process that held this session is gone. An error, and any doubt, means no."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _proof(descriptor: int, session: str) -> bytes:
+    """The contents of a session file: the session, the boot, and the very file, so that a copy proves nothing."""
+    found = os.fstat(descriptor)
+    boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+    return f"{session} {boot_id} {found.st_dev} {found.st_ino}\n".encode()
+
+
+def _holder_of(path: Path, session: str) -> Holder:
+    """Who holds this session. An error, and any doubt, counts as alive."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return Holder.ALIVE
     try:
         if not _is_ours(os.fstat(descriptor), stat.S_ISREG):
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return os.read(descriptor, _MOST_TEXT) == Proof.of(descriptor).encode()
+            return Holder.ALIVE
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.fstat(descriptor).st_nlink:  # its worker has just finished and removed it
+            return Holder.ALIVE
+        is_proven = os.read(descriptor, _MOST_TEXT) == _proof(descriptor, session)
+    except OSError:  # BlockingIOError: the lock is held
+        return Holder.ALIVE
+    else:
+        return Holder.DEAD if is_proven else Holder.NONE
     finally:
         os.close(descriptor)
 
 
 def _sessions(directory: Path) -> list[bytes]:
     try:
-        if not _is_ours(os.stat(directory, follow_symlinks=False), stat.S_ISDIR):
+        if not _is_ours(directory.stat(follow_symlinks=False), stat.S_ISDIR):
             return []
-        names = os.listdir(directory)
+        return [bytes.fromhex(name) for name in os.listdir(directory) if _published.fullmatch(name)]
     except OSError:
         return []
-    return [bytes.fromhex(name) for name in names if _name.fullmatch(name)]
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Remove the files of workers that died before they published them. A starting worker's file is young."""
+    with suppress(OSError):
+        for path in directory.iterdir():
+            is_old = _unpublished.fullmatch(path.name) and time.time() - path.lstat().st_mtime > ABANDONED_AFTER_S
+            if is_old and _holder_of(path, path.name.split(".")[1]) is not Holder.ALIVE:
+                path.unlink()
 
 
 def _is_ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
@@ -154,19 +183,18 @@ def _is_ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 
 def _check_directory(directory: Path) -> None:
     if sys.platform != "linux":
-        raise Unsupported("only Linux tells reliably whether all processes of a worker are gone")
+        raise Unsupported("detecting dead workers requires Linux")
     _make_private(directory)
-    kind = file_system(directory)
+    kind = addresses.file_system(directory)
     if kind not in LOCAL_FILE_SYSTEMS:
-        raise Unsupported(f"{directory} is on {kind or 'an unknown file system'}, whose locks prove nothing")
+        raise Unsupported(f"{directory} is on {kind or 'an unknown file system'}; file locks are not reliable there")
 
 
 def _make_private(directory: Path) -> None:
     with suppress(FileExistsError):
         directory.mkdir(mode=0o755, parents=True)
-    found = directory.stat(follow_symlinks=False)
-    if not _is_ours(found, stat.S_ISDIR):
-        raise Unsupported(f"{directory} belongs to another user, or others can write it")
+    if not _is_ours(directory.stat(follow_symlinks=False), stat.S_ISDIR):
+        raise Unsupported(f"{directory} is not a directory of this user that only this user can write to")
 
 
 def _close_copies() -> None:

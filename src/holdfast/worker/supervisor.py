@@ -10,6 +10,7 @@ import logging
 import os
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +74,9 @@ class Supervisor:
         session_dir: Path | None = None,
     ) -> None:
         self._session = new_session()
-        self._session_file = _session_file(session_dir, self._session)
+        self._session_dir = session_dir
+        self._session_file: SessionFile | None = None
+        self._takeover: Takeover | None = None
         self.id = self._session.hex()
         self.options = options
         self.reporter = reporter
@@ -96,7 +99,6 @@ class Supervisor:
         )
         self._maintenance = Maintenance(engine, reap_interval_s=options.reap_interval_s, on_reaped=reporter.reaped)
         self._caretaker = self._make_caretaker()
-        self._takeover = self._make_takeover()
         self._holdings = Holdings(self._keeper, clock=engine.clock, reporter=reporter)
         self._pace = Pace(is_shared=len(options.queues) > 1)
         self._pool = self._make_pool(program, retry)
@@ -123,14 +125,9 @@ class Supervisor:
             on_order=self.stop,
         )
 
-    def _make_takeover(self) -> Takeover | None:
-        file = self._session_file
-        return None if file is None else Takeover(file, self._engine, self._maintenance.reap_sessions)
-
     def _make_pool(self, program: Program, retry: RetryPolicy) -> ProcessPool:
         results = ResultHandler(self._holdings, pace=self._pace, retry=retry, on_progress=self._caretaker.progressed)
-        session = None if self._session_file is None else self._session_file.fileno()
-        return ProcessPool(program, self.options, listener=results, selector=self._selector, session=session)
+        return ProcessPool(program, self.options, listener=results, selector=self._selector)
 
     def _make_dispatcher(self) -> Dispatcher:
         return Dispatcher(
@@ -262,9 +259,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Process jobs until stopped, until no job is due (`burst`), or until `max_jobs` jobs are done."""
+        self._begin_session()
         self._caretaker.start()
-        if self._takeover is not None:
-            self._takeover.start()
         try:
             while not self._is_over():
                 self._turn()
@@ -272,6 +268,26 @@ class Supervisor:
             self._close()
         if self._shutdown.failure is not None:
             raise self._shutdown.failure
+
+    def _begin_session(self) -> None:
+        """Lock the session file, if there can be one. Not before `run`: a program may fork before it runs a worker."""
+        if self._session_dir is None or sys.platform != "linux":
+            return
+        try:
+            self._session_file = self._pool.session = SessionFile(self._session_dir, self._session)
+        except (OSError, ValueError, Unsupported) as problem:
+            log.warning(
+                "dead-worker detection is off: %s; if this worker dies, its jobs wait for their leases to expire",
+                problem,
+            )
+            return
+        self._takeover = Takeover(
+            self._session_file,
+            self._engine,
+            expire=lambda session: self._engine.expire_leases([session]),
+            reap=lambda: self._maintenance.reap("of a dead worker"),
+        )
+        self._takeover.start()
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._patience()):
@@ -311,13 +327,15 @@ class Supervisor:
         return False
 
     def _close(self) -> None:
+        if self._takeover is not None:
+            self._takeover.stop()
         self._pool.close()
         self._keeper.close(FLUSH_S)
         self._claim_cycle.close(FLUSH_S)
         self._caretaker.close(FLUSH_S)
         self._holdings.unsettled += len(self._holdings.flights) + self.undelivered
         if self._takeover is not None:
-            self._takeover.close(FLUSH_S)
+            self._takeover.join(FLUSH_S)
         if self._session_file is not None:
             self._session_file.close(is_finished=not self._holdings.unsettled)
         self._selector.close()
@@ -350,14 +368,3 @@ class Supervisor:
         ]
         self._holdings.add(flights)
         self._fencing.admitted()
-
-
-def _session_file(directory: Path | None, session: bytes) -> SessionFile | None:
-    """The session file of this worker; None if its death could not be proven there anyway."""
-    if directory is None:
-        return None
-    try:
-        return SessionFile(directory, session)
-    except (OSError, Unsupported) as problem:
-        log.info("no takeover: if this worker dies, its jobs are requeued when their leases expire: %s", problem)
-        return None

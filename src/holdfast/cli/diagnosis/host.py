@@ -17,6 +17,7 @@ from holdfast.config import KEYS, Project, read_settings, user_project
 from holdfast.config.checking import standing_above
 from holdfast.deployment import Deployment
 from holdfast.errors import HoldfastError
+from holdfast.queues import addresses
 from holdfast.queues.addresses import embedded_file, missing_above, redacted
 from holdfast.queues.engines.sqlite import connections as sqlite_file
 from holdfast.queues.opening import Mode
@@ -135,7 +136,7 @@ def file_system_findings(deployment: Deployment) -> Findings:
     database = database_of(deployment)
     if database is None:
         return
-    kind = sqlite_file.file_system(database)
+    kind = addresses.file_system(database)
     if kind in sqlite_file.NETWORK_FILE_SYSTEMS:
         yield error(
             "file system",

@@ -24,6 +24,7 @@ from holdfast.worker.executors.frames import (
 )
 from holdfast.worker.executors.process import ExecutorProcess, Flight, KillReason, Program
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.sessions import SessionFile
 
 log = logging.getLogger("holdfast.executors")
 
@@ -83,7 +84,6 @@ class ProcessPool:
         *,
         listener: PoolListener,
         selector: selectors.BaseSelector,
-        session: int | None = None,
     ) -> None:
         self.slots = options.concurrency
         self.children: list[ExecutorProcess] = []
@@ -92,7 +92,8 @@ class ProcessPool:
         self._kill_after_s = options.kill_after_s
         self._listener = listener
         self._selector = selector
-        self._session = session
+        self.session: SessionFile | None = None
+        """Held open by every child that is started from now on."""
         self._is_leaving = False
         self._failed_starts = 0
         self._start_at = 0.0
@@ -175,7 +176,7 @@ class ProcessPool:
         staying = sum(not child.is_leaving for child in self.children)
         while staying < self._processes and now >= self._start_at:
             try:
-                child = ExecutorProcess(self._program, self.slots, self._session)
+                child = ExecutorProcess(self._program, self.slots, self.session)
             except OSError as problem:
                 self._could_not_start(f"cannot start a process: {problem}")
                 return

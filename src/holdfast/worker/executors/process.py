@@ -26,6 +26,7 @@ from holdfast.worker.executors.frames import (
     widen,
 )
 from holdfast.worker.executors.guarded_program import ExitStatus, GuardedProgram
+from holdfast.worker.sessions import SessionFile
 
 # If a job takes longer than this, the unstarted jobs behind it are recalled.
 BLOCKED_AFTER_S: Final = 0.03
@@ -79,10 +80,10 @@ class Flight(Struct, eq=False):
 class ExecutorProcess:
     """One child and its guardian. Nothing here blocks: frames that cannot be sent yet are buffered."""
 
-    def __init__(self, program: Program, slots: int, session: int | None = None) -> None:
+    def __init__(self, program: Program, slots: int, session: SessionFile | None = None) -> None:
         ours, theirs = socket.socketpair()
         try:
-            shared = () if session is None else (session,)
+            shared = () if session is None else (session.fileno(),)
             argv = (*program.argv, *map(str, (theirs.fileno(), *shared)))
             self.guarded = GuardedProgram(argv, environment=program.environment, inherited=[theirs], shared=shared)
         except BaseException:

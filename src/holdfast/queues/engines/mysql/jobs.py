@@ -181,10 +181,12 @@ LEASED_BY: Final = f"""
     SELECT seq FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = {LEASED} AND owner_token BETWEEN %(first)s AND %(last)s ORDER BY seq"""
 
-EXPIRE: Final = f"""
-    UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s
+LOCK_LEASED_BY: Final = f"""
+    SELECT seq FROM holdfast_jobs FORCE INDEX (PRIMARY)
     WHERE seq IN %(seqs)s AND state = {PROCESSING} AND owner_token BETWEEN %(first)s AND %(last)s
-        AND lease_until > %(now)s"""
+        AND lease_until > %(now)s FOR UPDATE"""
+
+EXPIRE: Final = "UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = %(now)s WHERE seq IN %(seqs)s"
 
 LOCK_EXPIRED: Final = f"""
     SELECT seq, deliveries, claimed_at FROM holdfast_jobs FORCE INDEX (PRIMARY)
@@ -468,9 +470,13 @@ class MysqlJobs(Jobs):
 
         def expire(session: Session) -> int:
             query = {**tokens, "now": session.now()}
-            return sum(
-                session.run(self._sql(EXPIRE), {**query, "seqs": seqs}) for seqs in chunks(seq for (seq,) in found)
-            )
+            # A transaction that holds the lock of one is a request of the dead worker that is still in progress.
+            lock = self._sql(LOCK_LEASED_BY) + (" SKIP LOCKED" if self._connections.skips_locked else "")
+            numbers = chunks(seq for (seq,) in found)
+            locked = [seq for seqs in numbers for (seq,) in session.rows(lock, {**query, "seqs": seqs})]
+            for seqs in chunks(locked):
+                session.run(self._sql(EXPIRE), {**query, "seqs": seqs})
+            return len(locked)
 
         return self._connections.transact(expire) if found else 0
 

@@ -275,11 +275,12 @@ CLAMP: Final = f"""
     UPDATE holdfast.open_jobs SET lease_until = {NOW} + greatest(lease_us, 0)
     WHERE seq = ANY (ARRAY(SELECT seq FROM ahead))"""
 
+# A locked row is being settled by a request of the dead worker that is still in progress.
 EXPIRE: Final = f"""
     WITH {NOW_IS}, held AS MATERIALIZED (
         SELECT seq FROM holdfast.open_jobs
         WHERE state = {PROCESSING} AND owner_token BETWEEN :first AND :last AND lease_until > {NOW}
-        ORDER BY seq FOR UPDATE
+        ORDER BY seq FOR UPDATE SKIP LOCKED
     )
     UPDATE holdfast.open_jobs SET lease_until = {NOW} WHERE seq = ANY (ARRAY(SELECT seq FROM held))"""
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
+from holdfast.queues import addresses
 from holdfast.queues.addresses import is_missing
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite.migrations import migrations
@@ -501,26 +502,9 @@ def _code(problem: sqlite3.Error) -> int:
 
 
 def _refuse_network_file_system(path: Path) -> None:
-    kind = file_system(path)
+    kind = addresses.file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         raise ConfigError(
             f"{path} is on a network file system ({kind}), where SQLite's locks are not reliable: move the file to a "
             "local disk, or use a database server"
         )
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system a path is on; empty if it is unknown, as on every system but Linux."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    resolved = str(path.resolve())
-    for mount in mounts:
-        left, _, right = mount.partition(" - ")
-        point = left.split(" ")[4].replace("\\040", " ")
-        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, right.split(" ")[0]
-    return kind

@@ -534,6 +534,9 @@ class SqliteJobs(Jobs):
             queries = [{**session_query(session), "now": now, "seq": None} for session in sessions]
             return sum(self._expire(connection, query) for query in queries)
 
+        # Most calls find nothing, and should not wait for other writers.
+        if not any(self._file.rows(f"{LEASED_BY} LIMIT 1", session_query(session)) for session in sessions):
+            return 0
         return self._file.transact(expire)
 
     def _expire(self, connection: sqlite3.Connection, query: dict[str, Any]) -> int:
