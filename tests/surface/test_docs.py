@@ -180,7 +180,7 @@ def test_files_and_laws_that_pages_name_exist() -> None:
 
 def test_the_delays_that_pages_name_are_the_defaults() -> None:
     for page in (README, DOCS / "howto" / "retries.md"):
-        assert "2, 4 and 8 seconds (give or take 15 %)" in " ".join(page.read_text(encoding="utf-8").split())
+        assert "2, 4 and 8 seconds (give or take 15%)" in " ".join(page.read_text(encoding="utf-8").split())
     backoff = backoff_of(Settings())
     assert backoff == Backoff()
     assert backoff.jitter == 0.15
