@@ -263,7 +263,8 @@ def test_a_django_project_is_started_by_its_own_command(terminal: Terminal, monk
     unit = entries(text)
     assert unit["WorkingDirectory"] == str(terminal.project)
     assert unit["Environment"] == (
-        f"PYTHONSAFEPATH=1 HOLDFAST_PROJECT={terminal.project} PYTHONPATH={terminal.project} "
+        "PYTHONSAFEPATH=1 HOLDFAST_SESSION_DIR=/var/lib/holdfast-worker/sessions "
+        f"HOLDFAST_PROJECT={terminal.project} PYTHONPATH={terminal.project} "
         "DJANGO_SETTINGS_MODULE=shop.settings"
     )
     assert unit["ExecStart"].startswith(

@@ -165,6 +165,8 @@ class _Worker:
         environment = {"PYTHONSAFEPATH": "1"}
         # In the volume that all containers of the service share, workers notice each other's deaths.
         image_environment = {"PYTHONSAFEPATH": "1", "HOLDFAST_SESSION_DIR": "/var/lib/holdfast/sessions"}
+        if self._django is not None or embedded_file(url) is None:
+            environment["HOLDFAST_SESSION_DIR"] = f"/var/lib/{self.name}/sessions"
         secrets: dict[str, str] = {}
         # The user of the service does not own the project, so it must be named.
         if self._found is not None:
