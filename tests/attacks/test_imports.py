@@ -71,7 +71,11 @@ def test_an_application_of_the_settings_is_not_searched_where_others_can_write(t
         answer = terminal.program(*words, program=stand_there)
         assert (answer.code, marker.exists()) == (0, False), answer.err
     answer = terminal.program("worker", "start", "nowhere:hf", program=stand_there)
-    assert f"there is no module 'nowhere'; {uploads} was not searched, because another user can write it" in answer.err
+    why = "was not searched, because another user can write to it"
+    assert f"there is no module 'nowhere'; {uploads} {why}; to search it, pass  --project {uploads}" in answer.err
+    # Naming the project says nothing about the directory where the operator stands.
+    answer = terminal.program("--project", str(terminal.project), "worker", "start", "--burst", program=stand_there)
+    assert (answer.code, marker.exists()) == (0, False), answer.err
 
 
 def test_the_plants_work_where_the_current_directory_is_searched(terminal: Terminal, marker: Path) -> None:
