@@ -126,11 +126,11 @@ class BackendUnavailable(BackendError):
 
 
 class IdConflict(BackendError):
-    """The id belongs to a job with other content; nothing was enqueued."""
+    """The id belongs to a job with different content; nothing was enqueued."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"job '{job_id}' already exists with other content, so nothing was enqueued; "
+            f"job '{job_id}' already exists with different content, so nothing was enqueued; "
             "choose another id, or leave it out to have one generated"
         )
         self.job_id = job_id

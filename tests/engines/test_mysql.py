@@ -759,7 +759,9 @@ def test_a_table_of_another_program_is_not_taken_for_ours(
 ) -> None:
     with stranger(server) as cursor:
         cursor.execute(f"CREATE TABLE {prefix}jobs (id int)")
-        with pytest.raises(BackendError, match=f"has a table {prefix}jobs of another program: .*prefix"):
+        with pytest.raises(
+            BackendError, match=f"contains a table {prefix}jobs that belongs to another program: .*prefix"
+        ):
             backend.accept([job("a")])
         cursor.execute("SHOW TABLES LIKE %s", (f"{prefix}%",))
         assert cursor.fetchall() == ((f"{prefix}jobs",),)

@@ -399,7 +399,9 @@ def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresEngine
     with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
         other.execute(f"CREATE SCHEMA {namespace}".encode())
         other.execute(f"CREATE TABLE {namespace}.{table} (id integer)".encode())
-        with pytest.raises(BackendError, match=f"has tables of another program in '{namespace}' .*prefix"):
+        with pytest.raises(
+            BackendError, match=f"the tables in schema '{namespace}' belong to another program .*prefix"
+        ):
             engine.accept(envelopes(engine, 1))
         other.execute(f"DROP TABLE {namespace}.{table}".encode())
     assert engine.accept(envelopes(engine, 1))[0].created

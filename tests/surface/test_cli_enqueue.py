@@ -183,7 +183,7 @@ def test_the_same_id_with_other_content_is_refused_and_with_it_the_whole_call(te
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     answer = terminal("enqueue", "-", stdin='{"id": "job0", "job": "x"}\n{"id": "job1", "job": "y"}\n')
     assert answer.code == 4
-    assert "job 'job1' already exists with other content, so nothing was enqueued" in answer.err
+    assert "job 'job1' already exists with different content, so nothing was enqueued" in answer.err
     assert [(job["id"], job["job"]) for job in terminal.jobs()] == [("job1", "x")]
 
 
@@ -323,8 +323,11 @@ def test_a_job_that_is_too_large_is_refused_with_the_limit(terminal: Terminal, s
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["sleep 2"], "'sleep 2' is not JSON; pass a command after --, word by word:  holdfast enqueue -- sleep 2"),
-        (['{"job": "x"}', '{"job": "y"}'], "pass one JSON text; put several jobs into a JSON list"),
+        (
+            ["sleep 2"],
+            "with each argument as a separate word:  holdfast enqueue -- sleep 2",
+        ),
+        (['{"job": "x"}', '{"job": "y"}'], "pass a single JSON document; put several jobs into a JSON list"),
         (["--url", "memory://", '{"job": "x"}'], "jobs in memory:// would be lost when this command exits"),
     ],
 )

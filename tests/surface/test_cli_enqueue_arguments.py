@@ -153,7 +153,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "'to' is not a valid argument; write NAME=TEXT or NAME:=JSON without blanks",
     ),
     "a blank behind it": (["to=", "ada"], "'ada' is not a valid argument"),
-    "blanks in quotes": (["to = ada"], "'to = ada': remove the blanks around the =: to=ada"),
+    "blanks in quotes": (["to = ada"], "'to = ada': remove the spaces around the =: to=ada"),
     "a value that is not quoted": (
         ["to=Ada", "Lovelace"],
         "'Lovelace' is not a valid argument; .* contains blanks: 'to=Ada Lovelace'",
@@ -279,7 +279,7 @@ UNFIT: dict[str, tuple[list[str], str]] = {
         ["everything", 'where=[{"street": "Main", "number": "x"}]'],
         """argument 'where' of job 'everything': expected int, got str (at [0].number) in '[{"street""",
     ),
-    "no such handler": (["send_mial", "to=a"], "no handler 'send_mial' is registered here, did you mean 'send_mail'?"),
+    "no such handler": (["send_mial", "to=a"], "no handler 'send_mial' is registered; did you mean 'send_mail'?"),
     "no number": (["turn", "degrees=nan"], "argument 'degrees' of job 'turn': expected float, not 'nan'"),
 }
 

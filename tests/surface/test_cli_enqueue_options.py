@@ -147,8 +147,8 @@ def test_the_instant_that_was_understood_is_said_in_local_time(
 def test_a_time_that_is_over_is_said(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--job", "x", "--at", "2020-01-01", "--expires", "2021-01-01")
     assert answer.code == 0
-    assert " ago; that has passed, so it is due now\n" in answer.err
-    assert " ago; that has passed, so it will not be started\n" in answer.err
+    assert " ago; this time has already passed, so the job is due now\n" in answer.err
+    assert " ago; this time has already passed, so the job will not be started\n" in answer.err
     assert terminal.jobs()[0]["state"] == "pending"
 
 
@@ -297,7 +297,7 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
         (["--", "rm", "-rf", "/"], 4, "command 'rm' is not allowed here"),
         (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
         (["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"], 4, "job 'taken' already exists with other content"),
-        (["--job", "x", "text=@big"], 2, "bytes on the wire, the limit is 1,048,576"),
+        (["--job", "x", "text=@big"], 2, "bytes on the wire; the limit is 1,048,576"),
         (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// would be lost when this command exits"),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list
     assert why in answer.err
     for traced in ([], ["--meta", "traceparent=00-1"]):
         same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1", *traced)
-        assert "taken already exists (pending), apparently with the same content; adds nothing" in same.err
+        assert "taken already exists (pending), apparently with the same content; nothing would be added" in same.err
     assert len(terminal.jobs()) == 1
 
 

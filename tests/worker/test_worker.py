@@ -415,8 +415,8 @@ def test_a_result_is_kept(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (object(), "result not stored: not JSON"),
-        (float("nan"), "result not stored: not JSON"),
+        (object(), "the result was not stored: it is not JSON"),
+        (float("nan"), "the result was not stored: it is not JSON"),
         ("x" * 70_000, "limit 65,536"),
     ],
     ids=["an object", "a number JSON has not", "too large"],

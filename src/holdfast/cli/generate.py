@@ -71,7 +71,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
 
 @click.group(cls=OrderedGroup)
 def generate() -> None:
-    """Generate files that run workers: systemd, Docker, Compose."""
+    """Generate deployment files for workers: systemd, Docker, Compose."""
 
 
 def _command(run: Callable[..., None]) -> click.Command:

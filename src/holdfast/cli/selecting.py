@@ -77,8 +77,10 @@ _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag. Repeatable."),
     where_option,
-    click.option("--since", type=Moment(), metavar="WHEN", help="Only jobs accepted since, such as 2h or today."),
-    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted until then."),
+    click.option(
+        "--since", type=Moment(), metavar="WHEN", help="Only jobs accepted since this time, such as 2h (ago) or today."
+    ),
+    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted up to this time."),
 )
 
 
@@ -245,7 +247,7 @@ def confirm_severe(question: str, word: str, *, said: str | None) -> None:
     if said is None:
         raise click.UsageError(f"this would {question}; pass --confirm={word}, or check first with --dry-run")
     if said != word:
-        raise click.UsageError(f"this would {question}; --confirm={said} is not --confirm={word}, so nothing was done")
+        raise click.UsageError(f"this would {question}; --confirm must be '{word}', not '{said}'; nothing was done")
 
 
 def _can_ask() -> bool:

@@ -135,8 +135,8 @@ def _provider_of(factory: Factory) -> Provider:
             needs.append((parameter.name, None))
         elif parameter.default is _EMPTY and parameter.kind not in _UNNAMED:
             raise DefinitionError(
-                f"{what}: its parameter '{parameter}' would get no value; make it a dependency (Depends), annotate it "
-                "with JobContext, or give it a default"
+                f"{what}: parameter '{parameter}' has no value and no default; make it a dependency (Depends), "
+                "annotate it with JobContext, or give it a default"
             )
     return Provider(factory, kind, tuple(needs))
 
@@ -178,7 +178,7 @@ def check_factory(
     if provider.kind.is_async and not is_async:
         raise DefinitionError(
             f"{what} is a plain function, which cannot await the {provider.kind.value} dependency "
-            f"'{provider.name}'; make the job async def, or the dependency plain"
+            f"'{provider.name}'; make the job async, or make the dependency synchronous"
         )
     for _, inner in provider.needs:
         if inner is not None:
@@ -322,4 +322,4 @@ def finished(coroutine: "Any") -> object:
     except StopIteration as ended:
         return ended.value
     coroutine.close()
-    raise RuntimeError("a dependency of a plain function awaited something")
+    raise RuntimeError("a dependency awaited something, but the job is not async; make the job async")

@@ -359,5 +359,8 @@ def _session_file(directory: Path | None, session: bytes) -> SessionFile | None:
     try:
         return SessionFile(directory, session)
     except (OSError, Unsupported) as problem:
-        log.info("no takeover: if this worker dies, its jobs are requeued when their leases expire: %s", problem)
+        log.info(
+            "dead-worker detection is off (%s); if this worker dies, its jobs wait until their leases expire",
+            problem,
+        )
         return None

@@ -60,7 +60,9 @@ def _value(words: tuple[str, ...]) -> Any:
     if first.startswith(_QUOTED_JSON):
         raise DefinitionError("the job is not valid JSON: it starts with a quote")
     if len(words) > 1 and any('"' in word for word in words):
-        raise click.UsageError("pass one JSON text; put several jobs into a JSON list, a file (@FILE) or stdin (-)")
+        raise click.UsageError(
+            "pass a single JSON document; put several jobs into a JSON list, a file (@FILE) or stdin (-)"
+        )
     if len(words) > 1:
         raise DefinitionError(f"the job is not valid JSON: it was split into {len(words)} arguments")
     return strict_json(first.encode(errors="surrogateescape"), what="the job")
@@ -112,4 +114,10 @@ def _described(value: object, where: str) -> list[Description]:
     if isinstance(value, list):
         items = cast("list[object]", value)
         return [one for place, item in enumerate(items, 1) for one in _described(item, f"{where} item {place}")]
-    raise DefinitionError(f"{where}: a job must be a JSON object, not {type(value).__name__}")
+    raise DefinitionError(f"{where}: a job must be a JSON object, not {_json_type(value)}")
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    return "a boolean" if isinstance(value, bool) else "a string" if isinstance(value, str) else "a number"

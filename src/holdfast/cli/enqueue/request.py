@@ -59,7 +59,8 @@ class Request(NamedTuple):
             )
         if len(words) == 1 and " " in words[0].strip():
             raise click.UsageError(
-                f"{words[0]!r} is not JSON; pass a command after --, word by word:  holdfast enqueue -- {words[0]}"
+                f"{words[0]!r} is not JSON; pass a command after --, with each argument as a separate word:  "
+                f"holdfast enqueue -- {words[0]}"
             )
         # The user may have meant a job with its arguments. The hint is shown only if the command is refused.
         is_job_like = "=" in " ".join(words[1:2])
@@ -148,8 +149,10 @@ def note_times(definition: JobDefinition, *, is_bulk: bool) -> None:
     now = datetime.now(UTC)
     with suppress(OverflowError):
         if definition.run_at is not None:
-            late = "; that has passed, so it is due now" if definition.run_at <= now else ""
+            late = "; this time has already passed, so the job is due now" if definition.run_at <= now else ""
             note(f"  due {ahead(definition.run_at, now)}{late}")
         if definition.expires_at is not None:
-            late = "; that has passed, so it will not be started" if definition.expires_at <= now else ""
+            late = (
+                "; this time has already passed, so the job will not be started" if definition.expires_at <= now else ""
+            )
             note(f"  expires {ahead(definition.expires_at, now)}{late}")
