@@ -93,7 +93,7 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
             "5 parsecs",
             "timeout = '5 parsecs': must be a number of seconds, or a value such as 90s, 15m, 2h or 3d",
         ),
-        ("timeout", "-5", "timeout = '-5': write a duration"),
+        ("timeout", "-5", "timeout = '-5': must be a number of seconds"),
         ("backoff", "bogus", "backoff = 'bogus': choose one of none, fixed, linear, exponential"),
         ("backoff", "expnential", "backoff = 'expnential': did you mean 'exponential'? choose one of none"),
         ("verify", "perhaps", "verify = 'perhaps': must be true or false"),
@@ -159,7 +159,7 @@ def test_a_wrong_variable_is_named(terminal: Terminal, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOLDFAST_TIMEOUT", "soon")
     answer = terminal("status")
     assert answer.code == 2
-    assert "timeout = 'soon' in $HOLDFAST_TIMEOUT: write a duration" in answer.err
+    assert "timeout = 'soon' in $HOLDFAST_TIMEOUT: must be a number of seconds" in answer.err
 
 
 def test_signatures_cannot_be_switched_off_by_accident(terminal: Terminal) -> None:

@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is too far in the future; the limit is the year 2200"),
     "no strategy": (["--backoff", "expo"], "'expo' is not a backoff strategy; use none, fixed"),
     "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
-    "no base": (["--backoff", "fixed:often"], "base 'often': write a duration"),
+    "no base": (["--backoff", "fixed:often"], "base 'often': must be a number of seconds"),
     "no setting": (
         ["--backoff", "fixed:1s,maxx=3"],
         "'maxx=3' is not valid here; after the strategy you can set its base",

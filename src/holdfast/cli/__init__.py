@@ -21,7 +21,7 @@ SECTIONS: Final = {
     "Jobs": {
         "enqueue": (
             "holdfast.cli.enqueue.command:enqueue",
-            "Enqueue jobs: by name, as JSON, from a file or stdin, or a command.",
+            "Enqueue jobs by name, as JSON, from a file or stdin, or as commands.",
         ),
         "run": ("holdfast.cli.run:run", "Run one command as a durable job and exit with its code."),
         "list": ("holdfast.cli.jobs:list_jobs", "List jobs, newest first."),

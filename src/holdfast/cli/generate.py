@@ -105,7 +105,7 @@ def systemd(name: str, user: str, output: str | None, force: bool, **given: Any)
 
 @_command
 def docker(force: bool, **given: Any) -> None:
-    """Write a Dockerfile. The image does not run as root, and has a health check.
+    """Write a Dockerfile. The container does not run as root and has a health check.
 
     \b
     Examples:

@@ -75,10 +75,10 @@ Checks: TypeAlias = Iterator[Check]
 def health(level: str | None, max_wait: float, url: str | None, as_json: bool) -> int:
     """Check whether everything is working; exit with 1 if not.
 
-    With the URL of a worker's probes, --live checks whether the worker's loop is running. It does not query the
-    database: a database outage is not a reason to restart workers. Otherwise --live checks whether the engine responds,
-    --ready also checks whether each queue with jobs has a worker, and --full also checks whether a worker is lost or a
-    job has waited too long. This command does not create files or tables.
+    If --url is the address of a worker's probes, --live checks whether the worker's loop is running. It does not query
+    the database: a database outage is not a reason to restart workers. Otherwise --live checks whether the engine
+    responds, --ready also checks whether each queue with jobs has a worker, and --full also checks whether a worker is
+    lost or a job has waited too long. This command does not create files or tables.
 
     \b
     Examples:

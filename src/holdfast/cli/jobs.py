@@ -125,7 +125,7 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number of jobs."
     ),
-    click.option("--after", metavar="CURSOR", help="Continue after the previous page."),
+    click.option("--after", metavar="CURSOR", help="Continue from this cursor, which the previous page printed."),
     click.option(
         "--look-at",
         type=click.IntRange(min=0),

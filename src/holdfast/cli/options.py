@@ -155,7 +155,7 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
         for part in str(value).split(","):
             name, colon, weight = part.strip().partition(":")
             if name in weights:
-                self.fail(f"{value!r} names the queue '{name}' twice; name it once", param, ctx)
+                self.fail(f"{value!r} lists the queue '{name}' twice; list it once", param, ctx)
             if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
                 self.fail(f"{part!r}: a weight is an integer from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
             try:
@@ -171,7 +171,7 @@ def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[
     for weights in given:
         for name, weight in weights.items():
             if name in merged:
-                raise click.BadParameter(f"the queue '{name}' is named twice; name it once", ctx, param)
+                raise click.BadParameter(f"the queue '{name}' is listed twice; list it once", ctx, param)
             merged[name] = weight
     return merged or {DEFAULT_QUEUE: 1}
 

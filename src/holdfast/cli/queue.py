@@ -259,7 +259,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 def work(ctx: click.Context, /, once: bool, **given: Any) -> Any:
     """Run jobs from these queues until stopped. Default: the queue 'default'.
 
-    This is  holdfast worker start  with the queues as arguments.
+    Same as `holdfast worker start`, but takes the queues as arguments.
 
     \b
     Examples:

@@ -78,9 +78,12 @@ _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag. Repeatable."),
     where_option,
     click.option(
-        "--since", type=Moment(), metavar="WHEN", help="Only jobs accepted since this time, such as 2h (ago) or today."
+        "--since",
+        type=Moment(),
+        metavar="WHEN",
+        help="Only jobs accepted at or after this time, such as 2h (ago) or today.",
     ),
-    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted up to this time."),
+    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted at or before this time."),
 )
 
 
@@ -225,7 +228,7 @@ def _id_in(line: str, number: int) -> str:
             "pass ids, or the output of  holdfast list --jsonl"
         ) from None
     if not isinstance(job_id, str):
-        raise ConfigError(f"line {number} of stdin: an id must be text, not {job_id!r}; put it in quotes")
+        raise ConfigError(f"line {number} of stdin: an id must be a string, not {job_id!r}; put it in quotes")
     return job_id
 
 

@@ -30,7 +30,7 @@ def refuse_untrusted(file: Path) -> None:
             raise ConfigError(
                 f"refusing to use {file}: {what}, so another user may have written it. {remedy}. If you trust this "
                 "project (for example a checkout in a container or CI job that belongs to another uid, or with sudo), "
-                f"name it:  holdfast --project {directory} …  or  {PROJECT_VARIABLE}={directory}"
+                f"select it explicitly:  holdfast --project {directory} …  or  {PROJECT_VARIABLE}={directory}"
             )
 
 

@@ -125,7 +125,9 @@ def _provider_of(factory: Factory) -> Provider:
     kind = _kind_of(factory)
     wrapped = inspect.unwrap(factory)
     if kind is _Kind.PLAIN and (inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)):
-        raise DefinitionError(f"{what} returns a context manager; depend on the generator function that it decorates")
+        raise DefinitionError(
+            f"{what} is decorated with @contextmanager or similar; depend on the undecorated generator function"
+        )
     needs: list[tuple[str, Factory | None]] = []
     for parameter in parameters_of(factory, what):
         inner = dependency_of(parameter, what=what)

@@ -118,7 +118,7 @@ class SessionFile:
         try:
             return _is_dead(self._path.parent / session.hex())
         except OSError as problem:
-            log.debug("session %s cannot be judged: %s", session.hex(), problem)
+            log.debug("cannot tell whether session %s is alive: %s", session.hex(), problem)
             return False
 
 

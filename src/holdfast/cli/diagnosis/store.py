@@ -57,7 +57,7 @@ def heartbeat_findings(workers: Sequence[WorkerView], *, now_us: int, lease_s: f
         yield error(
             "clocks",
             f"a worker's last heartbeat is {format_duration(ahead)} in the future: the clock was set back, and jobs "
-            "that were due wait until it has caught up",
+            "that were already due do not run until it has caught up",
             "correct the clock; leases that last too long are shortened automatically",
         )
 
@@ -96,7 +96,7 @@ def worker_findings(workers: Sequence[WorkerView], app: str | None = None) -> Fi
         if version != __version__:
             yield warning(
                 "workers",
-                f"{counted(number, 'worker')} on Holdfast {version}; this is {__version__}",
+                f"{counted(number, 'worker')} with Holdfast {version}, but this is {__version__}",
                 "upgrade all workers first, then the programs that enqueue",
             )
     if alive:

@@ -43,7 +43,7 @@ class Request(NamedTuple):
     def of(cls, choices: EnqueueChoices) -> "Request":
         words = choices.words if choices.file is None else (f"@{choices.file}",)
         if choices.command is not None:
-            return cls([Description("the command", {"command": choices.command})], None, is_bulk=False)
+            return cls([Description("", {"command": choices.command})], None, is_bulk=False)
         if is_json(words):
             described = read_json(words, may_ask=not choices.no_input)
             if choices.job is not None:
@@ -64,7 +64,7 @@ class Request(NamedTuple):
             )
         # The user may have meant a job with its arguments. The hint is shown only if the command is refused.
         is_job_like = "=" in " ".join(words[1:2])
-        where = "the command (pass a job with its arguments after --job)" if is_job_like else "the command"
+        where = "the command (pass a job with its arguments after --job)" if is_job_like else ""
         return cls([Description(where, {"command": list(words)})], None, is_bulk=False)
 
     def jobs(self, hf: Holdfast, choices: EnqueueChoices) -> list[Asked]:

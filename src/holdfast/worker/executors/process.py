@@ -47,7 +47,7 @@ class KillReason(Enum):
     TIMEOUT = "exceeded its timeout and did not stop"
     CANCELLED = "was cancelled and did not stop"
     LEAVING = "did not stop before the worker had to exit"
-    FENCED = "its lease could not be renewed in time"
+    FENCED = "could not prove that it still held its lease"
     DEAF = "did not exit when asked"
 
 

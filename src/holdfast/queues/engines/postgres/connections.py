@@ -392,7 +392,7 @@ class PostgresConnections:
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
                 f"{self.place}: this user may not create tables ({_line(problem)}): run  holdfast migrate  as a user "
-                "that may"
+                "with that privilege"
             ) from problem
         finally:
             connection.patience_s = self.answer_timeout_s
@@ -452,7 +452,9 @@ def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
     option.
     """
     unknown = _unknown_option.search(str(problem))
-    why = f" (unknown option {unknown.group(1)!r}; prefix, timeout and those of libpq are known)" if unknown else ""
+    why = (
+        f" (unknown option {unknown.group(1)!r}; valid options: prefix, timeout and those of libpq)" if unknown else ""
+    )
     return ConfigError(
         f"the URL of the PostgreSQL server is invalid{why}: write postgresql://user:password@host:5432/database, and "
         "escape special characters in the password"

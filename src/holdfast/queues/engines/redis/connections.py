@@ -69,9 +69,7 @@ DURABILITY: Final = {
     "appendonly yes, appendfsync everysec": (
         "a crash of Holdfast's processes; if the server or the machine crashes, jobs of the last second or two are lost"
     ),
-    "appendonly yes, appendfsync no": (
-        "process crash; on power loss, jobs of up to the last 30 seconds, which the system had not written, are lost"
-    ),
+    "appendonly yes, appendfsync no": ("process crash; on power loss, jobs of up to the last 30 seconds are lost"),
     "appendonly no": "a crash of Holdfast's processes; if the server stops, jobs since its last snapshot are lost",
     "maxmemory-policy allkeys-…": "nothing: the server evicts jobs when its memory is full; Holdfast refuses to use it",
     UNKNOWN: "a crash of Holdfast's processes; this user is not permitted to read the server's persistence settings",
@@ -186,7 +184,7 @@ class RedisConnections:
         names: list[bytes] = self._run(REPAIR, *kinds)
         if names:
             listed = ", ".join(name.decode(errors="replace") for name in names)
-            log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
+            log.error("%s: keys of the wrong type were renamed to '%sdamaged:…': %s", self.place, self.base, listed)
         self._rebuild()
 
     def _rebuild(self) -> None:
