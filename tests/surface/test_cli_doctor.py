@@ -138,7 +138,7 @@ def test_a_directory_that_everybody_can_write_is_found(worked: Terminal) -> None
     worked.database.parent.chmod(0o777)
     level, sentence = planted(worked, "permissions")
     assert level == "error"
-    assert "and so replace the jobs and their key" in sentence
+    assert "so any user could replace the jobs and their key" in sentence
 
 
 def test_settings_that_everybody_can_write_are_found(terminal: Terminal) -> None:

@@ -228,7 +228,7 @@ def test_a_job_as_the_reference_writes_it_is_accepted(terminal: Terminal) -> Non
     ("words", "why"),
     [
         (["{id:job1,command:sleep", "2}"], "it was split into 2 arguments; the shell has removed the quotes"),
-        (["{id:job1}"], "the shell has removed the quotes; put single quotes around everything"),
+        (["{id:job1}"], "the shell has removed the quotes; put single quotes around the whole argument"),
         (["'{id:job1,command:sleep", "2}'"], "it starts with a quote; put double quotes around names and text"),
         (["{'job': 'x'}"], "put double quotes around names and text"),
     ],
@@ -295,8 +295,12 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
     ("words", "code", "why"),
     [
         (["--", "rm", "-rf", "/"], 4, "command 'rm' is not allowed here"),
-        (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
-        (["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"], 4, "job 'taken' already exists with other content"),
+        (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with different content"),
+        (
+            ["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"],
+            4,
+            "job 'taken' already exists with different content",
+        ),
         (["--job", "x", "text=@big"], 2, "bytes on the wire; the limit is 1,048,576"),
         (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// would be lost when this command exits"),
     ],
@@ -333,14 +337,14 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
             "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
-            "  no worker is running for queue 'mial' (did you mean 'mail'?);  holdfast worker start APP --queue mial"
+            "  no worker is running for queue 'mial' (did you mean 'mail'?); start one:  holdfast worker start APP --queue mial"
         ]
         assert remarks("--job", "old", "-q", "slow") == [
-            "  no worker is running for queue 'slow';  holdfast worker start APP --queue slow"
+            "  no worker is running for queue 'slow'; start one:  holdfast worker start APP --queue slow"
         ]
         assert remarks("--job", "old", "-q", "paused") == [
-            "  queue 'paused' is paused: deploy;  holdfast queue resume paused",
-            "  no worker is running for queue 'paused';  holdfast worker start APP --queue paused",
+            "  queue 'paused' is paused: deploy; resume it:  holdfast queue resume paused",
+            "  no worker is running for queue 'paused'; start one:  holdfast worker start APP --queue paused",
         ]
         assert terminal("enqueue", "--quiet", "--job", "send_mial").err == ""
 
@@ -400,4 +404,4 @@ def test_run_takes_labels_and_a_directory(terminal: Terminal) -> None:
     assert document.trace_id == "t-1"
     assert document.history[0].output == f"{terminal.project}/inside\n"
     again = terminal("run", "--id", "r1", "--", "pwd")
-    assert (again.code, "job 'r1' already exists with other content" in again.err) == (4, True)
+    assert (again.code, "job 'r1' already exists with different content" in again.err) == (4, True)

@@ -430,7 +430,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_run_has_succeeded(
     (record,) = bench.records(id)
     assert record.result is None
     assert note in record.note
-    with pytest.raises(ResultGone, match="result not stored"):
+    with pytest.raises(ResultGone, match="the result was not stored"):
         bench.app.handle(id).result(0)
 
 

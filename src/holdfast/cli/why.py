@@ -69,8 +69,7 @@ def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Wor
     """What currently prevents workers from claiming the job."""
     found = [
         f"the queue has been paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''}; "
-        "resume it:  "
-        f"{command('holdfast', 'queue', 'resume', job.queue)}"
+        f"resume it:  {command('holdfast', 'queue', 'resume', job.queue)}"
         for pause in pauses
         if pause.queue == job.queue
     ]
