@@ -337,7 +337,8 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
             "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
-            "  no worker is running for queue 'mial' (did you mean 'mail'?); start one:  holdfast worker start APP --queue mial"
+            "  no worker is running for queue 'mial' (did you mean 'mail'?); "
+            "start one:  holdfast worker start APP --queue mial"
         ]
         assert remarks("--job", "old", "-q", "slow") == [
             "  no worker is running for queue 'slow'; start one:  holdfast worker start APP --queue slow"

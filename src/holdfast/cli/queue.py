@@ -161,7 +161,7 @@ def _document(
 @url_option
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
-    """Show one queue: its jobs by state, whether it is paused, and its workers."""
+    """Show a queue: its jobs, its workers, and whether it is paused."""
     with existing(url, name) as site:
         note_location(site.location)
         engine = site.engine

@@ -56,7 +56,7 @@ TERMS: Final = {
     "age": ("age:>1h", "time since it was accepted"),
     "accepted": ("accepted:today", "when it was accepted: a date, a time, or how long ago (2h)"),
     "due": ("due:<+2h", "when it is due; +2h is in two hours"),
-    "finished": ("finished:2026-11-15", "when it finished"),
+    "finished": ("finished:2026-11-15", "when it finished; finished:<7d means more than 7 days ago"),
     "expires": ("expires:<now", "when it expires"),
     "args": ("args.user.id:42", 'a value in the arguments; 42 is a number or text, "42" only text'),
     "meta": ("meta.tenant:acme", "a value in the metadata"),
