@@ -417,7 +417,7 @@ def test_a_result_is_kept(bench: Bench) -> None:
     [
         (object(), "the result was not stored: it is not JSON"),
         (float("nan"), "the result was not stored: it is not JSON"),
-        ("x" * 70_000, "limit 65,536"),
+        ("x" * 70_000, "the limit is 65,536"),
     ],
     ids=["an object", "a number JSON has not", "too large"],
 )
