@@ -227,5 +227,5 @@ def test_a_network_file_system_is_refused(directory: Path, monkeypatch: pytest.M
 def test_a_directory_of_others_is_refused(directory: Path) -> None:
     directory.mkdir()
     directory.chmod(0o777)
-    with pytest.raises(Unsupported, match="others can write to it"):
+    with pytest.raises(Unsupported, match="others can write it"):
         SessionFile(directory, new_session())

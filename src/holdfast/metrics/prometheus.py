@@ -101,7 +101,7 @@ class _Levels(Collector):
         yield _gauge("worker_processes_ready", "Processes that accept jobs.", levels.processes_ready)
         yield _gauge(
             "worker_verdicts_undelivered",
-            "Settlements that the engine has not answered yet.",
+            "Settlements that the engine has not confirmed yet.",
             levels.verdicts_undelivered,
         )
         yield _gauge("engine_unheard_seconds", "Time since the engine last responded.", levels.engine_unheard_s)

@@ -118,7 +118,7 @@ class SessionFile:
         try:
             return _is_dead(self._path.parent / session.hex())
         except OSError as problem:
-            log.debug("cannot tell whether session %s is alive: %s", session.hex(), problem)
+            log.debug("session %s cannot be judged: %s", session.hex(), problem)
             return False
 
 
@@ -154,11 +154,11 @@ def _is_ours(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 
 def _check_directory(directory: Path) -> None:
     if sys.platform != "linux":
-        raise Unsupported("detecting dead workers requires Linux")
+        raise Unsupported("only Linux tells reliably whether all processes of a worker are gone")
     _make_private(directory)
     kind = file_system(directory)
     if kind not in LOCAL_FILE_SYSTEMS:
-        raise Unsupported(f"{directory} is on {kind or 'an unknown file system'}, where file locks are not reliable")
+        raise Unsupported(f"{directory} is on {kind or 'an unknown file system'}, whose locks prove nothing")
 
 
 def _make_private(directory: Path) -> None:
@@ -166,7 +166,7 @@ def _make_private(directory: Path) -> None:
         directory.mkdir(mode=0o755, parents=True)
     found = directory.stat(follow_symlinks=False)
     if not _is_ours(found, stat.S_ISDIR):
-        raise Unsupported(f"{directory} belongs to another user, or others can write to it")
+        raise Unsupported(f"{directory} belongs to another user, or others can write it")
 
 
 def _close_copies() -> None:

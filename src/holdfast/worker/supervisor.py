@@ -359,8 +359,5 @@ def _session_file(directory: Path | None, session: bytes) -> SessionFile | None:
     try:
         return SessionFile(directory, session)
     except (OSError, Unsupported) as problem:
-        log.info(
-            "dead-worker detection is off (%s); if this worker dies, its jobs wait until their leases expire",
-            problem,
-        )
+        log.info("no takeover: if this worker dies, its jobs are requeued when their leases expire: %s", problem)
         return None
