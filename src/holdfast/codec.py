@@ -144,7 +144,7 @@ def _parted(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
     unknown = {name: document[name] for name in members if name not in _KNOWN_MEMBERS}
     message = _message_decoder.decode(known)
     if message.v != WIRE_VERSION or not unknown or "_sig" in unknown:
-        raise EnvelopeRejected("not a message with members from a newer version")
+        raise EnvelopeRejected("the message is invalid: it is neither a current message nor one from a newer version")
     return message, unknown
 
 

@@ -8,7 +8,7 @@ HoldfastError
 │   └── CommandForbidden        a command job whose program is not allowed
 ├── WireError                   bytes that are not a valid message
 │   ├── EnvelopeRejected        the bytes cannot be decoded
-│   ├── BadSignature            no key in the key ring made this signature
+│   ├── BadSignature            the signature does not match any key in the key ring
 │   ├── UnknownKey              signed with a key that this process does not have
 │   ├── NewerWire               written by a newer version of Holdfast
 │   └── UnknownMember           has a member that this version of Holdfast does not know
@@ -17,7 +17,7 @@ HoldfastError
 │   └── HandlerForbidden        the queue's allowlist does not include the handler
 ├── BackendError                the engine of a backend refused a request or failed
 │   ├── BackendUnavailable      the engine is unavailable; the request may or may not have been applied
-│   ├── IdConflict              the id belongs to a job with other content
+│   ├── IdConflict              the id belongs to a job with different content
 │   ├── StateConflict           a condition on shared state did not hold
 │   ├── NotSupported            the engine does not support this
 │   ├── TransactionRefused      the job cannot be stored in the transaction passed as tx
@@ -72,7 +72,7 @@ class EnvelopeRejected(WireError):
 
 
 class BadSignature(WireError):
-    """No key in the key ring made this signature."""
+    """The signature does not match any key in the key ring."""
 
 
 class UnknownKey(WireError):
@@ -126,11 +126,11 @@ class BackendUnavailable(BackendError):
 
 
 class IdConflict(BackendError):
-    """The id belongs to a job with other content; nothing was enqueued."""
+    """The id belongs to a job with different content; nothing was enqueued."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"job '{job_id}' already exists with other content, so nothing was enqueued; "
+            f"job '{job_id}' already exists with different content, so nothing was enqueued; "
             "choose another id, or leave it out to have one generated"
         )
         self.job_id = job_id

@@ -12,7 +12,7 @@ def parse_duration(text: str) -> float:
     """The duration in seconds; the ValueError explains the format."""
     match = _duration.fullmatch(text.strip().lower())
     if match is None:
-        raise ValueError("write a duration in seconds or like 90s, 15m, 2h, 3d")
+        raise ValueError("must be a number of seconds, or a value such as 90s, 15m, 2h or 3d")
     return float(match[1]) * UNITS[match[2]]
 
 

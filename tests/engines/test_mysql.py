@@ -754,12 +754,27 @@ def test_facts_become_cells_even_if_the_migration_was_cut_off(
         assert not {f"{prefix}facts", f"{prefix}workers"} & {name for (name,) in cursor.fetchall()}
 
 
+def test_a_claim_without_its_gate_says_how_to_restore_the_table(
+    backend: MysqlEngine, server: MariadbServer, prefix: str
+) -> None:
+    backend.accept([job("a")])
+    with stranger(server) as cursor:
+        cursor.execute(f"DELETE FROM {prefix}gates")
+        with pytest.raises(BackendError, match=f"{prefix}gates has lost rows.* INSERT IGNORE .* migrate --sql"):
+            backend.claim("default", 1, owner_token=new_owner_token())
+        [restore] = [one for one in migrations(prefix)[0].statements if f"INSERT IGNORE INTO {prefix}gates" in one]
+        cursor.execute(restore)
+    assert len(backend.claim("default", 1, owner_token=new_owner_token())) == 1
+
+
 def test_a_table_of_another_program_is_not_taken_for_ours(
     backend: MysqlEngine, server: MariadbServer, prefix: str
 ) -> None:
     with stranger(server) as cursor:
         cursor.execute(f"CREATE TABLE {prefix}jobs (id int)")
-        with pytest.raises(BackendError, match=f"has a table {prefix}jobs of another program: .*prefix"):
+        with pytest.raises(
+            BackendError, match=f"contains a table {prefix}jobs that belongs to another program: .*prefix"
+        ):
             backend.accept([job("a")])
         cursor.execute("SHOW TABLES LIKE %s", (f"{prefix}%",))
         assert cursor.fetchall() == ((f"{prefix}jobs",),)

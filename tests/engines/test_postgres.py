@@ -399,10 +399,21 @@ def test_a_table_of_another_program_is_not_taken_for_ours(engine: PostgresEngine
     with psycopg.connect(engine.connections.conninfo, autocommit=True) as other:
         other.execute(f"CREATE SCHEMA {namespace}".encode())
         other.execute(f"CREATE TABLE {namespace}.{table} (id integer)".encode())
-        with pytest.raises(BackendError, match=f"has tables of another program in '{namespace}' .*prefix"):
+        with pytest.raises(
+            BackendError, match=f"the tables in schema '{namespace}' belong to another program .*prefix"
+        ):
             engine.accept(envelopes(engine, 1))
         other.execute(f"DROP TABLE {namespace}.{table}".encode())
     assert engine.accept(envelopes(engine, 1))[0].created
+
+
+def test_an_old_server_is_refused_with_its_version(engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(engine.connections.conninfo) as other:
+        version = other.info.parameter_status("server_version")
+    monkeypatch.setattr("holdfast.queues.engines.postgres.connections.MIN_VERSION", 990_000)
+    with pytest.raises(BackendError) as refused:
+        engine.accept(envelopes(engine, 1))
+    assert f" is PostgreSQL {version}; Holdfast needs 12 or newer" in str(refused.value)
 
 
 def test_a_newer_schema_is_refused(engine: PostgresEngine) -> None:

@@ -209,7 +209,13 @@ def test_a_server_whose_authority_is_a_stranger_is_refused(guarded: Guarded) -> 
 
 
 def test_a_server_under_another_name_than_its_certificate_has_is_refused(guarded: Guarded) -> None:
-    refused(guarded.trusted(UNNAMED), BackendUnavailable, "certificate", "name the authority", "host as the")
+    refused(
+        guarded.trusted(UNNAMED),
+        BackendUnavailable,
+        "certificate",
+        "to the CA that signed",
+        "host name in the certificate",
+    )
 
 
 def test_the_host_name_is_not_checked_if_an_option_disables_it(guarded: Guarded) -> None:

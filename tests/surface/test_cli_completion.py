@@ -220,7 +220,7 @@ def test_the_search_that_help_explains_is_the_one_that_is_understood(terminal: T
         [term] = parse(example, now=datetime.now(UTC)).terms
         assert str(term).split(":")[0].split(".")[0] == field
     for alias in ALIASES:
-        assert f"{alias} for " in " ".join(text.split())
+        assert f"{alias} = " in " ".join(text.split())
 
 
 def test_the_help_of_a_command_is_its_own(terminal: Terminal) -> None:

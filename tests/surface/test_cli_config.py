@@ -86,13 +86,17 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
     [
         ("max-retries", "1001", "max-retries = 1001 is out of range: it must be between 0 and 1000"),
         ("max-retries", "-1", "max-retries = -1 is out of range: it must be between 0 and 1000"),
-        ("max-retries", "some", "max-retries = 'some': write a whole number"),
+        ("max-retries", "some", "max-retries = 'some': must be an integer"),
         ("lease", "0.5", "lease = 0.5 is out of range: it must be between 1s and 1d"),
-        ("timeout", "5 parsecs", "timeout = '5 parsecs': write a duration in seconds or like 90s, 15m, 2h, 3d"),
-        ("timeout", "-5", "timeout = '-5': write a duration"),
+        (
+            "timeout",
+            "5 parsecs",
+            "timeout = '5 parsecs': must be a number of seconds, or a value such as 90s, 15m, 2h or 3d",
+        ),
+        ("timeout", "-5", "timeout = '-5': must be a number of seconds"),
         ("backoff", "bogus", "backoff = 'bogus': choose one of none, fixed, linear, exponential"),
         ("backoff", "expnential", "backoff = 'expnential': did you mean 'exponential'? choose one of none"),
-        ("verify", "perhaps", "verify = 'perhaps': write true or false"),
+        ("verify", "perhaps", "verify = 'perhaps': must be true or false"),
         ("max-retires", "5", "there is no setting 'max-retires'; did you mean 'max-retries'?"),
         ("colour", "red", "there is no setting 'colour'; known keys: url, app, max-retries"),
     ],
@@ -155,7 +159,7 @@ def test_a_wrong_variable_is_named(terminal: Terminal, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOLDFAST_TIMEOUT", "soon")
     answer = terminal("status")
     assert answer.code == 2
-    assert "timeout = 'soon' in $HOLDFAST_TIMEOUT: write a duration" in answer.err
+    assert "timeout = 'soon' in $HOLDFAST_TIMEOUT: must be a number of seconds" in answer.err
 
 
 def test_signatures_cannot_be_switched_off_by_accident(terminal: Terminal) -> None:
@@ -397,7 +401,7 @@ def test_a_check_reports_everything_at_once(terminal: Terminal, monkeypatch: pyt
     assert answer.out.splitlines() == [
         f"✗ max-retries = 9999 in {terminal.config}:1 is out of range: it must be between 0 and 1000",
         f"✗ there is no setting 'leese' (in {terminal.config}:3); did you mean 'lease'?",
-        "✗ timeout = 'soon' in $HOLDFAST_TIMEOUT: write a duration in seconds or like 90s, 15m, 2h, 3d",
+        "✗ timeout = 'soon' in $HOLDFAST_TIMEOUT: must be a number of seconds, or a value such as 90s, 15m, 2h or 3d",
         f"⚠ allow-unsigned = true in {terminal.config}:2 has no effect without verify = false",
         "  → remove it",
     ]

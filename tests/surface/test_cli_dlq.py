@@ -73,7 +73,7 @@ def test_a_job_that_is_not_dead_is_not_shown_as_if_it_were(shop: Terminal) -> No
 
 def test_a_dead_letter_is_given_a_new_life_with_its_history(shop: Terminal) -> None:
     answer = shop("dlq", "retry", "a")
-    assert (answer.code, answer.out) == (0, "✓ a queued again (attempts reset, history kept)\n")
+    assert (answer.code, answer.out) == (0, "✓ a requeued (attempts reset, history retained)\n")
     assert shop.job("a")["attempts"] == 0
     shop.write("mended", "")
     shop("worker", "start", "shop", "--burst")

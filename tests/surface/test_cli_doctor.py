@@ -139,14 +139,14 @@ def test_a_directory_that_everybody_can_write_is_found(worked: Terminal) -> None
     worked.database.parent.chmod(0o777)
     level, sentence = planted(worked, "permissions")
     assert level == "error"
-    assert "and so replace the jobs and their key" in sentence
+    assert "so any user could replace the jobs and their key" in sentence
 
 
 def test_settings_that_everybody_can_write_are_found(terminal: Terminal) -> None:
     terminal.config.chmod(0o666)
     assert planted(terminal, "permissions", "--project", str(terminal.project)) == (
         "error",
-        f"everyone can write to {terminal.config}, and so allow any command or redirect the jobs",
+        f"everyone can write to {terminal.config}, so any user could allow any command or redirect the jobs",
     )
 
 
@@ -468,7 +468,7 @@ def test_handlers_no_worker_has_are_found_without_an_application(worked: Termina
     worked("enqueue", '{"job": "ad"}')
     level, sentence = planted(worked, "handlers")
     assert level == "error"
-    assert "no live worker of queue 'default' has the handler 'ad', did you mean 'add'?" in sentence
+    assert "no live worker of queue 'default' has the handler 'ad'; did you mean 'add'?" in sentence
 
 
 def test_an_application_that_cannot_be_imported_is_a_finding(terminal: Terminal) -> None:

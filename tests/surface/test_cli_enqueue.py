@@ -183,7 +183,7 @@ def test_the_same_id_with_other_content_is_refused_and_with_it_the_whole_call(te
     terminal("enqueue", '{"id": "job1", "job": "x"}')
     answer = terminal("enqueue", "-", stdin='{"id": "job0", "job": "x"}\n{"id": "job1", "job": "y"}\n')
     assert answer.code == 4
-    assert "job 'job1' already exists with other content, so nothing was enqueued" in answer.err
+    assert "job 'job1' already exists with different content, so nothing was enqueued" in answer.err
     assert [(job["id"], job["job"]) for job in terminal.jobs()] == [("job1", "x")]
 
 
@@ -197,7 +197,11 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "too deep": ('{"job": "x", "payload": ' + "[" * 40 + "]" * 40 + "}", 2, "nested deeper than 32 levels"),
     "far too deep": ("[" * 100_000, 2, "the job is not valid JSON"),
     "an empty array": ("[]", 2, "the list of jobs is empty"),
-    "an array of something else": ('[{"job": "x"}, 5]', 2, "the job item 2: a job must be a JSON object, not int"),
+    "an array of something else": (
+        '[{"job": "x"}, 5]',
+        2,
+        "holdfast: item 2: a job must be a JSON object, not a number",
+    ),
     "nothing to run": ("{}", 2, 'nothing to run: add "command": "sleep 2", or "job": "name"'),
     "two things to run": ('{"job": "x", "command": "y"}', 2, "either a command, or a job with its payload, not both"),
     "a directory without a command": ('{"job": "x", "cwd": "/"}', 2, "cwd is only valid for commands"),
@@ -219,7 +223,11 @@ WRONG: dict[str, tuple[str, int, str]] = {
     "absurd retries": ('{"job": "x", "max_retries": 1000000}', 2, "max_retries must be between 0 and 1000"),
     "a negative timeout": ('{"job": "x", "timeout": -1}', 2, "timeout must be between 0 and"),
     "an absurd timeout": ('{"job": "x", "timeout": 1e300}', 2, "timeout must be between 0 and"),
-    "a span in no unit": ('{"job": "x", "timeout": "5 parsecs"}', 2, "field 'timeout': '5 parsecs': write a duration"),
+    "a span in no unit": (
+        '{"job": "x", "timeout": "5 parsecs"}',
+        2,
+        "field 'timeout': '5 parsecs': must be a number of seconds",
+    ),
     "a negative delay": ('{"job": "x", "delay": -1}', 2, "delay must be between 0 and"),
     "an instant without a zone": ('{"job": "x", "run_at": "2026-01-01T00:00:00"}', 2, "field 'run_at': .* timezone"),
     "an instant at the end of the calendar": (
@@ -275,9 +283,9 @@ def test_a_wrong_job_is_refused_with_the_reason_and_nothing_is_kept(
         (["--priority", "10"], "--priority"),
         (["--max-retries", "-1"], "--max-retries"),
         (["--max-retries", "many"], "--max-retries"),
-        (["--timeout", "-5"], "'-5': write a duration"),
+        (["--timeout", "-5"], "'-5': must be a number of seconds"),
         (["--timeout", "99999999999d"], "timeout must be between 0 and"),
-        (["--delay", "soon"], "'soon': write a duration"),
+        (["--delay", "soon"], "'soon': must be a number of seconds"),
         (["--queue", "No Good"], "'No Good' is not a valid queue name"),
         (["--id", "a b"], "'a b' is not a valid job id"),
         (["--prioritty", "3"], "No such option '--prioritty'"),
@@ -295,7 +303,7 @@ def test_a_wrong_option_is_refused_and_nothing_is_kept(terminal: Terminal, optio
     [
         ('{"id": "a", "job": "x"}\n{"job": "x", "payload": }\n', "line 2 is not valid JSON"),
         ('{"id": "a", "job": "x"}\n\n\n{"job": "x", "prio": 1}\n', "line 4: unknown field 'prio'"),
-        ('{"id": "a", "job": "x"}\n"just text"\n', "line 2: a job must be a JSON object, not str"),
+        ('{"id": "a", "job": "x"}\n"just text"\n', "line 2: a job must be a JSON object, not a string"),
         ('{"id": "a", "job": "x"}\n{"command": "rm -rf /"}\n', "line 2: command 'rm' is not allowed here"),
         ('[{"id": "a", "job": "x"}, {"job": "X Y"}]', "item 2: 'X Y' is not a valid handler key"),
         ("", "the input is empty"),
@@ -323,8 +331,11 @@ def test_a_job_that_is_too_large_is_refused_with_the_limit(terminal: Terminal, s
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["sleep 2"], "'sleep 2' is not JSON; pass a command after --, word by word:  holdfast enqueue -- sleep 2"),
-        (['{"job": "x"}', '{"job": "y"}'], "pass one JSON text; put several jobs into a JSON list"),
+        (
+            ["sleep 2"],
+            "with each argument as a separate word:  holdfast enqueue -- sleep 2",
+        ),
+        (['{"job": "x"}', '{"job": "y"}'], "pass a single JSON document; put several jobs into a JSON list"),
         (["--url", "memory://", '{"job": "x"}'], "jobs in memory:// would be lost when this command exits"),
     ],
 )

@@ -148,15 +148,15 @@ def test_a_job_without_arguments_has_none(terminal: Terminal) -> None:
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    "blanks around the sign": (
+    "spaces around the sign": (
         ["to", "=", "ada"],
-        "'to' is not a valid argument; write NAME=TEXT or NAME:=JSON without blanks",
+        "'to' is not a valid argument; write NAME=TEXT or NAME:=JSON without spaces",
     ),
     "a blank behind it": (["to=", "ada"], "'ada' is not a valid argument"),
-    "blanks in quotes": (["to = ada"], "'to = ada': remove the blanks around the =: to=ada"),
+    "spaces in quotes": (["to = ada"], "'to = ada': remove the spaces around the =: to=ada"),
     "a value that is not quoted": (
         ["to=Ada", "Lovelace"],
-        "'Lovelace' is not a valid argument; .* contains blanks: 'to=Ada Lovelace'",
+        "'Lovelace' is not a valid argument; .* contains spaces: 'to=Ada Lovelace'",
     ),
     "no name": (["=ada"], "'=ada' is not a valid argument"),
     "no name before JSON": ([":=1"], "':=1' is not a valid argument"),
@@ -279,7 +279,7 @@ UNFIT: dict[str, tuple[list[str], str]] = {
         ["everything", 'where=[{"street": "Main", "number": "x"}]'],
         """argument 'where' of job 'everything': expected int, got str (at [0].number) in '[{"street""",
     ),
-    "no such handler": (["send_mial", "to=a"], "no handler 'send_mial' is registered here, did you mean 'send_mail'?"),
+    "no such handler": (["send_mial", "to=a"], "no handler 'send_mial' is registered; did you mean 'send_mail'?"),
     "no number": (["turn", "degrees=nan"], "argument 'degrees' of job 'turn': expected float, not 'nan'"),
 }
 

@@ -147,8 +147,8 @@ def test_the_instant_that_was_understood_is_said_in_local_time(
 def test_a_time_that_is_over_is_said(terminal: Terminal) -> None:
     answer = terminal("enqueue", "--job", "x", "--at", "2020-01-01", "--expires", "2021-01-01")
     assert answer.code == 0
-    assert " ago; that has passed, so it is due now\n" in answer.err
-    assert " ago; that has passed, so it will not be started\n" in answer.err
+    assert " ago; this time has already passed, so the job is due now\n" in answer.err
+    assert " ago; this time has already passed, so the job will not be started\n" in answer.err
     assert terminal.jobs()[0]["state"] == "pending"
 
 
@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "beyond the calendar": (["--at", "2300-01-01"], "run_at .* is too far in the future; the limit is the year 2200"),
     "no strategy": (["--backoff", "expo"], "'expo' is not a backoff strategy; use none, fixed"),
     "nearly a strategy": (["--backoff", "exponentiel"], "did you mean 'exponential'"),
-    "no base": (["--backoff", "fixed:often"], "base 'often': write a duration"),
+    "no base": (["--backoff", "fixed:often"], "base 'often': must be a number of seconds"),
     "no setting": (
         ["--backoff", "fixed:1s,maxx=3"],
         "'maxx=3' is not valid here; after the strategy you can set its base",
@@ -228,7 +228,7 @@ def test_a_job_as_the_reference_writes_it_is_accepted(terminal: Terminal) -> Non
     ("words", "why"),
     [
         (["{id:job1,command:sleep", "2}"], "it was split into 2 arguments; the shell has removed the quotes"),
-        (["{id:job1}"], "the shell has removed the quotes; put single quotes around everything"),
+        (["{id:job1}"], "the shell has removed the quotes; put single quotes around the whole argument"),
         (["'{id:job1,command:sleep", "2}'"], "it starts with a quote; put double quotes around names and text"),
         (["{'job': 'x'}"], "put double quotes around names and text"),
     ],
@@ -295,9 +295,13 @@ def test_a_dry_run_shows_everything_and_keeps_nothing(terminal: Terminal) -> Non
     ("words", "code", "why"),
     [
         (["--", "rm", "-rf", "/"], 4, "command 'rm' is not allowed here"),
-        (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with other content"),
-        (["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"], 4, "job 'taken' already exists with other content"),
-        (["--job", "x", "text=@big"], 2, "bytes on the wire, the limit is 1,048,576"),
+        (["--job", "x", "--id", "taken", "n=2"], 4, "job 'taken' already exists with different content"),
+        (
+            ["--job", "x", "--id", "taken", "n=1", "--meta", "a=2"],
+            4,
+            "job 'taken' already exists with different content",
+        ),
+        (["--job", "x", "text=@big"], 2, "bytes on the wire; the limit is 1,048,576"),
         (["--url", "memory://", "--job", "x"], 2, "jobs in memory:// would be lost when this command exits"),
     ],
 )
@@ -309,7 +313,7 @@ def test_a_dry_run_refuses_what_would_be_refused(terminal: Terminal, words: list
     assert why in answer.err
     for traced in ([], ["--meta", "traceparent=00-1"]):
         same = terminal("enqueue", "--dry-run", "--job", "x", "--id", "taken", "n=1", *traced)
-        assert "taken already exists (pending), apparently with the same content; adds nothing" in same.err
+        assert "taken already exists (pending), apparently with the same content; nothing would be added" in same.err
     assert len(terminal.jobs()) == 1
 
 
@@ -333,14 +337,15 @@ def test_what_no_worker_will_take_is_remarked(terminal: Terminal) -> None:
             "  no running worker of queue 'default' knows the handler 'send_mial' (did you mean 'send_mail'?)"
         ]
         assert remarks("--job", "send_mail", "-q", "mial") == [
-            "  no worker is running for queue 'mial' (did you mean 'mail'?);  holdfast worker start APP --queue mial"
+            "  no worker is running for queue 'mial' (did you mean 'mail'?); "
+            "start one:  holdfast worker start APP --queue mial"
         ]
         assert remarks("--job", "old", "-q", "slow") == [
-            "  no worker is running for queue 'slow';  holdfast worker start APP --queue slow"
+            "  no worker is running for queue 'slow'; start one:  holdfast worker start APP --queue slow"
         ]
         assert remarks("--job", "old", "-q", "paused") == [
-            "  queue 'paused' is paused: deploy;  holdfast queue resume paused",
-            "  no worker is running for queue 'paused';  holdfast worker start APP --queue paused",
+            "  queue 'paused' is paused: deploy; resume it:  holdfast queue resume paused",
+            "  no worker is running for queue 'paused'; start one:  holdfast worker start APP --queue paused",
         ]
         assert terminal("enqueue", "--quiet", "--job", "send_mial").err == ""
 
@@ -400,4 +405,4 @@ def test_run_takes_labels_and_a_directory(terminal: Terminal) -> None:
     assert document.trace_id == "t-1"
     assert document.history[0].output == f"{terminal.project}/inside\n"
     again = terminal("run", "--id", "r1", "--", "pwd")
-    assert (again.code, "job 'r1' already exists with other content" in again.err) == (4, True)
+    assert (again.code, "job 'r1' already exists with different content" in again.err) == (4, True)

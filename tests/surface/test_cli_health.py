@@ -106,7 +106,7 @@ def test_a_file_of_another_program_is_one_line(terminal: Terminal) -> None:
     before = path.read_bytes()
     answer = terminal("health", "--url", f"sqlite:///{path}")
     assert (answer.code, answer.out.count("store")) == (1, 1)
-    assert "a file of another program: choose another file" in answer.out
+    assert "this file belongs to another program: choose another file" in answer.out
     assert path.read_bytes() == before
 
 

@@ -354,7 +354,7 @@ def test_a_database_of_another_program_is_used_only_when_asked(terminal: Termina
         ["run", *option, "--", "true"],
     ):
         sentence = refused(terminal(*words), 4, foreign)
-        assert "is a database of another program (it has the table 'orders')" in sentence
+        assert "belongs to another program (it has the table 'orders')" in sentence
         assert "holdfast migrate" in sentence
     assert foreign.read_bytes() == before
     assert terminal("migrate", *option).out == f"✓ {foreign} is up to date: schema 5 created\n"

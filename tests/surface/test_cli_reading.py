@@ -116,7 +116,7 @@ def test_a_long_list_is_read_page_by_page(terminal: Terminal) -> None:
 def test_what_is_no_cursor_is_refused(shop: Terminal, cursor: str) -> None:
     answer = shop("list", "--after", cursor)
     assert (answer.code, answer.out) == (2, "")
-    assert "is not a cursor; pass the one that the previous page printed" in answer.err
+    assert "is not a valid cursor; copy the value of --after" in answer.err
 
 
 def test_a_mistake_of_ours_is_not_blamed_on_the_cursor(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,12 +33,12 @@ def wait_for_death(pid: int) -> None:
 
 
 def test_what_the_command_prints_is_all_of_stdout_and_the_rest_is_remarks(terminal: Terminal) -> None:
-    answer = terminal("run", "--", "sh", "-c", "echo kept; echo oops >&2")
-    assert (answer.code, answer.out) == (0, "kept\noops\n")
+    answer = terminal("run", "--", "sh", "-c", "echo hello; echo oops >&2")
+    assert (answer.code, answer.out) == (0, "hello\noops\n")
     kept, done = answer.err.splitlines()
     [job] = terminal.jobs()
     assert kept == f"✓ stored as {job['id']} in {terminal.database}"
-    assert done.startswith("✓ sh -c 'echo kept; echo oops >&2': completed in ")
+    assert done.startswith("✓ sh -c 'echo hello; echo oops >&2': completed in ")
     assert job["state"] == "completed"
 
 

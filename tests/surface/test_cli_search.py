@@ -110,7 +110,7 @@ def test_a_search_says_when_it_gave_up_and_goes_on(shop: Terminal) -> None:
     assert ids(second) == ["f1", "f42"]
     counted = shop("list", "--count", "--where", "error:timeout", "--look-at", "3", "--json")
     assert counted.json == {"schema": "holdfast.job.count/1", "count": 1, "is_exact": False}
-    assert "at least: only the newest 3 jobs were counted" in counted.err
+    assert "this is a lower bound: only the newest 3 jobs were counted" in counted.err
 
 
 def test_a_list_comes_in_the_shape_that_is_asked_for(shop: Terminal) -> None:

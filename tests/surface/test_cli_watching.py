@@ -105,7 +105,7 @@ def test_on_a_terminal_the_latest_look_takes_the_place_of_the_one_before(shop: T
 def test_watching_takes_a_span_or_none(terminal: Terminal) -> None:
     answer = terminal("status", "--watch", "mail")
     assert answer.code == 2
-    assert "write a duration" in answer.err
+    assert "must be a number of seconds" in answer.err
 
 
 # Colour and width

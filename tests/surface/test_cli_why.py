@@ -44,9 +44,12 @@ def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] =
 @pytest.mark.parametrize(
     ("workers", "says"),
     [
-        ((), "no worker is running;  holdfast worker start APP --queue mail"),
+        ((), "no worker is running; start one:  holdfast worker start APP --queue mail"),
         ((worker(WorkerState.LOST),), "no worker is running"),
-        ((worker(queues=("default",)),), "no worker processes this queue;  holdfast worker start APP --queue mail"),
+        (
+            (worker(queues=("default",)),),
+            "no worker processes this queue; start one:  holdfast worker start APP --queue mail",
+        ),
         ((worker(handlers=("other",)),), "no worker of this queue knows the handler 'send'"),
         ((worker(WorkerState.DRAINING),), "every worker of this queue is shutting down"),
         ((worker(),), "has been due for 5 m; jobs with a higher priority, or older ones, run first"),
@@ -58,14 +61,16 @@ def test_a_waiting_job_waits_for_somebody(workers: tuple[WorkerView, ...], says:
 
 
 def test_a_command_needs_no_application_and_the_usual_queue_no_name() -> None:
-    assert reasons(replace(JOB, job="command")) == ["no worker is running;  holdfast worker start --queue mail"]
-    assert reasons(replace(JOB, queue="default")) == ["no worker is running;  holdfast worker start APP"]
+    assert reasons(replace(JOB, job="command")) == [
+        "no worker is running; start one:  holdfast worker start --queue mail"
+    ]
+    assert reasons(replace(JOB, queue="default")) == ["no worker is running; start one:  holdfast worker start APP"]
 
 
 def test_a_paused_queue_is_named_first_with_its_reason() -> None:
     pause = QueuePause(queue="mail", reason="vendor is down", since=NOW)
     first, second = reasons(JOB, pauses=(pause, replace(pause, queue="other")))
-    assert "vendor is down;  holdfast queue resume mail" in first
+    assert "vendor is down; resume it:  holdfast queue resume mail" in first
     assert second.startswith("no worker is running")
 
 

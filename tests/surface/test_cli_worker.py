@@ -210,7 +210,7 @@ def test_each_end_of_a_job_has_its_line_and_the_sum_is_told_at_the_end(shop: Ter
         ]
     )
     assert "failed (attempt 1 of 4): ValueError: not yet; retrying in 60 s" in answer.out
-    assert "no handler 'unknown' is registered here" in answer.out
+    assert "no handler 'unknown' is registered" in answer.out
     assert answer.err.endswith(
         "stopped · 1 done · 2 failed for good · 1 cancelled · 1 retry scheduled · 1 requeued · nothing lost\n"
     )

@@ -184,7 +184,7 @@ def test_a_file_that_changes_all_the_time_hides_no_other(site: Site) -> None:
         site.start()
         site.wait_for("version 1")
         os.kill(site.pids[0], signal.SIGTERM)
-        site.wait_for("the worker exited with code 7; it starts again when a Python file changes")
+        site.wait_for("the worker exited with code 7; it will restart when a Python file changes")
         site.write_shop(2)
         site.wait_for("version 2")
     finally:
@@ -195,7 +195,7 @@ def test_a_file_that_changes_all_the_time_hides_no_other(site: Site) -> None:
 def test_a_worker_that_cannot_start_waits_for_the_mending_of_its_source(site: Site) -> None:
     site.write("shop.py", "VERSION =\n")
     site.start()
-    site.wait_for("the worker exited with code 1; it starts again when a Python file changes")
+    site.wait_for("the worker exited with code 1; it will restart when a Python file changes")
     site.write("shop.py", "VERSION = VERSION\n")
     until(lambda: len(site.said) == 3, "the second failure")
     site.write_shop(3)
@@ -281,7 +281,7 @@ def test_a_worker_that_does_not_drain_in_time_is_asked_again_and_then_killed(sit
 def test_stopping_after_the_worker_has_ended_gives_its_exit_code(site: Site) -> None:
     site.write("shop.py", "raise SystemExit(9)\n")
     reloader = site.start()
-    site.wait_for("the worker exited with code 9; it starts again when a Python file changes")
+    site.wait_for("the worker exited with code 9; it will restart when a Python file changes")
     reloader.terminate()
     assert reloader.wait(DEADLINE_S) == 9
 

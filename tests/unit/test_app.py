@@ -347,7 +347,7 @@ def test_a_result_too_large_to_keep_is_gone_but_the_job_is_done(hf: Holdfast) ->
 
     handle = report.enqueue()
     assert work(hf) is WorkerStatus.ACKED
-    with pytest.raises(ResultGone, match="completed, but result not stored: 70,002 bytes"):
+    with pytest.raises(ResultGone, match="completed, but the result was not stored: it has 70,002 bytes"):
         handle.result()
 
 
@@ -370,7 +370,7 @@ def test_the_same_id_with_the_same_content_is_one_job(hf: Holdfast) -> None:
     once = send.options(id="mail-1")
     assert once.enqueue("ada").id == once.enqueue("ada").id == "mail-1"
     assert hf.backend().counts() == {"default": {JobState.PENDING: 1}}
-    with pytest.raises(IdConflict, match="job 'mail-1' already exists with other content, so nothing was enqueued"):
+    with pytest.raises(IdConflict, match="job 'mail-1' already exists with different content, so nothing was enqueued"):
         once.enqueue("eve")
 
 

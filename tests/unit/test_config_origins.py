@@ -175,7 +175,7 @@ def test_signing_keys_are_not_for_the_file(project: Project, name: str) -> None:
         load_settings(project, environment={})
     assert str(caught.value) == (
         f"signing-key does not belong in the configuration file (in {project.config_file}:1): set "
-        "HOLDFAST_SIGNING_KEY, or name a file that only you can read with signing-key-file"
+        "HOLDFAST_SIGNING_KEY, or set signing-key-file to a file that only you can read"
     )
 
 

@@ -103,12 +103,12 @@ def test_what_only_this_user_or_root_can_change_is_used(
     [
         (OTHER, OTHER, 0o755, "belongs to user other (uid 4002), and you are user me (uid 4001)", "as user other"),
         (4999, 4999, 0o755, "belongs to uid 4999, and you are", "as uid 4999"),
-        (ME, PRIVATE, 0o777, "every user can write {path} (mode 0777)", "chmod o-w {path}"),
+        (ME, PRIVATE, 0o777, "every user can write to {path} (mode 0777)", "chmod o-w {path}"),
         (ROOT, 0, 0o1777, "every user can create files in {path} (mode 1777)", "Move the project from {path}"),
-        (ME, TEAM, 0o775, "group team can write {path} (mode 0775)", "chmod g-w {path}"),
-        (ME, 4998, 0o775, "group 4998 can write {path} (mode 0775)", "chmod g-w {path}"),
-        (ROOT, TEAM, 0o2775, "group team can write {path} (mode 2775)", "chmod g-w {path}"),
-        (ROOT, PRIVATE, 0o775, "group me can write {path}", "chmod g-w {path}"),
+        (ME, TEAM, 0o775, "group team can write to {path} (mode 0775)", "chmod g-w {path}"),
+        (ME, 4998, 0o775, "group 4998 can write to {path} (mode 0775)", "chmod g-w {path}"),
+        (ROOT, TEAM, 0o2775, "group team can write to {path} (mode 2775)", "chmod g-w {path}"),
+        (ROOT, PRIVATE, 0o775, "group me can write to {path}", "chmod g-w {path}"),
     ],
 )
 @pytest.mark.parametrize("which", ["directory", "file"])
@@ -185,7 +185,9 @@ def test_a_named_project_needs_no_file_and_hides_those_above(
     assert found.config_file == project / "build" / "holdfast.toml"
     assert find_project(project).directory == project  # an argument takes precedence
     monkeypatch.setenv("HOLDFAST_PROJECT", str(project / "holdfast.toml"))
-    with pytest.raises(ConfigError, match="is not a directory: let --project or HOLDFAST_PROJECT name the directory"):
+    with pytest.raises(
+        ConfigError, match="is not a directory: set --project or HOLDFAST_PROJECT to a project directory"
+    ):
         find_project()
     monkeypatch.setenv("HOLDFAST_PROJECT", "")
     assert find_project().directory == project

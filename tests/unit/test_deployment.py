@@ -166,7 +166,7 @@ def test_the_settings_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("[routes]\nnightly = 'reports'\n", "there is no backend 'reports' for nightly; known backends: default"),
         ("[backends]\nreports = 'ftp://x'\n", "reports: 'ftp://x' does not name an engine"),
         ("[backends]\ndefault = 'memory://'\n", "default is the backend in url; set url instead"),
-        ("backends = 'memory://'\n", "write a table of names and strings"),
+        ("backends = 'memory://'\n", "must be a table of names and strings"),
         ("[engines]\nsqlite = 'acme:Backend'\n", "is one of Holdfast's own engines"),
         ("[engines]\n'no scheme' = 'acme:Backend'\n", "is not a valid URL scheme"),
     ],

@@ -75,9 +75,11 @@ def test_the_result_is_that_of_the_run_that_succeeded(lab: Lab) -> None:
 
 
 def test_a_result_that_was_not_kept_is_gone_with_the_reason(lab: Lab) -> None:
-    record = msgspec.structs.replace(lab.record(), note="result not stored: 70,000 bytes, limit 65,536")
+    record = msgspec.structs.replace(
+        lab.record(), note="the result was not stored: it has 70,000 bytes, and the limit is 65,536"
+    )
     lab.engine.ack(lab.take("job1"), record)
-    with pytest.raises(ResultGone, match="job 'job1' completed, but result not stored: 70,000 bytes"):
+    with pytest.raises(ResultGone, match="job 'job1' completed, but the result was not stored: it has 70,000 bytes"):
         handle(lab).result()
 
 

@@ -128,7 +128,7 @@ def test_a_readiness_check_that_hangs_is_asked_once_and_leaves_liveness_answerin
 
     server = site.serve(ready=hanging, patience_s=0.2)
     for _ in range(3):
-        assert ask(server, "/readyz")[:2] == (503, "readiness: no answer within 0.2 s\n")
+        assert ask(server, "/readyz")[:2] == (503, "readiness: no response within 0.2 s\n")
         assert ask(server, "/livez").status == 200
     assert len(asked) == 1
     release.set()

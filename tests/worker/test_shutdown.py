@@ -68,6 +68,26 @@ def test_a_second_order_hands_back_at_once_what_a_drain_would_wait_for(floor: Fl
         assert floor.outcomes(id) == [Outcome.INTERRUPTED]
 
 
+@pytest.mark.parametrize(("number", "subject"), [(1, "job {}"), (2, "jobs {}, {}")])
+def test_jobs_that_do_not_stop_are_killed_and_the_log_and_their_history_say_so(
+    floor: Floor, caplog: pytest.LogCaptureFixture, number: int, subject: str
+) -> None:
+    worker = floor.start(grace_s=0.1, concurrency=2)
+    ids = floor.put_many(number, "deaf")
+    for id in ids:
+        floor.noted("start", id)
+    worker.stop()
+    worker.ended()
+    why = "did not stop before the worker had to exit"
+    kills = [line for line in caplog.messages if line.startswith("killing")]
+    orders = (ids, ids[::-1])  # the child may have started either first
+    assert kills in [[f"killing executor process: {subject.format(*order)} {why}"] for order in orders]
+    for id in ids:
+        history = floor.engine.get(id)
+        assert history is not None
+        assert [past.record.note for past in history.attempts] == [f"killed: the job {why}"]
+
+
 def test_an_operator_can_tell_a_worker_to_leave_through_the_engine(floor: Floor) -> None:
     worker = floor.start()
     until(WorkerRegistry(floor.engine.state).all, "the worker to be known")

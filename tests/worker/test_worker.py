@@ -415,9 +415,9 @@ def test_a_result_is_kept(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (object(), "result not stored: not JSON"),
-        (float("nan"), "result not stored: not JSON"),
-        ("x" * 70_000, "limit 65,536"),
+        (object(), "the result was not stored: it is not JSON"),
+        (float("nan"), "the result was not stored: it is not JSON"),
+        ("x" * 70_000, "the limit is 65,536"),
     ],
     ids=["an object", "a number JSON has not", "too large"],
 )
@@ -430,7 +430,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_the_run_has_succeeded(
     (record,) = bench.records(id)
     assert record.result is None
     assert note in record.note
-    with pytest.raises(ResultGone, match="result not stored"):
+    with pytest.raises(ResultGone, match="the result was not stored"):
         bench.app.handle(id).result(0)
 
 

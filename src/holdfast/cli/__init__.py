@@ -21,7 +21,7 @@ SECTIONS: Final = {
     "Jobs": {
         "enqueue": (
             "holdfast.cli.enqueue.command:enqueue",
-            "Enqueue jobs: by name, as JSON, from a file or stdin, or a command.",
+            "Enqueue jobs by name, as JSON, from a file or stdin, or as commands.",
         ),
         "run": ("holdfast.cli.run:run", "Run one command as a durable job and exit with its code."),
         "list": ("holdfast.cli.jobs:list_jobs", "List jobs, newest first."),
@@ -47,7 +47,10 @@ SECTIONS: Final = {
         "config": ("holdfast.cli.config:config", "Show, change and check settings."),
         "migrate": ("holdfast.cli.migrate:migrate", "Create or upgrade the database schema."),
         "backend": ("holdfast.cli.backend:backend", "Show the engine and its capabilities."),
-        "generate": ("holdfast.cli.generate:generate", "Generate files that run workers: systemd, Docker, Compose."),
+        "generate": (
+            "holdfast.cli.generate:generate",
+            "Generate deployment files for workers: systemd, Docker, Compose.",
+        ),
         "completion": ("holdfast.cli.completion:completion", "Set up shell completion."),
         "schema": ("holdfast.cli.schemas:schema", "Print the JSON Schemas of --json output and settings."),
         "help": ("holdfast.cli.topics:help_on", "Explain a command, job states, searching or exit codes."),
@@ -147,7 +150,8 @@ def _project_option(*, hidden: bool = False) -> click.Option:
         expose_value=False,
         is_eager=True,  # before any option whose default comes from the settings
         callback=_use_project,
-        help="Directory of the project, trusted as it is; default: HOLDFAST_PROJECT, or the nearest one upward.",
+        help="Project directory, used without checking its owner; default: HOLDFAST_PROJECT, or the nearest project "
+        "in or above the current directory.",
     )
 
 
@@ -219,7 +223,7 @@ def with_globals(command: click.Command) -> click.Command:
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[
-        click.Option(["--url"], metavar="URL", help="Location of the jobs: a URL or the name of a backend."),
+        click.Option(["--url"], metavar="URL", help="Backend to use: a URL, or the name of a configured backend."),
         _project_option(),
         *(_global_option(name, words) for words, (name, _) in _FLAGS.items()),
         _color_option(),
@@ -230,7 +234,8 @@ def with_globals(command: click.Command) -> click.Command:
 def cli(ctx: click.Context, url: str | None) -> None:
     """Holdfast keeps background jobs until they are done.
 
-    The options below also work after the command. A DURATION is a number of seconds, or like 90s, 15m, 2h, 3d.
+    The options below also work after the command. A DURATION is a number of seconds, or a value such as 90s, 15m, 2h
+    or 3d.
     """
     ctx.meta[f"{GLOBALS}.url"] = url
 

@@ -44,12 +44,12 @@ def parse_arguments(words: Iterable[str], *, what: str = "argument") -> dict[str
         name, equals, value = word.partition("=")
         if not equals or not name.rstrip(JSON_SIGN).strip():
             raise DefinitionError(
-                f"{word!r} is not a valid {what}; write NAME=TEXT or NAME:=JSON without blanks around the =, and quote "
-                "text that contains blanks: 'to=Ada Lovelace'"
+                f"{word!r} is not a valid {what}; write NAME=TEXT or NAME:=JSON without spaces around the =, and quote "
+                "text that contains spaces: 'to=Ada Lovelace'"
             )
         is_text, name = not name.endswith(JSON_SIGN), name.removesuffix(JSON_SIGN)
         if name != name.strip():
-            raise DefinitionError(f"{word!r}: remove the blanks around the =: {name.strip()}={value.strip()}")
+            raise DefinitionError(f"{word!r}: remove the spaces around the =: {name.strip()}={value.strip()}")
         if name in arguments:
             raise DefinitionError(f"{what} '{name}' is given twice")
         arguments[name] = _argument(f"{what} '{name}'", value, is_text=is_text)

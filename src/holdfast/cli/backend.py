@@ -16,9 +16,10 @@ def backend() -> None:
 @url_option
 @json_option
 def info(place: str | None, url: str | None, as_json: bool) -> None:
-    """Show the engine at a URL, its capabilities, and the failures that its jobs survive.
+    """Show an engine's capabilities and durability.
 
-    This creates nothing: no file, no schema, no key. Default: the configured URL.
+    Durability means the failures that its jobs survive. Default: the configured URL. This command does not create a
+    file, a schema or a key.
 
     \b
     Examples:

@@ -114,7 +114,7 @@ def get_setting(key: str | None, as_json: bool) -> None:
 
 
 @config.command("list")
-@click.option("--show-origin", is_flag=True, help="Show where each value comes from instead of its meaning.")
+@click.option("--show-origin", is_flag=True, help="Show where each value comes from instead of its description.")
 @jsonl_option
 @url_option
 @json_option

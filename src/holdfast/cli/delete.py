@@ -34,7 +34,7 @@ def delete(**given: Any) -> int:
     \b
     Examples:
       holdfast delete job1
-      holdfast delete --where 'state:completed finished:<7d' --yes
+      holdfast delete --where 'state:completed age:>7d' --yes
     """
     return make_change(_DELETING, **given)
 

@@ -48,15 +48,17 @@ class Diagnosis(Document, frozen=True, kw_only=True, tag="holdfast.doctor/1"):
 
 @click.command()
 @app_option("Check whether this application can run the waiting jobs; default: the setting app.")
-@click.option("--grace", type=Span(), default=30.0, help="The --grace of your workers; default: 30s.")
-@click.option("--kill-after", type=Span(), default=10.0, help="The --kill-after of your workers; default: 10s.")
+@click.option("--grace", type=Span(), default=30.0, help="Value of --grace that your workers use; default: 30s.")
+@click.option(
+    "--kill-after", type=Span(), default=10.0, help="Value of --kill-after that your workers use; default: 10s."
+)
 @click.option("--strict", is_flag=True, help="Also exit with 1 on warnings.")
 @url_option
 @json_option
 def doctor(app: str | None, grace: float, kill_after: float, strict: bool, url: str | None, as_json: bool) -> int:
     """Diagnose problems that stop or lose jobs, and suggest fixes.
 
-    This creates and changes nothing.
+    This command does not create or change anything.
 
     \b
     Examples:
@@ -162,7 +164,7 @@ def _examined_engine(subject: Subject, reported: Sequence[Finding]) -> Iterator[
         if is_reported(problem, reported):
             yield note("engine", f"{deployment.location()} was not checked: fix its settings first")
         else:
-            yield error("engine", str(problem), "correct the url, or install what the engine needs")
+            yield error("engine", str(problem), "correct the url, or install the driver for this engine")
         yield from key_findings(subject.deployment, frozenset(), has_jobs=False)
         return
     with engine:

@@ -193,7 +193,7 @@ class PauseDocument(Struct, frozen=True, kw_only=True):
 
 
 class QueueDocument(Document, frozen=True, kw_only=True, tag="holdfast.queue/1"):
-    """One queue: its jobs by state, its pause and its workers."""
+    """One queue: its jobs by state, whether it is paused, and its workers."""
 
     queue: str
     states: dict[JobState, int]

@@ -117,7 +117,8 @@ def await_any(engine: Engine, job_ids: Sequence[str], limit_s: float, *, as_json
     if as_json:
         write_json(None if history is None else history_document(history))
     if first is None:
-        note(f"✗ timed out after {format_duration(limit_s)}: none of {len(job_ids):,} jobs has finished")
+        none = "the job has not" if len(job_ids) == 1 else f"none of the {len(job_ids):,} jobs has"
+        note(f"✗ timed out after {format_duration(limit_s)}: {none} finished")
         return TIME_IS_UP
     if not as_json:
         write(first)

@@ -71,7 +71,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
 
 @click.group(cls=OrderedGroup)
 def generate() -> None:
-    """Generate files that run workers: systemd, Docker, Compose."""
+    """Generate deployment files for workers: systemd, Docker, Compose."""
 
 
 def _command(run: Callable[..., None]) -> click.Command:
@@ -105,7 +105,7 @@ def systemd(name: str, user: str, output: str | None, force: bool, **given: Any)
 
 @_command
 def docker(force: bool, **given: Any) -> None:
-    """Write a Dockerfile. The image does not run as root, and has a health check.
+    """Write a Dockerfile. The container does not run as root and has a health check.
 
     \b
     Examples:

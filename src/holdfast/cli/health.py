@@ -56,24 +56,29 @@ Checks: TypeAlias = Iterator[Check]
 
 
 @click.command()
-@click.option("--live", "level", flag_value=LIVE, help="Does it respond? If not, restart it.")
-@click.option("--ready", "level", flag_value=READY, help="Can it run jobs? This is the default.")
-@click.option("--full", "level", flag_value=FULL, help="Do jobs get done? Also checks for lost workers and late jobs.")
+@click.option("--live", "level", flag_value=LIVE, help="Check liveness: the worker or the engine responds.")
+@click.option(
+    "--ready",
+    "level",
+    flag_value=READY,
+    help="Check readiness (default): jobs can be run.",
+)
+@click.option("--full", "level", flag_value=FULL, help="Also check for lost workers and for jobs that wait too long.")
 @click.option("--max-wait", type=Span(), default=60.0, help="With --full: how long a due job may wait; default: 60s.")
 @click.option(
     "--url",
     metavar="URL",
     callback=given_or_global,
-    help="A worker's probes, http://HOST:PORT, or the location of the jobs.",
+    help="URL of a worker's probes (http://HOST:PORT), or a backend: its URL or name.",
 )
 @json_option
 def health(level: str | None, max_wait: float, url: str | None, as_json: bool) -> int:
     """Check whether everything is working; exit with 1 if not.
 
-    With the URL of a worker's probes, --live checks whether the worker's loop is running. It does not query the
-    database: an outage of the database is no reason to restart workers. Otherwise --live checks whether the engine
-    responds, --ready whether each queue with jobs has a worker, and --full whether no job waits too long. Checking
-    creates nothing.
+    If --url is the address of a worker's probes, --live checks whether the worker's loop is running. It does not query
+    the database: a database outage is not a reason to restart workers. Otherwise --live checks whether the engine
+    responds, --ready also checks whether each queue with jobs has a worker, and --full also checks whether a worker is
+    lost or a job has waited too long. This command does not create files or tables.
 
     \b
     Examples:
@@ -153,7 +158,10 @@ def _store(site: Site, info: EngineInfo, took: str, level: str) -> Check:
     from holdfast.cli.backend_info import schema_in_words, schema_state
 
     if info.schema == 0 and level != LIVE and _is_foreign_file(site.deployment):
-        message = f"{info.server}, a file of another program: choose another file, or share it:  holdfast migrate"
+        message = (
+            f"{info.server}; this file belongs to another program: choose another file, or "
+            "add Holdfast's tables to it with  holdfast migrate"
+        )
         return Check(name="store", ok=False, message=message)
     if info.schema is None:
         return Check(name="store", ok=True, message=f"{info.server}, {took}")

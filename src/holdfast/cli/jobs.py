@@ -125,15 +125,19 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
     click.option(
         "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Maximum number of jobs."
     ),
-    click.option("--after", metavar="CURSOR", help="Continue after the previous page."),
+    click.option("--after", metavar="CURSOR", help="Continue from this cursor, which the previous page printed."),
     click.option(
         "--look-at",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Search at most N jobs; 0 = no limit.",
+        help="Search at most N jobs; default: 100000; 0 = no limit.",
     ),
     click.option(
-        "--columns", "--fields", type=Columns(), metavar="A,B", help="Columns to show; JSON members also work."
+        "--columns",
+        "--fields",
+        type=Columns(),
+        metavar="A,B",
+        help="Columns to show; JSON field names are also accepted.",
     ),
     click.option("--count", is_flag=True, help="Print only the number of jobs."),
     click.option("--quiet", "-q", is_flag=True, help="Print only ids, one per line."),
@@ -142,7 +146,7 @@ _SHAPES: Final[tuple[Callable[[Any], Any], ...]] = (
         "-o",
         type=click.Choice(("wide", "json", "jsonl", "csv", "ids")),
         metavar="FORMAT",
-        help="Output format: wide (more columns, none cut), json, jsonl, csv, ids.",
+        help="Output format: wide (more columns, not truncated), json, jsonl, csv, ids.",
     ),
     click.option("--csv", "as_csv", is_flag=True, help="Print CSV."),
     jsonl_option,
@@ -215,7 +219,7 @@ def _find(engine: Engine, made: Plan, shape: ListShape) -> ScanResult:
         if shape.after is None:
             raise
         raise ConfigError(
-            f"{shape.after!r} is not a cursor; pass the one that the previous page printed after  more:"
+            f"{shape.after!r} is not a valid cursor; copy the value of --after from the last line of the previous page"
         ) from None
 
 
@@ -226,7 +230,7 @@ def _print_count(engine: Engine, made: Plan, shape: ListShape, *, as_json: bool)
     else:
         write(number)
     if looked_at is not None:
-        note(f"at least: only the newest {looked_at:,} jobs were counted; count all of them with  --look-at 0")
+        note(f"this is a lower bound: only the newest {looked_at:,} jobs were counted; to count all, add  --look-at 0")
 
 
 def _count(engine: Engine, made: Plan, look_at: int | None) -> tuple[int, int | None]:

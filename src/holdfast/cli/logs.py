@@ -37,7 +37,7 @@ class NoSuchAttempt(click.ClickException):
     "number",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only attempt N, counted over all lives of the job.",
+    help="Only attempt N; numbering continues after `holdfast retry`.",
 )
 @jsonl_option
 @utc_option

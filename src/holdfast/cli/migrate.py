@@ -45,7 +45,8 @@ class SqlDocument(Document, frozen=True, kw_only=True, tag="holdfast.migrate.sql
 @url_option
 @json_option
 def migrate(as_sql: bool, dry_run: bool, url: str | None, as_json: bool) -> None:
-    """Create or upgrade the database schema. It is safe to repeat, and to run from several places at once.
+    """Create or upgrade the database schema. It is safe to run this more than once, and on several machines
+    at the same time.
 
     Holdfast does this automatically, except in an SQLite database that belongs to another program.
 

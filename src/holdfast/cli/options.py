@@ -42,7 +42,7 @@ def url_option(command: F) -> F:
         "--url",
         metavar="URL",
         callback=given_or_global,
-        help="Location of the jobs: a URL or the name of a backend.",
+        help="Backend to use: a URL, or the name of a configured backend.",
     )(command)
 
 
@@ -87,7 +87,7 @@ def given_or_global(ctx: click.Context, param: click.Parameter, value: Any) -> A
 
 
 class Span(click.ParamType[float]):
-    """A duration: seconds, or like 90s, 15m, 2h, 3d."""
+    """A duration: a number of seconds, or a value such as 90s, 15m, 2h or 3d."""
 
     name = "duration"
 
@@ -155,7 +155,7 @@ class WeightedQueues(click.ParamType[dict[str, int]]):
         for part in str(value).split(","):
             name, colon, weight = part.strip().partition(":")
             if name in weights:
-                self.fail(f"{value!r} names the queue '{name}' twice; name it once", param, ctx)
+                self.fail(f"{value!r} lists the queue '{name}' twice; list it once", param, ctx)
             if colon and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
                 self.fail(f"{part!r}: a weight is an integer from 1 to {MAX_WEIGHT}, as in mail:3", param, ctx)
             try:
@@ -171,13 +171,13 @@ def merged_queues(ctx: click.Context, param: click.Parameter, given: tuple[dict[
     for weights in given:
         for name, weight in weights.items():
             if name in merged:
-                raise click.BadParameter(f"the queue '{name}' is named twice; name it once", ctx, param)
+                raise click.BadParameter(f"the queue '{name}' is listed twice; list it once", ctx, param)
             merged[name] = weight
     return merged or {DEFAULT_QUEUE: 1}
 
 
 class Size(click.ParamType[int]):
-    """An amount of memory: bytes, or like 500K, 300M, 2G."""
+    """An amount of memory: a number of bytes, or a value such as 500K, 300M or 2G."""
 
     name = "size"
 
@@ -186,7 +186,9 @@ class Size(click.ParamType[int]):
             return value
         match = _size_pattern.fullmatch(str(value).strip().upper())
         if match is None:
-            self.fail(f"{value!r} is not a size; write bytes, or like 500K, 300M, 2G", param, ctx)
+            self.fail(
+                f"{value!r} is not a size; use a number of bytes, or a value such as 500K, 300M or 2G", param, ctx
+            )
         size = int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
         if 0 < size < LEAST_MEMORY:
             self.fail(f"{value!r} is too small: an idle process already needs 32M; 0 = no limit", param, ctx)

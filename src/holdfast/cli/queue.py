@@ -59,7 +59,7 @@ EVERYTHING: Final = "all"
 FIT: Final = Fit(
     pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
 )
-NO_QUEUES: Final = "no queues yet; a queue exists once it has a job, a worker or a pause"
+NO_QUEUES: Final = "no queues yet; a queue appears here once it has a job or a worker, or is paused"
 
 
 class NoSuchQueue(click.ClickException):
@@ -82,7 +82,7 @@ class FinalStates(States):
                 waiting = " (they are waiting for a retry)" if state is JobState.FAILED else ""
                 self.fail(
                     f"only completed, dead and cancelled jobs can be purged, not {state} jobs{waiting}; "
-                    "cancel them first:  holdfast cancel --where",
+                    f"cancel them first:  holdfast cancel --where state:{state}",
                     param,
                     ctx,
                 )
@@ -100,7 +100,7 @@ def queue() -> None:
 @url_option
 @json_option
 def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
-    """List the queues that have jobs, workers or a pause."""
+    """List queues that have jobs or workers, or are paused."""
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
@@ -161,7 +161,7 @@ def _document(
 @url_option
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
-    """Show one queue: its jobs by state, its pause and its workers."""
+    """Show a queue: its jobs, its workers, and whether it is paused."""
     with existing(url, name) as site:
         note_location(site.location)
         engine = site.engine
@@ -259,7 +259,7 @@ def resume(names: tuple[str, ...], dry_run: bool, url: str | None, as_json: bool
 def work(ctx: click.Context, /, once: bool, **given: Any) -> Any:
     """Run jobs from these queues until stopped. Default: the queue 'default'.
 
-    This is  holdfast worker start  with the queues as arguments.
+    Same as `holdfast worker start`, but takes the queues as arguments.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ def retry(ignore_expiry: bool, **given: Any) -> int:
     \b
     Examples:
       holdfast retry job1
-      holdfast retry --where 'error:Timeout finished:>1h'
+      holdfast retry --where 'error:Timeout finished:today'
       holdfast list -q --where 'reason:timeout' | holdfast retry -
     """
     return make_change(replaying(ignore_expiry=ignore_expiry), **given)
@@ -85,7 +85,7 @@ def _result(engine: Engine, job_id: str, answer: ReplayAnswer) -> Result:
     document = RetryDocument(id=job_id, answer=answer)
     match answer:
         case ReplayAnswer.REPLAYED:
-            return Result(job_id, document, 0, "queued again (attempts reset, history kept)")
+            return Result(job_id, document, 0, "requeued (attempts reset, history retained)")
         case ReplayAnswer.EXPIRED:
             return Result(job_id, document, REFUSED, "has expired; to retry it anyway, add  --ignore-expiry")
         case ReplayAnswer.NOT_FINAL:

@@ -69,7 +69,7 @@ class UnknownSchema(click.ClickException):
 def schema(name: str | None) -> None:
     """Print the JSON Schema of a document that --json prints. Without a NAME, list the schemas.
 
-    The schema `config` is that of the configuration file, for editors.
+    `config` is the schema of the configuration file, which editors can use for completion and validation.
 
     \b
     Examples:

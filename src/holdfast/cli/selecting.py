@@ -77,8 +77,13 @@ _FILTERS: Final[tuple[Callable[[Any], Any], ...]] = (
     ),
     click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only jobs with this tag. Repeatable."),
     where_option,
-    click.option("--since", type=Moment(), metavar="WHEN", help="Only jobs accepted since, such as 2h or today."),
-    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted until then."),
+    click.option(
+        "--since",
+        type=Moment(),
+        metavar="WHEN",
+        help="Only jobs accepted at or after this time, such as 2h (ago) or today.",
+    ),
+    click.option("--until", type=Moment(), metavar="WHEN", help="Only jobs accepted at or before this time."),
 )
 
 
@@ -223,7 +228,7 @@ def _id_in(line: str, number: int) -> str:
             "pass ids, or the output of  holdfast list --jsonl"
         ) from None
     if not isinstance(job_id, str):
-        raise ConfigError(f"line {number} of stdin: an id must be text, not {job_id!r}; put it in quotes")
+        raise ConfigError(f"line {number} of stdin: an id must be a string, not {job_id!r}; put it in quotes")
     return job_id
 
 
@@ -245,7 +250,7 @@ def confirm_severe(question: str, word: str, *, said: str | None) -> None:
     if said is None:
         raise click.UsageError(f"this would {question}; pass --confirm={word}, or check first with --dry-run")
     if said != word:
-        raise click.UsageError(f"this would {question}; --confirm={said} is not --confirm={word}, so nothing was done")
+        raise click.UsageError(f"this would {question}; --confirm must be '{word}', not '{said}'; nothing was done")
 
 
 def _can_ask() -> bool:

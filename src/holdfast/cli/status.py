@@ -77,8 +77,8 @@ class Status(Document, frozen=True, kw_only=True, tag="holdfast.status/1"):
 def status(queue: str | None, watch_s: float | None, url: str | None, as_json: bool) -> int:
     """Show the number of jobs by queue and state.
 
-    With --watch, a terminal shows only the latest status. Elsewhere each status follows the one before; with --json
-    each is one line.
+    With --watch, a terminal is redrawn at each refresh. If stdout is not a terminal, each status is appended; with
+    --json, each is one line.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ SHOWN_FIRST: Final = (
 def top(every: float, url: str | None, as_json: bool) -> int:
     """Monitor queues, jobs and workers in a full-screen view; ? lists the keys, q quits.
 
-    It needs the extra `tui`. With --json it prints the document of `status` once.
+    Requires the extra `tui`. With --json, print the same document as `holdfast status --json` and exit.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ STATES: Final = {
     JobState.PENDING: "due, waiting for a worker",
     JobState.PROCESSING: "running: a worker holds its lease",
     JobState.FAILED: "failed, waiting for its retry",
-    JobState.COMPLETED: "done; deleted after retain-completed",
+    JobState.COMPLETED: "done; deleted after the time set in retain-completed",
     JobState.DEAD: "failed for good: a dead letter, until it is retried or discarded",
     JobState.CANCELLED: "cancelled, or expired before it started",
 }
@@ -41,22 +41,25 @@ TERMS: Final = {
     "id": ("id:import-*", "the id; * matches anything"),
     "queue": ("queue:mail", "the queue"),
     "job": ("job:send_*", "the handler"),
-    "name": ('name:"nightly report"', "the name; in quotes, * is just a star"),
+    "name": ('name:"nightly report"', "the name; in quotes, * is a literal asterisk"),
     "tag": ("tag:vip", "one of its tags"),
     "trace": ("trace:4bf92f35*", "the trace id"),
     "error": ("error:Timeout", "the last error contains this; case does not matter"),
-    "reason": ("reason:crash-loop", "the reason of a dead letter; in quotes, part of the reason of a cancellation"),
+    "reason": (
+        "reason:crash-loop",
+        "why the job is dead; a quoted value matches part of a cancellation reason",
+    ),
     "attempts": ("attempts:>2", "failed runs; also <, >=, <=, 2..4"),
-    "crashes": ("crashes:>0", "runs that ended without a verdict"),
+    "crashes": ("crashes:>0", "runs whose process or worker died"),
     "deliveries": ("deliveries:1", "number of times that a worker claimed it"),
     "priority": ("priority:7..9", "0 to 9"),
     "age": ("age:>1h", "time since it was accepted"),
-    "accepted": ("accepted:today", "when it was accepted: a day, a time, or a duration ago"),
+    "accepted": ("accepted:today", "when it was accepted: a date, a time, or how long ago (2h)"),
     "due": ("due:<+2h", "when it is due; +2h is in two hours"),
-    "finished": ("finished:2026-11-15", "when it finished"),
+    "finished": ("finished:2026-11-15", "when it finished; finished:<7d means more than 7 days ago"),
     "expires": ("expires:<now", "when it expires"),
-    "args": ("args.user.id:42", 'a value of the arguments; 42 is a number or text, "42" only text'),
-    "meta": ("meta.tenant:acme", "a value of the metadata"),
+    "args": ("args.user.id:42", 'a value in the arguments; 42 is a number or text, "42" only text'),
+    "meta": ("meta.tenant:acme", "a value in the metadata"),
 }
 
 
@@ -85,9 +88,7 @@ def help_on(ctx: click.Context, words: tuple[str, ...]) -> None:
 def _overview() -> str:
     return _page(
         definitions((name, meaning) for name, (meaning, _) in TOPICS.items()),
-        _prose(
-            "holdfast help TOPIC explains a topic, holdfast help COMMAND a command; holdfast --help lists the commands"
-        ),
+        _prose("Run `holdfast help TOPIC` or `holdfast help COMMAND`. `holdfast --help` lists the commands."),
     )
 
 
@@ -128,7 +129,7 @@ def _search() -> str:
     # No other topic needs the grammar.
     from holdfast.search.parsing import ALIASES, FIELDS
 
-    also = ", ".join(f"{alias} for {field}" for alias, field in ALIASES.items())
+    also = ", ".join(f"{alias} = {field}" for alias, field in ALIASES.items())
     return _page(
         _prose("A search is a list of conditions. A job has to meet all of them:"),
         "  holdfast list --where 'state:dead error:Timeout args.user:42 age:>1h'",
@@ -138,7 +139,7 @@ def _search() -> str:
             "field is searched for in the id, the handler, the name and the error. Quote values that contain spaces, "
             "commas or colons."
         ),
-        _prose(f"Other names of fields: {also}."),
+        _prose(f"Field aliases: {also}."),
     )
 
 

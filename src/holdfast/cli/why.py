@@ -68,8 +68,8 @@ def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Worke
 def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView]) -> list[str]:
     """What currently prevents workers from claiming the job."""
     found = [
-        f"the queue has been paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''};  "
-        f"{command('holdfast', 'queue', 'resume', job.queue)}"
+        f"the queue has been paused since {instant(pause.since)}{f': {pause.reason}' if pause.reason else ''}; "
+        f"resume it:  {command('holdfast', 'queue', 'resume', job.queue)}"
         for pause in pauses
         if pause.queue == job.queue
     ]
@@ -78,9 +78,9 @@ def _obstacles(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[Wor
     if is_private(job.queue):
         return found if takers else [*found, "it belongs to a 'holdfast run' that may have exited"]
     if not running:
-        found.append(f"no worker is running;  {starting(job.queue, job=job.job)}")
+        found.append(f"no worker is running; start one:  {starting(job.queue, job=job.job)}")
     elif not takers:
-        found.append(f"no worker processes this queue;  {starting(job.queue, job=job.job)}")
+        found.append(f"no worker processes this queue; start one:  {starting(job.queue, job=job.job)}")
     elif not any(job.job in view.report.handlers for view in takers):
         found.append(f"no worker of this queue knows the handler '{job.job}'")
     elif all(view.state is WorkerState.DRAINING for view in takers):

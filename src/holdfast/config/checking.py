@@ -106,7 +106,7 @@ def _keys_of_engine(url: Found, place: str, installation: str) -> Iterator[Probl
         except OSError as problem:
             yield Problem(
                 message=f"cannot read {key_file}: {problem.strerror}",
-                advice="make it readable for this user only",
+                advice="make it readable only by this user",
                 key="signing-key",
                 origin=origin,
             )

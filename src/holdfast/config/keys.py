@@ -161,7 +161,7 @@ KEYS: Final = {
             meaning="first delay in seconds, and the multiplier of an exponential backoff",
         ),
         Key(name="backoff-max", kind="span", high=366 * _DAY, meaning="maximum delay between two attempts"),
-        Key(name="backoff-jitter", kind="number", high=1, meaning="random variation of a delay; 0.15 means ±15 %"),
+        Key(name="backoff-jitter", kind="number", high=1, meaning="random variation of a delay; 0.15 means ±15%"),
         Key(
             name="lease",
             kind="span",
@@ -236,14 +236,18 @@ KEYS: Final = {
             name="backends",
             kind="urls",
             secret=True,
-            meaning="table of additional backends, name = URL; the backend named default is the setting url",
+            meaning="table of additional backends, name = URL; the backend default is configured with the setting url",
         ),
-        Key(name="routes", kind="texts", meaning="table, queue = backend; queues not listed are in default"),
+        Key(
+            name="routes",
+            kind="texts",
+            meaning="table that assigns queues to backends, queue = backend; other queues use the backend default",
+        ),
         Key(name="engines", kind="texts", meaning="table of third-party engines, URL scheme = MODULE:NAME"),
         Key(
             name="allowlist",
             kind="lists",
-            meaning="table of the handlers that each queue may run; queues not listed may run all",
+            meaning="table of the handlers that jobs on each queue may use; other queues allow all",
         ),
     )
 }

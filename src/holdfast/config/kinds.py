@@ -88,30 +88,30 @@ def _url(raw: object) -> str:
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str):
-        raise ValueError("write it as text")
+        raise ValueError("must be a string")
     return raw
 
 
 def _name(raw: object) -> str:
     name = _text(raw)
     if not _name_pattern.fullmatch(name):
-        raise ValueError("write 1 to 64 letters, digits, dashes, underscores or dots")
+        raise ValueError("use 1 to 64 letters, digits, dashes, underscores or dots")
     return name
 
 
 def _whole(raw: object) -> int:
     if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and _whole_pattern.fullmatch(raw))):
-        raise ValueError("write a whole number")
+        raise ValueError("must be an integer")
     return int(raw)
 
 
 def _number(raw: object) -> float:
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
-        raise ValueError("write a number")
+        raise ValueError("must be a number")
     try:
         return float(raw)
     except ValueError:
-        raise ValueError("write a number") from None
+        raise ValueError("must be a number") from None
 
 
 def _flag(raw: object) -> bool:
@@ -119,7 +119,7 @@ def _flag(raw: object) -> bool:
         return raw
     flags = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     if not isinstance(raw, str) or raw.lower() not in flags:
-        raise ValueError("write true or false")
+        raise ValueError("must be true or false")
     return flags[raw.lower()]
 
 
@@ -127,7 +127,7 @@ def _words(raw: object) -> tuple[str, ...]:
     if isinstance(raw, str):
         raw = raw.split(",")
     if not isinstance(raw, list | tuple) or not all(isinstance(word, str) for word in cast("list[object]", raw)):
-        raise ValueError("write a list of words")
+        raise ValueError("must be a list of strings")
     return tuple(word.strip() for word in cast("list[str]", raw) if word.strip())
 
 
@@ -135,7 +135,7 @@ def _table(raw: object, kind: Any, what: str) -> Any:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as problem:
-        raise ValueError(f"write a table {what}: {problem}") from None
+        raise ValueError(f"must be a table {what}: {problem}") from None
 
 
 def _named_url(name: str, url: str) -> str:

@@ -65,9 +65,7 @@ def user_project() -> Project:
 
 def _named_project(directory: Path) -> Project:
     if not directory.is_dir():
-        raise ConfigError(
-            f"{directory} is not a directory: let --project or {PROJECT_VARIABLE} name the directory of a project"
-        )
+        raise ConfigError(f"{directory} is not a directory: set --project or {PROJECT_VARIABLE} to a project directory")
     return Project.at(directory)
 
 

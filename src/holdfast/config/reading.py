@@ -236,7 +236,7 @@ def refuse_in_file(key: Key, where: str = "") -> None:
     if not key.in_file:
         raise ConfigError(
             f"{key.name} does not belong in the configuration file{f' ({where})' if where else ''}: set "
-            f"{key.variable}, or name a file that only you can read with {key.name}-file"
+            f"{key.variable}, or set {key.name}-file to a file that only you can read"
         )
 
 

@@ -23,7 +23,7 @@ def settings_schema() -> dict[str, Any]:
     return {
         "$schema": DRAFT,
         "title": "Holdfast",
-        "description": "Settings of Holdfast, in holdfast.toml or in [tool.holdfast] of pyproject.toml.",
+        "description": "Holdfast settings, in holdfast.toml or in [tool.holdfast] of pyproject.toml.",
         "type": "object",
         "properties": {key.name: _property(key) for key in keys},
         # Names with underscores are patterns, so that editors accept them but do not offer them as completions.

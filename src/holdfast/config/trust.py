@@ -1,7 +1,7 @@
 """Checks who can change a project that was found and not named.
 
 Settings decide which code is imported, which commands may run and where jobs are stored. A file that another user can
-write must not take effect only because of the current directory, as in git's CVE-2022-24765.
+write to must not take effect only because of the current directory, as in git's CVE-2022-24765.
 """
 
 import grp
@@ -30,12 +30,12 @@ def refuse_untrusted(file: Path) -> None:
             raise ConfigError(
                 f"refusing to use {file}: {what}, so another user may have written it. {remedy}. If you trust this "
                 "project (for example a checkout in a container or CI job that belongs to another uid, or with sudo), "
-                f"name it:  holdfast --project {directory} …  or  {PROJECT_VARIABLE}={directory}"
+                f"select it explicitly:  holdfast --project {directory} …  or  {PROJECT_VARIABLE}={directory}"
             )
 
 
 def is_trusted(directory: Path) -> bool:
-    """Whether a directory belongs to this user or root, and no other user can write it."""
+    """Whether a directory belongs to this user or root, and no other user can write to it."""
     return _weakness(directory) is None
 
 
@@ -49,12 +49,12 @@ def _weakness(path: Path) -> tuple[str, str] | None:
     if stat.S_ISLNK(status.st_mode):  # everyone can write through a link; its target is checked as well
         return None
     if mode & stat.S_ISVTX and mode & stat.S_IWOTH:
-        remedy = f"Move the project from {path} to a directory that only you can write"
+        remedy = f"Move the project from {path} to a directory that only you can write to"
         return f"every user can create files in {path} (mode {mode:04o})", remedy
     if mode & stat.S_IWOTH:
-        return f"every user can write {path} (mode {mode:04o})", f"Fix it with  chmod o-w {quoted}"
+        return f"every user can write to {path} (mode {mode:04o})", f"Fix it with  chmod o-w {quoted}"
     if mode & stat.S_IWGRP and not _is_private(status.st_gid, status.st_uid):
-        what = f"group {_group(status.st_gid)} can write {path} (mode {mode:04o})"
+        what = f"group {_group(status.st_gid)} can write to {path} (mode {mode:04o})"
         return what, f"Fix it with  chmod g-w {quoted}"
     return None
 

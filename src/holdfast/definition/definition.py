@@ -45,13 +45,23 @@ class JobOptions(TypedDict, total=False):
 
     id: Annotated[str, Option("Job id. Enqueueing the same id and content again adds nothing.", metavar="ID")]
     name: Annotated[str, Option("Name shown in lists and logs.", metavar="TEXT")]
-    tags: Annotated[Sequence[str], Option("Labels to search for. Repeatable.", ("--tag", "--tags"), "A,B")]
-    meta: Annotated[Mapping[str, object], Option("Note for the handler; also K:=JSON. Repeatable.", metavar="K=V")]
+    tags: Annotated[
+        Sequence[str], Option("Tags to attach to the job, for searching. Repeatable.", ("--tag", "--tags"), "A,B")
+    ]
+    meta: Annotated[
+        Mapping[str, object], Option("Metadata for the handler, as K=TEXT or K:=JSON. Repeatable.", metavar="K=V")
+    ]
     trace_id: Annotated[str, Option("Trace id, passed to the handler and searchable.", metavar="TEXT")]
-    queue: Annotated[str, Option("Queue to enqueue the job on.", ("--queue", "-q"), "NAME")]
-    priority: Annotated[int, Meta(ge=0, le=9), Option("0 to 9; higher runs first.", ("--priority", "-p"))]
+    queue: Annotated[
+        str, Option("Queue to enqueue the job on; default: the queue 'default'.", ("--queue", "-q"), "NAME")
+    ]
+    priority: Annotated[
+        int, Meta(ge=0, le=9), Option("Priority, 0 to 9; higher runs first; default: 5.", ("--priority", "-p"))
+    ]
     max_retries: Annotated[
-        int, Meta(ge=0, le=MAX_RETRIES), Option("Retries after the first run.", ("--max-retries", "-r"), "N")
+        int,
+        Meta(ge=0, le=MAX_RETRIES),
+        Option("Number of retries; default: the setting max-retries.", ("--max-retries", "-r"), "N"),
     ]
     backoff: Annotated[
         BackoffLike,
@@ -60,7 +70,10 @@ class JobOptions(TypedDict, total=False):
             metavar="BACKOFF",
         ),
     ]
-    timeout: Annotated[float | timedelta, Option("Time limit for one attempt.", ("--timeout", "-t"))]
+    timeout: Annotated[
+        float | timedelta,
+        Option("Time limit for one attempt; default: the setting timeout; 0 = no limit.", ("--timeout", "-t")),
+    ]
     delay: Annotated[float | timedelta, Option("Wait at least this long before the first run.")]
     run_at: Annotated[
         datetime, Option("Run no earlier than this: 14:30, tomorrow 9:00, …", ("--run-at", "--at"), "WHEN")
@@ -283,4 +296,4 @@ def _check_number(option: str, value: float | None, low: float, high: float, *, 
             raise DefinitionError(f"{option} must be between 0 and {high / 86400:g} days, not {value:g} seconds")
         raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")
     if whole and not isinstance(value, int):
-        raise DefinitionError(f"{option} must be a whole number, not {value!r}")
+        raise DefinitionError(f"{option} must be an integer, not {value!r}")

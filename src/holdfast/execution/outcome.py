@@ -65,7 +65,7 @@ def _encoded(value: object) -> tuple[bytes | None, str]:
     try:
         size = len(encode_value(value))
         if size > RESULT_LIMIT:
-            return None, f"result not stored: {size:,} bytes, limit {RESULT_LIMIT:,}"
+            return None, f"the result was not stored: it has {size:,} bytes, and the limit is {RESULT_LIMIT:,}"
         return bytes(encode_payload(value, what="it")), ""
     except Exception as problem:  # encoding the handler's value may run the handler's code
-        return None, cut(f"result not stored: not JSON ({problem})", _NOTE_LIMIT)
+        return None, cut(f"the result was not stored: it is not JSON ({problem})", _NOTE_LIMIT)

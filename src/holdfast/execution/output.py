@@ -41,7 +41,9 @@ class Output:
 
     def __init__(self, *, limit: int = OUTPUT_LIMIT, tee: Tee | None = None) -> None:
         if limit < MIN_LIMIT:
-            raise ValueError(f"an output limit of {limit} bytes leaves no room to mark a cut; use {MIN_LIMIT} or more")
+            raise ValueError(
+                f"an output limit of {limit} bytes leaves no room for the truncation marker; use {MIN_LIMIT} or more"
+            )
         self._limit = limit
         self.tee = tee
         self._lock = threading.Lock()

@@ -114,7 +114,9 @@ class JobRuntime:
         """
         attempt = _Attempt(self, message, lease)
         if not attempt.handler.is_async:
-            raise TypeError(f"handler '{message.job}' is not a coroutine function; it would block the loop, use run()")
+            raise TypeError(
+                f"handler '{message.job}' is not a coroutine function and would block the event loop; use run()"
+            )
         refusal = attempt.prepare()
         if refusal is not None:
             return refusal
@@ -451,7 +453,7 @@ def _finished(value: object) -> object:
             close()
         raise TypeError(
             f"the handler returned a {type(value).__name__}, which would never run; declare the handler with "
-            "async def, or return a finished value"
+            "async def, or return a plain value"
         )
     return value
 

@@ -78,7 +78,7 @@ class Host:
 
     def transaction(self) -> Any:
         """A connection in the transaction that ends with the run."""
-        raise NotSupported("there is no engine here and therefore no transaction; run the job in a worker")
+        raise NotSupported("context.transaction() is available only when a worker runs the job")
 
 
 _NO_HOST: Final = Host()

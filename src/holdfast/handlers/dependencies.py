@@ -125,7 +125,9 @@ def _provider_of(factory: Factory) -> Provider:
     kind = _kind_of(factory)
     wrapped = inspect.unwrap(factory)
     if kind is _Kind.PLAIN and (inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)):
-        raise DefinitionError(f"{what} returns a context manager; depend on the generator function that it decorates")
+        raise DefinitionError(
+            f"{what} is decorated with @contextmanager or similar; depend on the undecorated generator function"
+        )
     needs: list[tuple[str, Factory | None]] = []
     for parameter in parameters_of(factory, what):
         inner = dependency_of(parameter, what=what)
@@ -135,8 +137,8 @@ def _provider_of(factory: Factory) -> Provider:
             needs.append((parameter.name, None))
         elif parameter.default is _EMPTY and parameter.kind not in _UNNAMED:
             raise DefinitionError(
-                f"{what}: its parameter '{parameter}' would get no value; make it a dependency (Depends), annotate it "
-                "with JobContext, or give it a default"
+                f"{what}: parameter '{parameter}' has no value and no default; make it a dependency (Depends), "
+                "annotate it with JobContext, or give it a default"
             )
     return Provider(factory, kind, tuple(needs))
 
@@ -178,7 +180,7 @@ def check_factory(
     if provider.kind.is_async and not is_async:
         raise DefinitionError(
             f"{what} is a plain function, which cannot await the {provider.kind.value} dependency "
-            f"'{provider.name}'; make the job async def, or the dependency plain"
+            f"'{provider.name}'; make the job async, or make the dependency synchronous"
         )
     for _, inner in provider.needs:
         if inner is not None:
@@ -322,4 +324,4 @@ def finished(coroutine: "Any") -> object:
     except StopIteration as ended:
         return ended.value
     coroutine.close()
-    raise RuntimeError("a dependency of a plain function awaited something")
+    raise RuntimeError("a dependency awaited something, but the job is not async; make the job async")

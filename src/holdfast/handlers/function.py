@@ -129,7 +129,7 @@ def _key_of(function: Callable[..., object]) -> str:
     # Without the module: the same function is `__main__.send` in one process and `app.send` in another.
     name = str(getattr(function, "__name__", ""))
     if not name.isidentifier():
-        raise DefinitionError(f"{function!r} has no name that could be its key; pass key=")
+        raise DefinitionError(f"{function!r} has no name to use as a handler key; pass key=…")
     return name
 
 
@@ -138,8 +138,8 @@ def _parameters_of(function: Callable[..., object], key: str) -> list[inspect.Pa
     for parameter in parameters:
         if parameter.kind in _CANNOT_BE_NAMED:
             raise DefinitionError(
-                f"job '{key}': parameter '{parameter}' {_CANNOT_BE_NAMED[parameter.kind]}, but the payload passes "
-                "every argument by its name; give it named parameters"
+                f"job '{key}': parameter '{parameter}' {_CANNOT_BE_NAMED[parameter.kind]}, but arguments are "
+                "passed by name; declare named parameters instead"
             )
         if parameter.annotation is not JobContext and dependency_of(parameter, what=f"job '{key}'") is None:
             check_readable(_type_of(parameter), what=f"job '{key}': parameter '{parameter}'")

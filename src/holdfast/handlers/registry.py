@@ -100,8 +100,8 @@ class HandlerRegistry:
 
     def _unknown(self, key: str) -> str:
         near = difflib.get_close_matches(key[:_LONGEST], self._handlers, n=1)
-        guess = f", did you mean '{near[0]}'?" if near else ";"
-        return f"no handler {_quoted(key)} is registered here{guess} known handlers: {_listed(self._handlers)}"
+        guess = f" did you mean '{near[0]}'?" if near else ""
+        return f"no handler {_quoted(key)} is registered;{guess} known handlers: {_listed(self._handlers)}"
 
 
 def _as_handler(key: str, handler: Registrable, overrides: Mapping[Factory, Factory]) -> Handler:
@@ -144,7 +144,7 @@ def _check_passed(parameters: Iterable[inspect.Parameter], what: str) -> None:
         is_optional = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         if not is_optional and parameter.default is inspect.Parameter.empty:
             raise DefinitionError(
-                f"{what}: the parameter '{parameter}' of its handle() would get no value; make it a dependency "
+                f"{what}: parameter '{parameter}' of its handle() has no value and no default; make it a dependency "
                 "(Depends), or give it a default"
             )
 

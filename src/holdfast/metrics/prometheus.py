@@ -104,7 +104,7 @@ class _Levels(Collector):
             "Settlements that the engine has not confirmed yet.",
             levels.verdicts_undelivered,
         )
-        yield _gauge("engine_unheard_seconds", "Time since the engine last answered.", levels.engine_unheard_s)
+        yield _gauge("engine_unheard_seconds", "Time since the engine last responded.", levels.engine_unheard_s)
         jobs = self._jobs()
         if jobs is not None:
             counts = GaugeMetricFamily(

@@ -133,7 +133,7 @@ class EnvelopeFactory:
         wire = self._signer.sign(encode_message(message))
         if len(wire) > self._max_bytes:
             raise PayloadRejected(
-                f"job '{job_id}' is {len(wire):,} bytes on the wire, the limit is {self._max_bytes:,}: "
+                f"job '{job_id}' is {len(wire):,} bytes on the wire; the limit is {self._max_bytes:,}: "
                 "store the data elsewhere and send a reference to it"
             )
         return JobEnvelope(

@@ -72,7 +72,7 @@ def keyring_next_to(database: Path, *, installation: str) -> Keyring:
             _generate(path)
     except OSError as problem:
         raise BackendUnavailable(
-            f"cannot write in {path.parent} ({problem.strerror}): choose another place with --url or HOLDFAST_URL"
+            f"cannot write to {path.parent} ({problem.strerror}): choose another location with --url or HOLDFAST_URL"
         ) from problem
     return read_keyring(path, installation=installation)
 

@@ -29,7 +29,7 @@ class SigningKey:
     def __init__(self, secret: bytes, kid: str | None = None, *, installation: str = DEFAULT_INSTALLATION) -> None:
         if len(secret) < MIN_KEY_BYTES:
             raise ConfigError(
-                f"a signing key needs at least {MIN_KEY_BYTES} bytes, this one has {len(secret)}: "
+                f"a signing key needs at least {MIN_KEY_BYTES} bytes, but this one has {len(secret)}: "
                 "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
             )
         if not _installation_pattern.fullmatch(installation):

@@ -369,9 +369,9 @@ def _how(field: Measure) -> str:
     if field.is_moment:
         return _HOW_TIMES_ARE_WRITTEN
     return (
-        "write a duration like 90s, 15m, 2h, 3d"
+        "write a duration such as 90s, 15m, 2h or 3d"
         if field is Measure.AGE
-        else f"write a whole number, as in {field}:3, {field}:>2 or {field}:2..4"
+        else f"write an integer, as in {field}:3, {field}:>2 or {field}:2..4"
     )
 
 

@@ -66,8 +66,8 @@ class TravellingClock(SystemClock):
         if self._waited_s > LONGEST_WAIT_S:
             self.woken()
             raise TimeoutError(
-                "the test has waited an hour of its own time for a job, but no job runs during a wait: call drain() "
-                "before you ask for the result, or use inline mode"
+                "the test waited for a job for one hour of simulated time, but no job runs while the test waits: call "
+                "drain() before you ask for the result, or use inline mode"
             )
         self.advance(seconds)
 

@@ -230,7 +230,7 @@ def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
         if not isinstance(name, str) or not handler.takes(name):
             known = [known for known in inspect.signature(handler.function).parameters if handler.takes(known)]
             near = get_close_matches(str(name), known, n=1)
-            guess = f", did you mean '{near[0]}'?" if near else ";"
+            guess = f"; did you mean '{near[0]}'?" if near else ";"
             raise DefinitionError(f"job '{job}' has no parameter {name!r}{guess} it has {', '.join(known) or 'none'}")
 
 

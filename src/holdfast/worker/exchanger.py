@@ -124,9 +124,9 @@ class Exchanger:
             return EngineAnswer(request=request, held=held, admitted=self._admit(leases) if leases else Admitted())
         except Exception as problem:
             if isinstance(problem, BackendError):
-                log.warning("request to the engine failed: %s", problem)
+                log.warning("could not claim jobs; any that were already claimed are released: %s", problem)
             else:
-                log.exception("request to the engine failed")
+                log.exception("could not claim jobs; any that were already claimed are released")
             # Settlements that are already answered keep their answers, and claimed jobs are released.
             return EngineAnswer(request=request, held=held, admitted=self._released(leases), problem=problem)
 

@@ -105,7 +105,9 @@ class Keeper:
         self._renewed_at = asked_at
         if gap > 2 * self._interval_s:
             log.warning(
-                "leases of %g s were renewed late, after %s", self._backend.policy.lease_s, format_duration(gap)
+                "lease renewal was late: %s since the last one (lease: %g s); this host may be overloaded",
+                format_duration(gap),
+                self._backend.policy.lease_s,
             )
         for lease, state in zip(held, states, strict=True):
             with self._lock:

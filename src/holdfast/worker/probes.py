@@ -145,7 +145,7 @@ class ProbeServer:
         except ValueError:
             return _text(HTTPStatus.BAD_REQUEST, "not a valid URL")
         is_verbose = "verbose" in parse_qs(place.query, keep_blank_values=True)
-        no_answer = f"no answer within {self._patience_s:g} s"
+        no_answer = f"no response within {self._patience_s:g} s"
         match place.path:
             case "/livez" | "/healthz":
                 return _checked([("loop", self._check_liveness())], is_verbose=is_verbose)

@@ -95,7 +95,7 @@ class _Worker:
         """Report a worker that has exited by itself."""
         if self._process is not None and self._process.poll() is not None:
             self.stop()
-            self._say(f"the worker exited with code {self.exit_code}; it starts again when a Python file changes")
+            self._say(f"the worker exited with code {self.exit_code}; it will restart when a Python file changes")
 
     def stop(self) -> None:
         """Drain the worker, if it is running, and wait until it has exited; kill it if it does not."""

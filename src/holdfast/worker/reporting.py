@@ -145,9 +145,9 @@ def _log_result(result: WorkerResult, lease: JobLease) -> None:
             log.critical("job %s rejected and dead-lettered: %s", lease.id, error, extra=OUTCOME)
         case WorkerStatus.RELEASED:
             if result.error:
-                why = "its process died" if result.error.type == EXECUTOR_DIED else "it cannot run here yet"
+                why = "its process died" if result.error.type == EXECUTOR_DIED else "this worker cannot run it yet"
                 wait = format_duration(result.retry_in or 0)
-                log.warning("job %s requeued, %s; retrying in %s: %s", lease.id, why, wait, error, extra=OUTCOME)
+                log.warning("job %s requeued because %s; retrying in %s: %s", lease.id, why, wait, error, extra=OUTCOME)
         case WorkerStatus.LOST_LEASE:
             log.warning("job %s: lease lost before the job was settled; result discarded", lease.id, extra=OUTCOME)
         case _:

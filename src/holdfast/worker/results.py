@@ -83,9 +83,11 @@ class ResultHandler(PoolListener):
                 error = ErrorInfo(type="holdfast.JobTimeout", message=limit)
                 self.on_ended(flight, self._holdings.cut_short(flight, Outcome.TIMEOUT, error))
             case KillReason.CANCELLED:
-                record = self._holdings.cut_short(flight, Outcome.CANCELLED, note=f"it {why.value}: killed").record()
+                record = self._holdings.cut_short(
+                    flight, Outcome.CANCELLED, note=f"killed: the job {why.value}"
+                ).record()
                 self._holdings.settle(flight, CancelJob(lease=flight.lease, record=record))
             case KillReason.FENCED:
                 self._holdings.drop(flight)
             case _:
-                self._holdings.release(flight, why.value)
+                self._holdings.release(flight, f"killed: the job {why.value}")

@@ -137,7 +137,7 @@ class QueueWorker:
                 self.clock.sleep(self.backoff.failed(problem, f"settle job {settlement.lease.id}"))
             except BackendError:
                 # Only this record cannot be written: its lease expires, and the job is reaped.
-                log.exception("job %s cannot be settled", settlement.lease.id)
+                log.exception("job %s could not be settled; it runs again when its lease expires", settlement.lease.id)
                 return False
             else:
                 self.backoff.answered()

@@ -179,7 +179,9 @@ def test_a_value_that_is_too_large_to_be_kept_is_not_taken_for_none() -> None:
     result.refresh()
     for told in (result, tasks.large.get_result(result.id), tasks.large.using(backend="here").enqueue()):
         assert told.status == TaskResultStatus.SUCCESSFUL
-        with pytest.raises(ValueError, match="succeeded, result not stored: 70,002 bytes, limit 65,536"):
+        with pytest.raises(
+            ValueError, match="succeeded, but the result was not stored: it has 70,002 bytes, and the limit is 65,536"
+        ):
             _ = told.return_value
 
 

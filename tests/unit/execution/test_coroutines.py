@@ -272,7 +272,7 @@ def test_what_cannot_be_kept_or_was_never_awaited_is_judged_as_ever(bench: "Benc
 
     bench.registry.register("work", work)
     unkept, unrun = run(bench, {"forgot": False}, {"forgot": True})
-    assert (unkept.outcome, unkept.note[:17]) == (Outcome.SUCCEEDED, "result not stored")
+    assert (unkept.outcome, unkept.note[:25]) == (Outcome.SUCCEEDED, "the result was not stored")
     assert unrun.outcome is Outcome.FAILED
 
 

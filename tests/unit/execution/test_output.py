@@ -149,7 +149,7 @@ def test_what_an_engine_could_not_store_is_replaced() -> None:
 
 
 def test_a_limit_without_room_for_the_mark_is_refused() -> None:
-    with pytest.raises(ValueError, match="leaves no room to mark a cut"):
+    with pytest.raises(ValueError, match="leaves no room for the truncation marker"):
         Output(limit=MIN_LIMIT - 1)
 
 

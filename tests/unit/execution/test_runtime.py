@@ -210,10 +210,10 @@ def test_a_cancel_is_returned_or_raised(bench: "Bench", is_raised: bool) -> None
 @pytest.mark.parametrize(
     ("value", "note"),
     [
-        (object(), "result not stored: not JSON (builtins.object is not a JSON type)"),
-        (float("nan"), "result not stored: not JSON (it contains nan, which JSON cannot represent)"),
-        ("x" * 79_998, "result not stored: 80,000 bytes, limit 65,536"),
-        (b"x" * 3_000_000, "result not stored: 4,000,002 bytes, limit 65,536"),
+        (object(), "the result was not stored: it is not JSON (builtins.object is not a JSON type)"),
+        (float("nan"), "the result was not stored: it is not JSON (it contains nan, which JSON cannot represent)"),
+        ("x" * 79_998, "the result was not stored: it has 80,000 bytes, and the limit is 65,536"),
+        (b"x" * 3_000_000, "the result was not stored: it has 4,000,002 bytes, and the limit is 65,536"),
     ],
 )
 def test_a_result_that_cannot_be_kept_is_a_success_with_a_note(bench: "Bench", value: object, note: str) -> None:

@@ -152,6 +152,6 @@ def test_where_there_is_no_engine_there_is_no_transaction(bench: "Bench") -> Non
 
     error = bench.run(work, {}).error
     assert error is not None
-    assert "there is no engine here" in error.message
+    assert "is available only when a worker runs the job" in error.message
     with pytest.raises(NotSupported):
         JobContext(id="a", job="work", queue="default", attempt=1).transaction()

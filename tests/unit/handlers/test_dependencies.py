@@ -427,8 +427,8 @@ def test_a_job_whose_dependencies_cannot_be_made_is_refused_where_it_is_defined(
 
     assert "'plain_awaits' is a plain function, which cannot await the async dependency" in refused(plain_awaits)
     assert "the async generator dependency 'open_session_async'" in refused(plain_iterates)
-    assert "its parameter 'url: str' would get no value; make it a dependency" in refused(asks_needy)
-    assert "returns a context manager; depend on the generator function" in refused(asks_managed)
+    assert "parameter 'url: str' has no value and no default; make it a dependency" in refused(asks_needy)
+    assert "depend on the undecorated generator function" in refused(asks_managed)
     assert "Depends() for 'value' has no factory; write  value: T = Depends(factory)" in refused(asks_nothing)
     with pytest.raises(DefinitionError, match="must be hashable: "):
         Depends(Unhashable())
@@ -506,7 +506,7 @@ def test_a_handle_that_nobody_could_call_is_refused() -> None:
         def handle(self, context: JobContext, number: int = Depends(open_later)) -> None: ...
 
     with Holdfast("memory://") as hf:
-        with pytest.raises(DefinitionError, match="handler 'needy': the parameter 'session"):
+        with pytest.raises(DefinitionError, match="handler 'needy': parameter 'session"):
             hf.handler("needy")(Needy)
         with pytest.raises(DefinitionError, match="handler 'waiting' is a plain function, which cannot await"):
             hf.handler("waiting")(Waiting)

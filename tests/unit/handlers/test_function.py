@@ -92,7 +92,7 @@ def keywords(**kwargs: int) -> None: ...
     ("function", "parameter"), [(positional_only, "a: int"), (many, r"\*args: int"), (keywords, r"\*\*kwargs: int")]
 )
 def test_a_parameter_the_payload_could_not_name_is_refused(function: Callable[..., None], parameter: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"parameter '{parameter}' .* passes every argument by its name"):
+    with pytest.raises(DefinitionError, match=rf"parameter '{parameter}' .* arguments are passed by name"):
         FunctionHandler(function)
 
 

@@ -92,7 +92,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_and_the_known_ones() -> Non
     with pytest.raises(UnknownHandler) as raised:
         registry_with("send_mail", "resize").resolve("sned_mail")
     assert str(raised.value) == (
-        "no handler 'sned_mail' is registered here, did you mean 'send_mail'? known handlers: 'resize', 'send_mail'"
+        "no handler 'sned_mail' is registered; did you mean 'send_mail'? known handlers: 'resize', 'send_mail'"
     )
 
 

@@ -128,10 +128,16 @@ def test_finished_jobs_can_be_purged(states: list[JobState]) -> None:
     assert check_purge(states) == set(states)
 
 
-@pytest.mark.parametrize("states", [[], [JobState.PENDING], [JobState.DEAD, JobState.PROCESSING], [JobState.FAILED]])
+@pytest.mark.parametrize("states", [[JobState.PENDING], [JobState.DEAD, JobState.PROCESSING], [JobState.FAILED]])
 def test_work_that_is_not_done_cannot_be_purged(states: list[JobState]) -> None:
-    with pytest.raises(ValueError, match="only completed, dead and cancelled jobs can be purged"):
+    problem = f"only completed, dead and cancelled jobs can be purged, not {states[-1]}; cancel those jobs first"
+    with pytest.raises(ValueError, match=problem):
         check_purge(states)
+
+
+def test_a_purge_needs_a_state() -> None:
+    with pytest.raises(ValueError, match="name at least one state to purge: completed, dead or cancelled"):
+        check_purge([])
 
 
 def test_every_claim_has_its_own_token_that_begins_with_the_session_of_its_worker() -> None:

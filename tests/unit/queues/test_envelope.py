@@ -220,7 +220,7 @@ def test_the_whole_message_counts_towards_the_limit(clock: ManualClock) -> None:
     around = len(factory.make(MAIL.with_payload(""), id="big").wire)
     fits = MAIL.with_payload("x" * (MAX_WIRE_BYTES - around))
     assert len(factory.make(fits, id="big").wire) == MAX_WIRE_BYTES
-    with pytest.raises(PayloadRejected, match="job 'big' is 1,048,577 bytes on the wire, the limit is 1,048,576"):
+    with pytest.raises(PayloadRejected, match="job 'big' is 1,048,577 bytes on the wire; the limit is 1,048,576"):
         factory.make(MAIL.with_payload("x" * (MAX_WIRE_BYTES - around + 1)), id="big")
 
 

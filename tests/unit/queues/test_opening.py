@@ -254,7 +254,10 @@ def test_an_engine_without_tables_has_no_migrations(url: str) -> None:
     [
         ("sqlite:///jobs.db?colour=red", "known: prefix$"),
         ("mysql://127.0.0.1:1/shop?colour=red", "known: prefix, connect_timeout"),
-        ("postgresql://127.0.0.1:1/shop?colour=red", "unknown option 'colour'; prefix, timeout and those of libpq"),
+        (
+            "postgresql://127.0.0.1:1/shop?colour=red",
+            "unknown option 'colour'; valid options: prefix, timeout and those of libpq",
+        ),
         ("redis://127.0.0.1:1/0?colour=red", "use prefix and the options of redis-py"),
     ],
 )

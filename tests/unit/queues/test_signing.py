@@ -72,7 +72,7 @@ def test_signing_twice_is_signing_the_same() -> None:
 
 
 def test_a_short_key_is_refused_with_how_to_make_one() -> None:
-    with pytest.raises(ConfigError, match="at least 32 bytes, this one has 31: generate one with"):
+    with pytest.raises(ConfigError, match="at least 32 bytes, but this one has 31: generate one with"):
         SigningKey(b"x" * 31)
 
 

@@ -315,7 +315,7 @@ def is_short(text: str) -> bool:
 
 
 NOT_TO_BE_ASKED: list[tuple[Callable[[Any, Any], None], str]] = [
-    (lambda kit, shop: kit.refute_enqueued(shop.mail, {"too": "ada"}), "no parameter 'too', did you mean 'to'"),
+    (lambda kit, shop: kit.refute_enqueued(shop.mail, {"too": "ada"}), "no parameter 'too'; did you mean 'to'"),
     (lambda kit, shop: kit.refute_enqueued(shop.mail, ["ada"]), "must be a mapping of names to values"),
     (lambda kit, shop: kit.refute_enqueued(shop.mail, to="ada"), r"pass an argument of the job as args=\{'to': …\}"),
     (lambda kit, shop: kit.refute_enqueued(queue="Mail"), "is not a valid queue name"),

@@ -52,7 +52,7 @@ def version_findings() -> Findings:
 def path_findings(deployment: Deployment) -> Findings:
     """The location of settings and jobs, and whether this user can write there."""
     project = deployment.project
-    where = f"project {project.directory}" if project.directory else "not in a project; using this user's own jobs"
+    where = f"project {project.directory}" if project.directory else "not in a project; using the per-user database"
     file = project.config_file if project.config_file.is_file() else f"{project.config_file}, which does not exist"
     yield fine("paths", f"{where}; settings {file}")
     database = database_of(deployment)
@@ -90,7 +90,7 @@ def _settings_file(deployment: Deployment) -> Findings:
     if _mode(path) & stat.S_IWOTH:
         yield error(
             "permissions",
-            f"everyone can write to {path}, and so allow any command or redirect the jobs",
+            f"everyone can write to {path}, so any user could allow any command or redirect the jobs",
             command("chmod", "o-w", path),
         )
 
@@ -100,7 +100,7 @@ def _directory(directory: Path) -> Findings:
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         yield error(
             "permissions",
-            f"everyone can write to {directory}, and so replace the jobs and their key",
+            f"everyone can write to {directory}, so any user could replace the jobs and their key",
             command("chmod", "o-w", directory),
         )
 

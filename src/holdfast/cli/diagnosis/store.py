@@ -44,8 +44,8 @@ def clock_findings(info: EngineInfo, *, asked_us: int, answered_us: int, lease_s
     report = warning if off_s < lease_s else error
     yield report(
         "clocks",
-        f"the server's clock is {format_duration(off_s)} {side} this host's: due times that are set here, and ages "
-        "that are shown here, are wrong by that much",
+        f"the server's clock is {format_duration(off_s)} {side} this host's: due times set on this host, and "
+        "ages shown on it, are off by that much",
         "synchronize both with NTP:  timedatectl set-ntp true",
     )
 
@@ -57,7 +57,7 @@ def heartbeat_findings(workers: Sequence[WorkerView], *, now_us: int, lease_s: f
         yield error(
             "clocks",
             f"a worker's last heartbeat is {format_duration(ahead)} in the future: the clock was set back, and jobs "
-            "that were due wait until it has caught up",
+            "that were already due do not run until it has caught up",
             "correct the clock; leases that last too long are shortened automatically",
         )
 
@@ -96,7 +96,7 @@ def worker_findings(workers: Sequence[WorkerView], app: str | None = None) -> Fi
         if version != __version__:
             yield warning(
                 "workers",
-                f"{counted(number, 'worker')} with Holdfast {version}, this is {__version__}",
+                f"{counted(number, 'worker')} with Holdfast {version}, but this is {__version__}",
                 "upgrade all workers first, then the programs that enqueue",
             )
     if alive:
@@ -169,7 +169,7 @@ def of_workers(workers: Sequence[WorkerView]) -> Callable[[str, str], object]:
         handlers: Collection[str] = known.get(queue, ())
         if queue in known and job not in handlers:
             near = get_close_matches(job, handlers, n=1)
-            guess = f", did you mean '{near[0]}'?" if near else ""
+            guess = f"; did you mean '{near[0]}'?" if near else ""
             raise HandlerError(f"no live worker of queue '{queue}' has the handler '{job}'{guess}")
 
     return resolve

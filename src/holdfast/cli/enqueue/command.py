@@ -15,7 +15,7 @@ from holdfast.cli.options import WithWait, configured_app
 def enqueue(**given: Any) -> int:
     """Add jobs from --job and its arguments, a JSON object, @FILE, - (JSON lines on stdin), or a command after --.
 
-    Either all jobs of one call are added or none. Options apply to every job and override the JSON.
+    All jobs in one call are added, or none are. Options apply to every job and override the JSON.
 
     \b
     Examples:

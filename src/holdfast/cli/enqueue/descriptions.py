@@ -48,7 +48,7 @@ def read_json(words: tuple[str, ...], *, may_ask: bool) -> list[Description]:
         except OSError as problem:
             raise ConfigError(f"cannot read {path}: {problem.strerror}") from problem
     try:
-        return _described(_value(words), "the job")
+        return _described(_value(words), "")
     except DefinitionError as problem:
         hint = _quoting_hint(words)
         raise type(problem)(f"{problem}; {hint}") if hint else problem from None
@@ -60,7 +60,9 @@ def _value(words: tuple[str, ...]) -> Any:
     if first.startswith(_QUOTED_JSON):
         raise DefinitionError("the job is not valid JSON: it starts with a quote")
     if len(words) > 1 and any('"' in word for word in words):
-        raise click.UsageError("pass one JSON text; put several jobs into a JSON list, a file (@FILE) or stdin (-)")
+        raise click.UsageError(
+            "pass a single JSON document; put several jobs into a JSON list, a file (@FILE) or stdin (-)"
+        )
     if len(words) > 1:
         raise DefinitionError(f"the job is not valid JSON: it was split into {len(words)} arguments")
     return strict_json(first.encode(errors="surrogateescape"), what="the job")
@@ -70,9 +72,9 @@ def _quoting_hint(words: tuple[str, ...]) -> str | None:
     """How to quote the JSON, if its quotes are wrong or the shell has removed them."""
     text = " ".join(words)
     if text.startswith("'") or ("'" in text and '"' not in text):
-        return f"put double quotes around names and text, and single quotes around everything: {_EXAMPLE}"
+        return f"put double quotes around names and text, and single quotes around the whole argument: {_EXAMPLE}"
     if '"' not in text and any(sign.isalpha() for sign in text):
-        return f"the shell has removed the quotes; put single quotes around everything: {_EXAMPLE}"
+        return f"the shell has removed the quotes; put single quotes around the whole argument: {_EXAMPLE}"
     return None
 
 
@@ -111,5 +113,13 @@ def _described(value: object, where: str) -> list[Description]:
         return [Description(where, cast("dict[str, Any]", value))]
     if isinstance(value, list):
         items = cast("list[object]", value)
-        return [one for place, item in enumerate(items, 1) for one in _described(item, f"{where} item {place}")]
-    raise DefinitionError(f"{where}: a job must be a JSON object, not {type(value).__name__}")
+        return [
+            one for place, item in enumerate(items, 1) for one in _described(item, f"{where} item {place}".lstrip())
+        ]
+    raise DefinitionError(f"{where}{': ' if where else ''}a job must be a JSON object, not {_json_type(value)}")
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    return "a boolean" if isinstance(value, bool) else "a string" if isinstance(value, str) else "a number"

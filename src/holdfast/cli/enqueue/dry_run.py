@@ -117,7 +117,9 @@ def _taken(engine: Engine, documents: Sequence[PlannedDocument]) -> list[str]:
             raise IdConflict(one.id)
         if without_trace(there["meta"]) != without_trace(one.meta):
             raise IdConflict(one.id)
-        remarks.append(f"{one.id} already exists ({found.job.state}), apparently with the same content; adds nothing")
+        remarks.append(
+            f"{one.id} already exists ({found.job.state}), apparently with the same content; nothing would be added"
+        )
     return remarks
 
 

@@ -34,7 +34,7 @@ def remarks(
     queues = dict.fromkeys(queue for queue, _ in jobs)
     functions = {queue: job for queue, job in jobs if job != COMMAND_KEY}
     found = [
-        f"queue '{pause.queue}' is paused{f': {pause.reason}' if pause.reason else ''};  "
+        f"queue '{pause.queue}' is paused{f': {pause.reason}' if pause.reason else ''}; resume it:  "
         f"{command('holdfast', 'queue', 'resume', pause.queue)}"
         for pause in pauses
         if pause.queue in queues
@@ -44,7 +44,7 @@ def remarks(
         if public and queue not in served:
             guess = _guess(queue, public)
             start = starting(queue, app=app, job=functions.get(queue, COMMAND_KEY))
-            found.append(f"no worker is running for queue '{queue}'{guess};  {start}")
+            found.append(f"no worker is running for queue '{queue}'{guess}; start one:  {start}")
     for queue, job in dict.fromkeys(jobs):
         takers = [report for report in running if queue in (each.partition(":")[0] for each in report.queues)]
         known = {handler for report in takers for handler in report.handlers}

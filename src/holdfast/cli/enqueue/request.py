@@ -43,7 +43,7 @@ class Request(NamedTuple):
     def of(cls, choices: EnqueueChoices) -> "Request":
         words = choices.words if choices.file is None else (f"@{choices.file}",)
         if choices.command is not None:
-            return cls([Description("the command", {"command": choices.command})], None, is_bulk=False)
+            return cls([Description("", {"command": choices.command})], None, is_bulk=False)
         if is_json(words):
             described = read_json(words, may_ask=not choices.no_input)
             if choices.job is not None:
@@ -59,11 +59,12 @@ class Request(NamedTuple):
             )
         if len(words) == 1 and " " in words[0].strip():
             raise click.UsageError(
-                f"{words[0]!r} is not JSON; pass a command after --, word by word:  holdfast enqueue -- {words[0]}"
+                f"{words[0]!r} is not JSON; pass a command after --, with each argument as a separate word:  "
+                f"holdfast enqueue -- {words[0]}"
             )
         # The user may have meant a job with its arguments. The hint is shown only if the command is refused.
         is_job_like = "=" in " ".join(words[1:2])
-        where = "the command (pass a job with its arguments after --job)" if is_job_like else "the command"
+        where = "the command (pass a job with its arguments after --job)" if is_job_like else ""
         return cls([Description(where, {"command": list(words)})], None, is_bulk=False)
 
     def jobs(self, hf: Holdfast, choices: EnqueueChoices) -> list[Asked]:
@@ -148,8 +149,10 @@ def note_times(definition: JobDefinition, *, is_bulk: bool) -> None:
     now = datetime.now(UTC)
     with suppress(OverflowError):
         if definition.run_at is not None:
-            late = "; that has passed, so it is due now" if definition.run_at <= now else ""
+            late = "; this time has already passed, so the job is due now" if definition.run_at <= now else ""
             note(f"  due {ahead(definition.run_at, now)}{late}")
         if definition.expires_at is not None:
-            late = "; that has passed, so it will not be started" if definition.expires_at <= now else ""
+            late = (
+                "; this time has already passed, so the job will not be started" if definition.expires_at <= now else ""
+            )
             note(f"  expires {ahead(definition.expires_at, now)}{late}")

@@ -44,7 +44,7 @@ class HoldfastResult(TaskResult):  # type: ignore[type-arg] # it is not generic 
     def return_value(self) -> Any:
         value: Any = self._return_value
         if isinstance(value, NotStored):
-            raise ValueError(f"Task succeeded, {value.why}; store the value elsewhere and return a reference to it")
+            raise ValueError(f"Task succeeded, but {value.why}; store the value elsewhere and return a reference to it")
         return super().return_value
 
 

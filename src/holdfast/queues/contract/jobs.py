@@ -44,7 +44,9 @@ DEFAULT_CRASH_LIMIT = 3
 DEFAULT_RETAIN_COMPLETED_S = 86_400.0
 MAX_PROGRESS_MESSAGE_BYTES = 1024
 LIVE_OUTPUT_BYTES = 16 * 1024
-LEASE_EXPIRED = ErrorInfo(type="LeaseExpired", message="the worker stopped, or lost the engine, without a verdict")
+LEASE_EXPIRED = ErrorInfo(
+    type="LeaseExpired", message="the worker died or lost its connection to the engine before the job was settled"
+)
 """The error of a delivery that ended without a verdict."""
 
 

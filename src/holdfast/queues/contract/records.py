@@ -159,9 +159,10 @@ def _with_output(attempt: AttemptView, output: LiveOutput | None) -> AttemptView
 def check_purge(states: Iterable[JobState]) -> frozenset[JobState]:
     """The states to purge, which must be final: unfinished jobs are cancelled, never purged."""
     chosen = frozenset(states)
-    if not chosen or not chosen <= FINAL_STATES:
-        wrong = ", ".join(sorted(chosen - FINAL_STATES)) or "nothing"
-        raise ValueError(f"only completed, dead and cancelled jobs can be purged, not {wrong}: cancel the others first")
+    if not chosen:
+        raise ValueError("name at least one state to purge: completed, dead or cancelled")
+    if wrong := ", ".join(sorted(chosen - FINAL_STATES)):
+        raise ValueError(f"only completed, dead and cancelled jobs can be purged, not {wrong}; cancel those jobs first")
     return chosen
 
 

@@ -295,9 +295,10 @@ class ProcessPool:
             overdue = self._overdue(child, now)
         if overdue:
             why = next(iter(overdue.values()))
-            ids = ", ".join(child.running[number].lease.id for number in overdue)
-            log.warning("killing executor process: job %s %s", ids, why.value)
-            child.kill(why, [number for number, reason in overdue.items() if reason is why])
+            numbers = [number for number, reason in overdue.items() if reason is why]
+            ids = ", ".join(child.running[number].lease.id for number in numbers)
+            log.warning("killing executor process: %s %s %s", "job" if len(numbers) == 1 else "jobs", ids, why.value)
+            child.kill(why, numbers)
         elif child.unstarted and not child.is_recalling and not child.is_lingering and child.is_blocked(now):
             child.recall()
         elif not child.is_ready and now > child.began_at + START_WITHIN_S:

@@ -45,10 +45,10 @@ class Program(Struct, frozen=True, kw_only=True):
 class KillReason(Enum):
     """Why the worker killed a child. It decides the verdict on the job that was the reason."""
 
-    TIMEOUT = "ran longer than its timeout and did not stop when asked"
-    CANCELLED = "was cancelled and did not stop when asked"
-    LEAVING = "the worker was shutting down"
-    FENCED = "its lease could not be renewed in time"
+    TIMEOUT = "exceeded its timeout and did not stop"
+    CANCELLED = "was cancelled and did not stop"
+    LEAVING = "did not stop before the worker had to exit"
+    FENCED = "could not prove that it still held its lease"
     DEAF = "did not exit when asked"
 
 

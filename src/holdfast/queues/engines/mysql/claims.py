@@ -82,7 +82,10 @@ class MysqlClaims:
         """Lock the gate of this token, and return the server's time."""
         row = session.row(self._sql(PASS_GATE), (gate_of(token),))
         if row is None:
-            raise BackendError(f"{self._connections.address}: '{self._connections.prefix}gates' has lost its rows")
+            raise BackendError(
+                f"{self._connections.address}: the table {self._connections.prefix}gates has lost rows, so jobs "
+                "cannot be claimed; run the INSERT IGNORE statement for it again:  holdfast migrate --sql  prints it"
+            )
         now: int = row[0]
         return now
 

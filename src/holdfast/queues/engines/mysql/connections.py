@@ -153,7 +153,7 @@ class Session:
             # The server would close the connection in the middle of the statement.
             if len(text) + len(statement) >= self._packet:
                 raise BackendError(
-                    f"a record takes {len(text):,} bytes in a statement, the server's max_allowed_packet is "
+                    f"a record takes {len(text):,} bytes in a statement; the server's max_allowed_packet is "
                     f"{self._packet:,}: raise it to four times the largest message"
                 )
             if several and size + len(text) > self._longest:
@@ -451,8 +451,8 @@ class MysqlConnections:
         found = {name for (name,) in session.rows(asked, (names,))}
         if found and names[0] not in found:
             raise BackendError(
-                f"{self.address} has a table {min(found)} of another program: choose another prefix (?prefix=… in the "
-                "URL, or the setting table-prefix)"
+                f"{self.address} contains a table {min(found)} that belongs to another program: choose another "
+                "prefix (?prefix=… in the URL, or the setting table-prefix)"
             )
 
     def _version(self, session: Session) -> int:
@@ -472,8 +472,8 @@ class MysqlConnections:
         code, message = _code(problem), _line(problem)
         if "CERTIFICATE_VERIFY_FAILED" in message:
             return BackendUnavailable(
-                f"the certificate of {self.address} is not trusted: {message}; name the authority that signed it "
-                "(tls_ca), and the host as the certificate does"
+                f"the certificate of {self.address} is not trusted: {message}; set tls_ca to the CA "
+                "that signed it, and use the host name in the certificate"
             )
         if code == CR.CR_SSL_CONNECTION_ERROR:
             return BackendUnavailable(

@@ -392,7 +392,7 @@ class PostgresConnections:
         except errors.InsufficientPrivilege as problem:
             raise BackendError(
                 f"{self.place}: this user may not create tables ({_line(problem)}): run  holdfast migrate  as a user "
-                "that may"
+                "with that privilege"
             ) from problem
         finally:
             connection.patience_s = self.answer_timeout_s
@@ -412,13 +412,14 @@ class PostgresConnections:
 
     def _not_ours(self, problem: psycopg.Error) -> BackendError:
         return BackendError(
-            f"{self.place} has tables of another program in '{self.namespace}' ({_line(problem)}): choose another "
-            "prefix (?prefix=… in the URL, or the setting table-prefix)"
+            f"{self.place}: the tables in schema '{self.namespace}' belong to another program ({_line(problem)}): "
+            "choose another prefix (?prefix=… in the URL, or the setting table-prefix)"
         )
 
     def _known_version(self, connection: Connection) -> int:
         if connection.info.server_version < MIN_VERSION:
-            raise BackendError(f"{self.place} is version {connection.info.server_version}; Holdfast needs 12 or newer")
+            version = connection.info.parameter_status("server_version")
+            raise BackendError(f"{self.place} is PostgreSQL {version}; Holdfast needs 12 or newer")
         return known_version(self._version(connection), self._steps, self.place)
 
 
@@ -451,7 +452,9 @@ def _unreadable(problem: psycopg.Error | None = None) -> ConfigError:
     option.
     """
     unknown = _unknown_option.search(str(problem))
-    why = f" (unknown option {unknown.group(1)!r}; prefix, timeout and those of libpq are known)" if unknown else ""
+    why = (
+        f" (unknown option {unknown.group(1)!r}; valid options: prefix, timeout and those of libpq)" if unknown else ""
+    )
     return ConfigError(
         f"the URL of the PostgreSQL server is invalid{why}: write postgresql://user:password@host:5432/database, and "
         "escape special characters in the password"
@@ -470,7 +473,7 @@ def _advice(problem: psycopg.Error) -> str:
     """What to do about a failed TLS handshake."""
     message = str(problem)
     if "certificate verify failed" in message or "does not match host name" in message:
-        return "; name the authority that signed its certificate (sslrootcert), and the host as the certificate does"
+        return "; set sslrootcert to the CA that signed its certificate, and use the host name in the certificate"
     if "does not support SSL" in message:
         return "; enable TLS on the server (ssl = on), or leave sslmode out of the URL"
     return ""

@@ -69,12 +69,10 @@ DURABILITY: Final = {
     "appendonly yes, appendfsync everysec": (
         "a crash of Holdfast's processes; if the server or the machine crashes, jobs of the last second or two are lost"
     ),
-    "appendonly yes, appendfsync no": (
-        "process crash; on power loss, jobs of up to the last 30 seconds, which the system had not written, are lost"
-    ),
+    "appendonly yes, appendfsync no": ("process crash; on power loss, jobs of up to the last 30 seconds are lost"),
     "appendonly no": "a crash of Holdfast's processes; if the server stops, jobs since its last snapshot are lost",
     "maxmemory-policy allkeys-…": "nothing: the server evicts jobs when its memory is full; Holdfast refuses to use it",
-    UNKNOWN: "a crash of Holdfast's processes; this user may not read how the server persists its data",
+    UNKNOWN: "a crash of Holdfast's processes; this user is not permitted to read the server's persistence settings",
 }
 """The failures that an accepted job survives, by the settings of the server."""
 
@@ -186,7 +184,7 @@ class RedisConnections:
         names: list[bytes] = self._run(REPAIR, *kinds)
         if names:
             listed = ", ".join(name.decode(errors="replace") for name in names)
-            log.error("%s: wrong type, renamed to '%sdamaged:…': %s", self.place, self.base, listed)
+            log.error("%s: keys of the wrong type were renamed to '%sdamaged:…': %s", self.place, self.base, listed)
         self._rebuild()
 
     def _rebuild(self) -> None:
@@ -247,7 +245,7 @@ class RedisConnections:
         # A node that does not know its own name omits it.
         node = (problem.host or self._options.get("host", "localhost"), problem.port)
         if node != (self._options.get("host"), self._options.get("port")):
-            log.info("%s: the keys '%s…' are at %s:%d now", self.place, self.base, *node)
+            log.info("%s: the keys '%s…' have moved to %s:%d", self.place, self.base, *node)
             self._client.connection_pool.disconnect(inuse_connections=False)
             self._options = {**self._first_options, "host": node[0], "port": node[1]}
             self._start()
@@ -383,8 +381,8 @@ class RedisConnections:
             )
         if UNTRUSTED in message:
             return BackendUnavailable(
-                f"the certificate of {self.place} is not trusted: {message}; name the authority that signed it "
-                "(ssl_ca_certs), and the host as the certificate does"
+                f"the certificate of {self.place} is not trusted: {message}; set ssl_ca_certs to the CA that "
+                "signed it, and use the host name in the certificate"
             )
         if isinstance(problem, TimeoutError) and _has_tls(self._options):
             # A port without TLS takes the handshake for the start of a line, and waits for the rest of it.

@@ -378,7 +378,7 @@ class SqliteFile:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables and f"{self.prefix}schema" not in tables:
             raise ForeignDatabase(
-                f"{self.path} is a database of another program (it has the table '{min(tables)}'): choose another "
+                f"{self.path} belongs to another program (it has the table '{min(tables)}'): choose another "
                 f"file, or create Holdfast's tables ({self.prefix}…) in it with  holdfast migrate"
             )
 

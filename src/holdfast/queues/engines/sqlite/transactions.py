@@ -72,7 +72,7 @@ class SqliteCaller:
         path = os.fsdecode(path or "")
         if not path or not os.path.samefile(path, file.path):
             raise TransactionRefused(
-                f"tx is a connection to {path or 'a database in memory'}, the jobs are in {file.path}: use one "
+                f"tx is a connection to {path or 'a database in memory'}, but the jobs are in {file.path}: use one "
                 "file for both (holdfast migrate --url sqlite:///your.db), or enqueue after the commit"
             )
 

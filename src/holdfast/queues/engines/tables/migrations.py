@@ -57,4 +57,4 @@ def known_version(version: int, steps: Sequence[Migration], place: object) -> in
 def check_current(version: int, steps: Sequence[Migration], place: object) -> None:
     """Refuse a schema that is older or newer than this program."""
     if known_version(version, steps, place) < (newest := steps[-1].number):
-        raise BackendError(f"{place} has schema {version}, this program needs {newest}: run  holdfast migrate")
+        raise BackendError(f"{place} has schema {version}, but this program needs {newest}: run  holdfast migrate")
