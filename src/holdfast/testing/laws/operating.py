@@ -286,7 +286,7 @@ class DeletingLaws:
         assert [job.id for job in lab.engine.find(JobFilter(states=tuple(FINAL_STATES))).jobs] == ["dead"]
 
     def test_discarding_unfinished_states_is_refused(self, lab: Lab) -> None:
-        with pytest.raises(ValueError, match="cancel the others first"):
+        with pytest.raises(ValueError, match="cancel those jobs first"):
             lab.engine.discard("a", states=(JobState.DEAD, JobState.PENDING))
 
     def test_a_purge_deletes_only_jobs_in_the_given_states(self, lab: Lab) -> None:
