@@ -5,10 +5,8 @@ reads there, and shells insert it without quoting, so only well-formed names are
 """
 
 import os
-import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -34,7 +32,7 @@ GIVE_UP_AFTER_S: Final = 2.0
 
 
 def _shell(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
-    shell = value or Path(os.environ.get("SHELL", "")).name
+    shell = value or os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         problem = f"$SHELL is {shell!r}" if shell else "$SHELL is not set"
         raise click.BadParameter(f"{problem}; name one of {', '.join(SHELLS)}", ctx, param)
@@ -78,6 +76,8 @@ def matching(names: Iterable[str], incomplete: str) -> list[str]:
 
 def _read(names: "Callable[[Engine, click.Context], Iterable[str]]") -> Complete:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        import signal
+
         # The prompt must not wait for a locked database. Nothing but a signal can interrupt SQLite's wait.
         signal.setitimer(signal.ITIMER_REAL, GIVE_UP_AFTER_S)
         with suppress(Exception):
@@ -91,6 +91,7 @@ def _read(names: "Callable[[Engine, click.Context], Iterable[str]]") -> Complete
 
 def _embedded() -> "Engine | None":
     """The project's embedded engine, opened to read. None if there is none, or if its schema has another version."""
+
     from holdfast.deployment import Deployment
     from holdfast.queues.addresses import embedded_file
     from holdfast.queues.opening import Mode

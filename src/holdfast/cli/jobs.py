@@ -14,7 +14,6 @@ from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.job_documents import history_document, job_document
-from holdfast.cli.job_options import trait_facts
 from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
 from holdfast.cli.output import (
     json_text,
@@ -377,6 +376,8 @@ def _print_history(history: JobHistory, reasons: list[str]) -> None:
 
 
 def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
+    from holdfast.cli.job_options import trait_facts  # loads all that describes a job
+
     facts: list[tuple[str, object | None]] = [
         ("id", job.id),
         ("state", f"{job.state} ({job.dead_reason})" if job.dead_reason else job.state),
