@@ -18,6 +18,7 @@ HoldfastError
 ├── BackendError                the engine of a backend refused a request or failed
 │   ├── BackendUnavailable      the engine is unavailable; the request may or may not have been applied
 │   ├── IdConflict              the id belongs to a job with different content
+│   ├── UniqueConflict          another job has the unique key
 │   ├── StateConflict           a condition on shared state did not hold
 │   ├── NotSupported            the engine does not support this
 │   ├── TransactionRefused      the job cannot be stored in the transaction passed as tx
@@ -133,6 +134,15 @@ class IdConflict(BackendError):
             f"job '{job_id}' already exists with different content, so nothing was enqueued; "
             "choose another id, or leave it out to have one generated"
         )
+        self.job_id = job_id
+
+
+class UniqueConflict(BackendError):
+    """Another job has the unique key, and the caller asked for an error; nothing was enqueued."""
+
+    def __init__(self, key: str, job_id: str) -> None:
+        super().__init__(f"job '{job_id}' already has the unique key '{key}', so nothing was enqueued")
+        self.key = key
         self.job_id = job_id
 
 

@@ -78,6 +78,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     REJECTED = "rejected"
+    SKIPPED = "skipped"
     LOST_LEASE = "lost-lease"
 
 
@@ -169,6 +170,28 @@ def traits_of(carrier: JobTraits) -> dict[str, Any]:
     return {name: getattr(carrier, name) for name in JobTraits.__struct_fields__}
 
 
+class UniqueScope(StrEnum):
+    """How long a unique job keeps others with its key out."""
+
+    WAITING = "waiting"
+    OPEN = "open"
+    PERIOD = "period"
+
+
+class Unique(Struct, frozen=True, kw_only=True, gc=False):
+    """At most one job with this key: until it starts (`WAITING`), until it is final (`OPEN`), or for `period` seconds
+    after it was accepted.
+
+    If there already is one, `accept` returns its id instead of storing the job, or with `reject` raises
+    `UniqueConflict`.
+    """
+
+    key: str
+    scope: UniqueScope = UniqueScope.OPEN
+    period: float = 0.0
+    reject: bool = False
+
+
 class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
     """A job that is about to be stored: its id, the fields that engines index, and the signed bytes."""
 
@@ -181,10 +204,13 @@ class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
     trace_id: str | None = None
     delay: float = 0.0
     run_at: datetime | None = None
+    unique: Unique | None = None
 
 
 class Accepted(Struct, frozen=True, kw_only=True, gc=False):
-    """The engine's answer to one envelope; `created` is False if the same job was accepted before."""
+    """The engine's answer to one envelope; `created` is False if the same job was accepted before, or if another job
+    has its unique key: then `id` is the id of that job.
+    """
 
     id: str
     created: bool
@@ -315,13 +341,57 @@ class Spent(Struct, frozen=True, kw_only=True, gc=False):
     wait_s: float
 
 
+class Slot(Struct, frozen=True, kw_only=True, gc=False):
+    """A semaphore that up to `size` running jobs hold at a time. Jobs that find it full wait in the state `blocked`.
+
+    If the cell `unless` (kind, key) exists, the work that the slot guards is done: no job needs to enter it.
+    """
+
+    name: str
+    size: int = 1
+    unless: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        _check_cell("slot", self.name)
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A claimed job that asks for all of its slots."""
+
+    lease: JobLease
+    slots: tuple[Slot, ...]
+
+
+class EntryOutcome(StrEnum):
+    """The answer to an entry: the job holds all slots; it is blocked on one; the work is done, so it need not run; or
+    its lease no longer held.
+    """
+
+    ENTERED = "entered"
+    BLOCKED = "blocked"
+    SPARED = "spared"
+    LOST = "lost"
+
+
+class Entered(Struct, frozen=True, kw_only=True):
+    """The answer to an entry. `fence` is greater than that of every earlier holder of these slots; `cell` is the cell
+    that spared the job.
+    """
+
+    outcome: EntryOutcome
+    fence: int = 0
+    cell: Cell | None = None
+
+
 class _Settled(Struct, frozen=True, kw_only=True):
-    """The fields of every settlement. When a settlement is applied, its `writes`, which have no condition, are applied
-    and its `enqueues` are accepted in the same commit. A refused settlement does neither, a repeated one nothing more.
+    """The fields of every settlement. When a settlement is applied, in the same commit the job leaves the slots in
+    `leaves`, its `writes`, which have no condition, are applied, and its `enqueues` are accepted. A refused settlement
+    does none of this, a repeated one nothing more.
     """
 
     lease: JobLease
     record: AttemptRecord | None = None
+    leaves: tuple[str, ...] = ()
     writes: tuple[Write, ...] = ()
     enqueues: tuple[JobEnvelope, ...] = ()
 
@@ -395,6 +465,9 @@ class JobView(JobTraits, frozen=True, omit_defaults=True):
     payload: Raw = Raw(b"null")
     timeout: float | None = None
     expires_at: datetime | None = None
+    blocked_on: str | None = None
+    """The slot that a blocked job waits for."""
+    blocked_since: datetime | None = None
     damaged: bool = False
     """Whether the record contains data that Holdfast does not write; whatever can be read is shown."""
 
@@ -454,6 +527,32 @@ class Page(Struct, frozen=True, kw_only=True):
     jobs: tuple[JobView, ...]
     next: str | None = None
     cursors: tuple[str, ...] = ()
+
+
+class SlotHolder(Struct, frozen=True, kw_only=True):
+    """A job that holds a slot, or one that was promoted and may enter it before others (`fence` is None)."""
+
+    job_id: str
+    queue: str
+    since: datetime
+    fence: int | None = None
+
+
+class SlotWaiter(Struct, frozen=True, kw_only=True):
+    """A job that is blocked on a slot."""
+
+    job_id: str
+    queue: str
+    since: datetime
+
+
+class SlotView(Struct, frozen=True, kw_only=True):
+    """A slot as users see it: its holders, the number of jobs that wait for it, and the first of those."""
+
+    name: str
+    holders: tuple[SlotHolder, ...] = ()
+    waiting: int = 0
+    waiters: tuple[SlotWaiter, ...] = ()
 
 
 class QueuePause(Struct, frozen=True, kw_only=True):

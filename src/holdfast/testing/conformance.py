@@ -17,8 +17,10 @@ from holdfast.testing.laws.racing import RacingLaws
 from holdfast.testing.laws.reading import ReadingLaws
 from holdfast.testing.laws.settling import HolderLaws, VerdictLaws
 from holdfast.testing.laws.shared_state import StateLaws
+from holdfast.testing.laws.slots import SlotLaws
 from holdfast.testing.laws.takeover import TakeoverLaws
 from holdfast.testing.laws.transacting import TransactingLaws
+from holdfast.testing.laws.unique import UniqueLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.testing.laws.workers import RegistryLaws
 
@@ -45,6 +47,8 @@ class EngineConformance(
     RacingLaws,
     StateLaws,
     CarryingLaws,
+    SlotLaws,
+    UniqueLaws,
 ):
     """Every clause. Subclass it under a name that pytest collects, next to a fixture `lab` that yields a new `Lab`."""
 

@@ -39,6 +39,7 @@ from holdfast.values import (
     JobView,
     Outcome,
     QueuePause,
+    SlotView,
     WorkerView,
 )
 
@@ -203,10 +204,10 @@ class Lab:
             if after is None:
                 return found
 
-    def everything(self) -> tuple[list[JobHistory], list[QueuePause], list[WorkerView]]:
+    def everything(self) -> tuple[list[JobHistory], list[QueuePause], list[WorkerView], list[SlotView]]:
         """Everything that the engine shows."""
         jobs = [self.history(id) for id in sorted(self.ids())]
-        return jobs, list(self.engine.pauses()), self.workers.all()
+        return jobs, list(self.engine.pauses()), self.workers.all(), self.engine.slots()
 
     @contextmanager
     def unchanged(self) -> Generator[None]:

@@ -467,7 +467,12 @@ class Forgetful(EngineTransaction):
         self._whole = whole
 
     def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+        self,
+        record: AttemptRecord,
+        *,
+        leaves: Sequence[str] = (),
+        writes: Sequence[Write] = (),
+        enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
         self._whole.complete(record)
 

@@ -29,7 +29,12 @@ class Recorded(EngineTransaction):
         self._problem = problem
 
     def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+        self,
+        record: AttemptRecord,
+        *,
+        leaves: Sequence[str] = (),
+        writes: Sequence[Write] = (),
+        enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
         self._events.append("complete")
         self.record = record

@@ -25,7 +25,9 @@ from holdfast.queues.contract.jobs import (
     take_once as take_once,
 )
 from holdfast.queues.contract.records import (
+    IDLE_SLOT_S as IDLE_SLOT_S,
     PRUNE_BATCH as PRUNE_BATCH,
+    SHOWN_WAITERS as SHOWN_WAITERS,
     TOMBSTONE_S as TOMBSTONE_S,
     Outdated as Outdated,
     Records as Records,
@@ -35,4 +37,19 @@ from holdfast.queues.contract.records import (
     message_fields as message_fields,
     until_done as until_done,
 )
+from holdfast.queues.contract.slots import (
+    PROMOTION_S as PROMOTION_S,
+    LockedSlots as LockedSlots,
+    Place as Place,
+    SlotRow as SlotRow,
+    SlotRows as SlotRows,
+    Waiter as Waiter,
+    left_slots as left_slots,
+    slot_names as slot_names,
+)
 from holdfast.queues.contract.state import SharedState as SharedState
+from holdfast.queues.contract.uniques import (
+    UniqueRow as UniqueRow,
+    UniqueRows as UniqueRows,
+    find_duplicates as find_duplicates,
+)

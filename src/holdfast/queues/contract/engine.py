@@ -25,6 +25,8 @@ from holdfast.values import (
     AttemptRecord,
     CancelAnswer,
     DeadReason,
+    Entered,
+    Entry,
     JobEnvelope,
     JobFilter,
     JobHistory,
@@ -39,6 +41,7 @@ from holdfast.values import (
     Release,
     ReplayAnswer,
     Settlement,
+    SlotView,
     Write,
 )
 
@@ -174,15 +177,28 @@ class Engine:
             # The caller may leave it open for minutes, with the cells locked. A worker that settles with writes to them
             # would wait with its leased rows locked, and lose every lease of the batch.
             raise ValueError("writes cannot be part of a caller's transaction; call accept without tx")
+        self._check_transaction(tx)
+        return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
+
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        self._check_transaction(tx)
+        return self.jobs.reschedule(envelopes, tx) if envelopes else []
+
+    def _check_transaction(self, tx: object | None) -> None:
         if tx is not None and not self.capabilities.transactional_enqueue:
             raise NotSupported("this engine cannot enqueue in your transaction; leave tx out, or use an SQL engine")
-        return self.jobs.accept(envelopes, tx, writes=writes) if envelopes or writes else []
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return self.jobs.transaction(job_id, delivery)
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         return self.jobs.claim(queue, limit, owner_token=owner_token, wait=wait)
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        return self.jobs.enter(entries) if entries else []
+
+    def repair(self) -> int:
+        return self.jobs.repair()
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         self.jobs.wait_for_work(queues, timeout, wake=wake)
@@ -211,7 +227,11 @@ class Engine:
         return self.jobs.expire_leases(sessions) if sessions else 0
 
     def reap_expired(self, queue: str | None = None) -> int:
-        return self.jobs.reap_expired(queue)
+        reaped = self.jobs.reap_expired(queue)
+        if reaped:
+            # In a second transaction: the reaper locks jobs before it can know their slots.
+            self.jobs.repair()
+        return reaped
 
     def pause(self, queue: str, reason: str = "") -> None:
         self.jobs.pause(queue, reason)
@@ -235,6 +255,9 @@ class Engine:
 
     def get(self, job_id: str) -> JobHistory | None:
         return self.records.get(job_id)
+
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        return self.records.slots(names, after=after, limit=limit)
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return self.records.cancel(job_id, reason)

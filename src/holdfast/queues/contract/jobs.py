@@ -22,6 +22,8 @@ from holdfast.values import (
     AttemptRecord,
     CancelJob,
     DeadReason,
+    Entered,
+    Entry,
     ErrorInfo,
     JobEnvelope,
     JobLease,
@@ -177,10 +179,15 @@ class EngineTransaction(ABC):
 
     @abstractmethod
     def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+        self,
+        record: AttemptRecord,
+        *,
+        leaves: Sequence[str] = (),
+        writes: Sequence[Write] = (),
+        enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
-        """Acknowledge the job with these writes and jobs as the last step, and commit. Raises `LeaseLost` if this
-        delivery no longer holds the job; the transaction is then not committed.
+        """Acknowledge the job with these slots, writes and jobs as the last step, and commit. Raises `LeaseLost` if
+        this delivery no longer holds the job; the transaction is then not committed.
         """
 
     @abstractmethod
@@ -200,10 +207,19 @@ class Jobs(ABC):
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
         """Store all of these jobs and apply all writes, or nothing: an id taken by other content refuses the whole call
-        (`IdConflict`), and so does a write whose condition fails (`StateConflict`).
+        (`IdConflict`), and so does a write whose condition fails (`StateConflict`). Of the jobs with one unique key,
+        one is stored; the answer for the others has its id.
 
         With `tx`, a connection to the engine's own database, they are stored and become visible when that transaction
         commits; the driver's exceptions are not translated. There can be no writes then: see `Engine.accept`.
+        """
+
+    @abstractmethod
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        """Give each job that has not started the message, queue, priority and due time of the envelope with its id.
+
+        Its attempts and its history stay. False means that there is no such job, or that it has started: nothing
+        changed. `tx` is as for `accept`.
         """
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
@@ -227,6 +243,21 @@ class Jobs(ABC):
     @abstractmethod
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         """Lease jobs that are due now, without waiting."""
+
+    @abstractmethod
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        """Let each claimed job take all of its slots, or none. If one is full, the lease ends without an attempt or a
+        crash, and the job is blocked on that slot until a place is free.
+
+        Repeating an entry returns the same answer, or `LOST` if the job was blocked. A settlement with `leaves` frees
+        the places and promotes the best waiting jobs in the same commit. No place outlives its lease.
+        """
+
+    @abstractmethod
+    def repair(self) -> int:
+        """Promote jobs that wait for a slot with a free place, because a holder died, a promoted job did not enter, or
+        a commit was too large to promote all. Returns how many. A cheap read if no job is blocked.
+        """
 
     @abstractmethod
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:

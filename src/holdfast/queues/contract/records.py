@@ -4,7 +4,7 @@ Finished records are deleted a batch at a time, so that no lock is held for long
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,11 +25,16 @@ from holdfast.values import (
     LiveOutput,
     Page,
     ReplayAnswer,
+    SlotView,
     traits_of,
 )
 
 TOMBSTONE_S: Final = 3600.0
 PRUNE_BATCH: Final = 1000
+SHOWN_WAITERS: Final = 10
+"""How many of the jobs that wait for a slot are listed with it."""
+IDLE_SLOT_S: Final = 3600.0
+"""How long an unused slot is retained. Its fences continue to grow with the clock."""
 _ANY_TIME: Final = 2**63 - 1
 
 
@@ -80,6 +85,12 @@ class Records(ABC):
         """One job with its history; None if the id is unknown."""
 
     @abstractmethod
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        """The slots that jobs hold or wait for, ordered by name; with `names`, only these. Of the waiting jobs, the
+        first `SHOWN_WAITERS` are listed, by priority, due time and id.
+        """
+
+    @abstractmethod
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         """Cancel a waiting job at once; ask for a running one to be cancelled by its worker."""
 
@@ -98,6 +109,13 @@ class Records(ABC):
     @abstractmethod
     def delete_tombstones(self) -> int:
         """Delete up to `PRUNE_BATCH` expired tombstones, and return how many were found."""
+
+    @abstractmethod
+    def delete_unused(self) -> int:
+        """Delete up to `PRUNE_BATCH` rows that nothing uses: unique keys whose job is final or deleted and whose period
+        is over, places of jobs that no longer hold them, and slots that were not used for `IDLE_SLOT_S`. Returns how
+        many were found.
+        """
 
     def purge(
         self, states: Iterable[JobState], *, queue: str | None = None, older_than: timedelta | None = None
@@ -122,6 +140,7 @@ class Records(ABC):
             outdated = Outdated(state=state, age_us=duration_us(seconds), known_us=known_us)
             deleted += until_done(lambda: self.delete(outdated))  # noqa: B023 - called at once
         until_done(self.delete_tombstones)
+        until_done(self.delete_unused)
         return deleted
 
     def dead_letters(self, *, queue: str | None = None, limit: int = 50, after: str | None = None) -> Page:

@@ -13,7 +13,9 @@ from typing import Final
 from holdfast.clock import from_us
 from holdfast.queues.contract.engine import EngineInfo
 from holdfast.queues.contract.records import message_fields
+from holdfast.queues.contract.slots import JobNumber, Waiter
 from holdfast.queues.contract.state import CellName, StoredCell
+from holdfast.queues.contract.uniques import UniqueRow
 from holdfast.values import (
     AttemptView,
     DeadReason,
@@ -53,6 +55,7 @@ class StoredJob:
     expired: bool = False
     ignore_expiry: bool = False
     finished_us: int | None = None
+    blocked_us: int = 0
     progress: tuple[int, Progress] | None = None
     """The delivery of the latest report, and the report."""
     outputs: dict[int, LiveOutput] = field(default_factory=dict[int, LiveOutput])
@@ -65,12 +68,17 @@ class StoredJob:
     def is_claimable(self) -> bool:
         return self.state in (JobState.PENDING, JobState.FAILED)
 
+    @property
+    def is_waiting(self) -> bool:
+        return self.is_claimable or self.state is JobState.BLOCKED
+
     def finish(self, state: JobState, now: int) -> None:
         self.state = state
         self.finished_us = now
         self.cancel_request = None
 
-    def view(self, now: int) -> JobView:
+    def view(self, now: int, blocked: Waiter | None = None) -> JobView:
+        """The job as users see it; `blocked` if it is blocked."""
         waiting = self.state is JobState.PENDING and self.due_us > now
         errors = (past.record.error.line for past in reversed(self.history) if past.record.error)
         last_error = None if self.state is JobState.COMPLETED else next(errors, None)
@@ -91,6 +99,8 @@ class StoredJob:
             cancel_requested=self.cancel_request is not None,
             last_error=last_error,
             progress=self._shown_progress(),
+            blocked_on=None if blocked is None else blocked.slot,
+            blocked_since=None if blocked is None else from_us(self.blocked_us),
             **message_fields(self.envelope.wire),
         )
 
@@ -100,6 +110,21 @@ class StoredJob:
             return None
         delivery, progress = self.progress
         return progress if delivery == self.deliveries else None
+
+
+@dataclass(slots=True)
+class StoredPlace:
+    """A place in a slot: of the claim with this owner token, or of a job that was promoted until an instant."""
+
+    record: StoredJob
+    owner_token: str | None
+    fence: int = 0
+    until_us: int = 0
+    since_us: int = 0
+
+    @property
+    def queue(self) -> str:
+        return self.record.envelope.queue
 
 
 @dataclass(slots=True)
@@ -121,6 +146,13 @@ class MemoryStore:
         self.pauses: dict[str, QueuePause] = {}
         self.cells: dict[CellName, StoredCell] = {}
         self.buckets: dict[str, int] = {}
+        self.by_number: dict[JobNumber, StoredJob] = {}
+        self.fences: dict[str, int] = {}
+        self.places: dict[str, dict[JobNumber, StoredPlace]] = {}
+        self.blocked: dict[JobNumber, Waiter] = {}
+        self.waiting: dict[str, dict[str, list[tuple[int, int, str, Waiter]]]] = {}
+        """By slot and queue, a heap of blocked jobs, best first. An entry that is not in `blocked` is stale."""
+        self.uniques: dict[str, UniqueRow] = {}
         self.numbers = count(1)
         self._ready: defaultdict[tuple[str, int], list[tuple[int, str, int]]] = defaultdict(list)
         self._offers = count(1)
@@ -147,6 +179,12 @@ class MemoryStore:
                 self.pauses,
                 self.cells,
                 self.buckets,
+                self.by_number,
+                self.fences,
+                self.places,
+                self.blocked,
+                self.waiting,
+                self.uniques,
                 self._ready,
             ):
                 stored.clear()
@@ -161,6 +199,21 @@ class MemoryStore:
             and record.lease_until_us > now
         )
         return record if is_held else None
+
+    def is_taken(self, place: StoredPlace, now: int) -> bool:
+        """Whether a place still counts: its job is running under that claim, or its promotion has not expired."""
+        if place.owner_token is None:
+            return place.until_us > now
+        record = place.record
+        is_leased = self.leased.get(record.envelope.id) is record and record.lease_until_us > now
+        return is_leased and record.owner_token == place.owner_token
+
+    def is_blocked(self, record: StoredJob) -> bool:
+        return record.state is JobState.BLOCKED and record.number in self.blocked
+
+    def view(self, record: StoredJob, now: int) -> JobView:
+        """A job as users see it."""
+        return record.view(now, self.blocked.get(record.number) if record.state is JobState.BLOCKED else None)
 
     def offer(self, record: StoredJob) -> None:
         """Put a claimable record into the heap of its queue."""

@@ -10,20 +10,27 @@ from holdfast.queues.contract import (
     Effect,
     Jobs,
     LeasePolicy,
+    LockedSlots,
     abandoned_run,
     effect_of,
     extras_of,
+    find_duplicates,
     kept_output,
     kept_progress,
+    left_slots,
+    slot_names,
     take_once,
 )
 from holdfast.queues.contract.state import apply_writes
 from holdfast.queues.engines.memory.connections import MemoryStore, StoredJob
+from holdfast.queues.engines.memory.slots import MemorySlots, MemoryUniques
 from holdfast.queues.engines.tables.rows import Row, dues, lease_state, leased
 from holdfast.values import (
     Accepted,
     AttemptView,
     DeadReason,
+    Entered,
+    Entry,
     JobEnvelope,
     JobLease,
     JobState,
@@ -50,14 +57,18 @@ class MemoryJobs(Jobs):
     ) -> list[Accepted]:
         with self._store.lock:
             now = self.clock.now_us()
-            fresh = self._fresh(envelopes, now)
+            is_unique = any(one.unique is not None for one in envelopes)
+            self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
+            duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now)) if is_unique else {}
+            fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
             applied = apply_writes(writes, self._store.cells, now)
             if applied is None:
                 raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
             self._store.cells |= applied.cells
             self._insert(fresh, now)
             created = set(fresh)
-            return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
+            ids = [(one.id, duplicates.get(one.id, one.id)) for one in envelopes]
+            return [Accepted(id=id, created=take_once(created, asked)) for asked, id in ids]
 
     def _fresh(self, envelopes: Sequence[JobEnvelope], now: int) -> dict[str, JobEnvelope]:
         """The envelopes whose ids are new. A known id must belong to the same job."""
@@ -84,7 +95,24 @@ class MemoryJobs(Jobs):
             record = StoredJob(number=next(self._store.numbers), envelope=envelope, accepted_us=now, due_us=due_us)
             self._store.tombstones.pop(envelope.id, None)
             self._store.records[envelope.id] = record
+            self._store.by_number[record.number] = record
             self._store.offer(record)
+
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        with self._store.lock:
+            now = self.clock.now_us()
+            times = dues(envelopes, now)
+            return [self._reschedule(one, due_us) for one, due_us in zip(envelopes, times, strict=True)]
+
+    def _reschedule(self, envelope: JobEnvelope, due_us: int) -> bool:
+        record = self._store.records.get(envelope.id)
+        if record is None or not record.is_waiting:
+            return False
+        record.envelope, record.due_us = envelope, due_us
+        record.state = JobState.PENDING
+        self._store.blocked.pop(record.number, None)
+        self._store.offer(record)
+        return True
 
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
@@ -102,6 +130,17 @@ class MemoryJobs(Jobs):
                     record.lease_us = duration_us(self.policy.lease_s)
                     record.lease_until_us = now + record.lease_us
             return leased([_row(record, now) for record in held], queue, owner_token, asked_at)
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        with self._store.lock:
+            rows = MemorySlots(self._store, self.clock.now_us())
+            return LockedSlots(rows, slot_names(entries)).enter(entries)
+
+    def repair(self) -> int:
+        with self._store.lock:
+            waited_for = [name for name, queues in self._store.waiting.items() if any(queues.values())]
+            rows = MemorySlots(self._store, self.clock.now_us())
+            return LockedSlots(rows, waited_for).promote() if waited_for else 0
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -152,6 +191,8 @@ class MemoryJobs(Jobs):
             if settlement.record.output:
                 record.outputs.pop(record.deliveries, None)
         self._apply(record, effect, now)
+        if settlement.leaves:
+            LockedSlots(MemorySlots(self._store, now), left_slots([settlement])).leave([settlement])
         if settlement.writes and (applied := apply_writes(settlement.writes, self._store.cells, now)):
             self._store.cells |= applied.cells
         if settlement.enqueues:

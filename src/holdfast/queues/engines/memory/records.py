@@ -1,14 +1,35 @@
 """The contract in plain Python: reading and operating."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from holdfast.clock import Clock, duration_us
+from holdfast.clock import Clock, duration_us, from_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired, history_of
+from holdfast.queues.contract import (
+    IDLE_SLOT_S,
+    SHOWN_WAITERS,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+    history_of,
+)
 from holdfast.queues.engines.memory.connections import DeletedJob, MemoryStore, StoredJob
 from holdfast.queues.engines.tables.rows import is_by_finish
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Page, ReplayAnswer
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    JobView,
+    Page,
+    ReplayAnswer,
+    SlotHolder,
+    SlotView,
+    SlotWaiter,
+)
 
 
 class MemoryRecords(Records):
@@ -23,7 +44,7 @@ class MemoryRecords(Records):
         with self._store.lock:
             now = self._clock.now_us()
             numbers: dict[str, dict[JobState, int]] = {}
-            for view in (record.view(now) for record in self._store.records.values()):
+            for view in (self._store.view(record, now) for record in self._store.records.values()):
                 if queue in (None, view.queue):
                     states = numbers.setdefault(view.queue, {})
                     states[view.state] = states.get(view.state, 0) + 1
@@ -36,7 +57,7 @@ class MemoryRecords(Records):
             found = [
                 (_sort_key(record, by_finish), view)
                 for record in self._store.records.values()
-                if _matches(view := record.view(now), where)
+                if _matches(view := self._store.view(record, now), where)
             ]
             found.sort(key=lambda pair: pair[0], reverse=True)
             if after is not None:
@@ -53,7 +74,41 @@ class MemoryRecords(Records):
             record = self._store.records.get(job_id)
             if record is None:
                 return None
-            return history_of(record.view(self._clock.now_us()), record.history, record.outputs)
+            return history_of(self._store.view(record, self._clock.now_us()), record.history, record.outputs)
+
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        with self._store.lock:
+            used = sorted({*self._store.places, *self._store.waiting} if names is None else names)
+            views = [self._slot(name) for name in used if name > after or names is not None]
+            return [view for view in views if view.holders or view.waiting][:limit]
+
+    def _slot(self, name: str) -> SlotView:
+        now = self._clock.now_us()
+        places = [one for one in self._store.places.get(name, {}).values() if self._store.is_taken(one, now)]
+        entries = [entry for heap in self._store.waiting.get(name, {}).values() for entry in heap]
+        blocked = [
+            self._store.by_number[waiter.number]
+            for *_, waiter in sorted(entries)
+            if self._store.blocked.get(waiter.number) is waiter
+            and self._store.is_blocked(self._store.by_number[waiter.number])
+        ]
+        return SlotView(
+            name=name,
+            holders=tuple(
+                SlotHolder(
+                    job_id=one.record.envelope.id,
+                    queue=one.queue,
+                    since=from_us(one.since_us),
+                    fence=None if one.owner_token is None else one.fence,
+                )
+                for one in sorted(places, key=lambda place: (place.since_us, place.record.number))
+            ),
+            waiting=len(blocked),
+            waiters=tuple(
+                SlotWaiter(job_id=one.envelope.id, queue=one.envelope.queue, since=from_us(one.blocked_us))
+                for one in blocked[:SHOWN_WAITERS]
+            ),
+        )
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         with self._store.lock:
@@ -121,8 +176,41 @@ class MemoryRecords(Records):
                 del self._store.tombstones[job_id]
             return len(expired)
 
+    def delete_unused(self) -> int:
+        with self._store.lock:
+            store, now = self._store, self._clock.now_us()
+            over = [row.key for row in store.uniques.values() if row.until_us <= now and self._is_final(row.job_id)]
+            for key in over:
+                del store.uniques[key]
+            left = [
+                (name, number)
+                for name, places in store.places.items()
+                for number, place in places.items()
+                if not store.is_taken(place, now)
+            ]
+            for name, number in left:
+                del store.places[name][number]
+            idle = [
+                name
+                for name, fence in store.fences.items()
+                if fence <= now - duration_us(IDLE_SLOT_S)
+                and not store.places.get(name)
+                and not any(store.waiting.get(name, {}).values())
+            ]
+            for name in idle:
+                del store.fences[name]
+                store.places.pop(name, None)
+                store.waiting.pop(name, None)
+            return len(over) + len(left) + len(idle)
+
+    def _is_final(self, job_id: str) -> bool:
+        record = self._store.records.get(job_id)
+        return record is None or record.state.is_final
+
     def _delete(self, record: StoredJob, until_us: int) -> None:
         del self._store.records[record.envelope.id]
+        del self._store.by_number[record.number]
+        self._store.blocked.pop(record.number, None)
         self._store.tombstones[record.envelope.id] = DeletedJob(content_digest(record.envelope.wire), until_us)
 
 

@@ -62,16 +62,22 @@ class HandlersTransaction(EngineTransaction):
         self._lease = _lease_of_run(job_id, delivery, claim)
 
     def complete(
-        self, record: AttemptRecord, *, writes: Sequence[Write] = (), enqueues: Sequence[JobEnvelope] = ()
+        self,
+        record: AttemptRecord,
+        *,
+        leaves: Sequence[str] = (),
+        writes: Sequence[Write] = (),
+        enqueues: Sequence[JobEnvelope] = (),
     ) -> None:
         lease = self._lease
+        ack = Ack(lease=lease, record=record, leaves=tuple(leaves), writes=tuple(writes), enqueues=tuple(enqueues))
         try:
             if not self._is_open():
                 raise TransactionRefused(
                     f"the handler of job '{lease.id}' committed or rolled back its transaction: Holdfast does that, "
                     "together with the job"
                 )
-            is_held = self._commit(Ack(lease=lease, record=record, writes=tuple(writes), enqueues=tuple(enqueues)))
+            is_held = self._commit(ack)
         finally:
             self.roll_back()
         if not is_held:

@@ -1,0 +1,247 @@
+"""Slots: semaphores whose holders are running jobs. Written once, on rows that each engine locks, reads and writes.
+
+A holder is a live lease: its row only says which job and which claim hold a place, and counts while that job is
+processing under that claim. Nothing has to be freed when a worker dies; the jobs that wait only have to be promoted.
+Whoever decides about a slot locks it first and reads it afterwards, in a new statement: otherwise a job could find the
+slot full while its holder is leaving, and no one would wake it up.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from holdfast.clock import duration_us
+from holdfast.queues.contract.state import CellName
+from holdfast.values import Cell, Entered, Entry, EntryOutcome, JobLease, Settlement, Slot
+
+PROMOTION_S: Final = 5.0
+"""How long a promoted job may enter its slot before others."""
+PROMOTE_AT_ONCE: Final = 16
+MAX_PROMOTIONS: Final = 1000
+"""How many jobs one commit promotes at most. The next settlement or `repair` continues."""
+
+JobNumber: TypeAlias = int | str
+"""The engine's number of a job: the `token` of its lease."""
+
+
+class SlotRow(NamedTuple):
+    """A locked slot: the last fence that was given out, and the size that an operator has set, if any."""
+
+    fence: int
+    size: int | None = None
+
+
+class Place(NamedTuple):
+    """A place in a slot that is taken: by a running job, or, without an owner token, by a job that was promoted."""
+
+    slot: str
+    number: JobNumber
+    queue: str
+    owner_token: str | None = None
+    fence: int = 0
+
+
+class Waiter(NamedTuple):
+    """A job that is blocked on a slot, and the size of the slot as its message has it."""
+
+    slot: str
+    number: JobNumber
+    queue: str
+    size: int
+
+
+class SlotRows(ABC):
+    """The rows of slots, in one open transaction and at one instant, `now_us`. No list is empty."""
+
+    now_us: int
+
+    @abstractmethod
+    def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
+        """Lock these slots in this order until the transaction ends, creating those that do not exist."""
+
+    @abstractmethod
+    def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
+        """Lock the jobs of these leases, and return those (number, owner token) that still hold."""
+
+    @abstractmethod
+    def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
+        """The live cells among these."""
+
+    @abstractmethod
+    def places(self, names: Sequence[str]) -> list[Place]:
+        """The places that are taken in these slots: of jobs that are processing under that owner token with an
+        unexpired lease, and of jobs whose promotion has not expired. Other rows may be deleted.
+        """
+
+    @abstractmethod
+    def take(self, places: Sequence[Place]) -> None:
+        """Store the place of each job that enters, replacing its promotion, and the fence of the slot."""
+
+    @abstractmethod
+    def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:
+        """Delete the place of each (slot, job), if there is one."""
+
+    @abstractmethod
+    def block(self, waiters: Sequence[Waiter]) -> None:
+        """End the leases of these jobs, without an attempt or a crash, and block each on its slot."""
+
+    @abstractmethod
+    def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """The (slot, queue) pairs in which jobs are waiting."""
+
+    @abstractmethod
+    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+        """The first `limit` waiters of each (slot, queue): by priority, due time and id."""
+
+    @abstractmethod
+    def promote(self, waiters: Sequence[Waiter], until_us: int) -> set[JobNumber]:
+        """Make these jobs claimable and store a promotion for each. Returns those that were still blocked. The others
+        were cancelled or changed; they no longer wait.
+        """
+
+
+class _Changes(NamedTuple):
+    """What a batch of entries changes: places taken and freed, jobs blocked, and slots whose work is done."""
+
+    taken: list[Place]
+    freed: list[tuple[str, JobNumber]]
+    blocked: list[Waiter]
+    finished: set[str]
+
+
+class LockedSlots:
+    """The decisions about some slots, which are locked when this object is created."""
+
+    def __init__(self, rows: SlotRows, names: Iterable[str]) -> None:
+        self._rows = rows
+        self._names = sorted(set(names))
+        self._slots = dict(rows.lock(self._names))
+        self._taken: dict[str, dict[JobNumber, Place]] = {}
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        """Let each job take all of its slots, or block it on the first one that is full."""
+        held = self._rows.held([entry.lease for entry in entries])
+        unless = {slot.unless for entry in entries for slot in entry.slots if slot.unless is not None}
+        done: Mapping[CellName, Cell] = self._rows.cells(sorted(unless)) if unless else {}
+        self._read()
+        changes = _Changes([], [], [], set())
+        answers = [
+            self._enter(entry, done, changes)
+            if (entry.lease.token, entry.lease.owner_token) in held
+            else Entered(outcome=EntryOutcome.LOST)
+            for entry in entries
+        ]
+        if changes.freed:
+            self._rows.free(changes.freed)
+        if changes.taken:
+            self._rows.take(changes.taken)
+        if changes.blocked:
+            self._rows.block(changes.blocked)
+        self._promote({name for name, _ in changes.freed} | changes.finished, changes.finished)
+        return answers
+
+    def _enter(self, entry: Entry, done: Mapping[CellName, Cell], changes: _Changes) -> Entered:
+        lease, number = entry.lease, entry.lease.token
+        mine = [self._taken[slot.name].get(number) for slot in entry.slots]
+        if all(place is not None and place.owner_token == lease.owner_token for place in mine):
+            # The entry is repeated, because its answer was lost.
+            return Entered(outcome=EntryOutcome.ENTERED, fence=max(place.fence for place in mine if place is not None))
+        spared = [slot for slot in entry.slots if slot.unless in done]
+        full = next((slot for slot in entry.slots if self._is_full(slot, number)), None)
+        if not spared and full is None:
+            return Entered(outcome=EntryOutcome.ENTERED, fence=self._take(entry, changes))
+        for slot in entry.slots:
+            if self._taken[slot.name].pop(number, None) is not None:
+                changes.freed.append((slot.name, number))
+        if full is not None and not spared:
+            changes.blocked.append(Waiter(full.name, number, lease.queue, full.size))
+            return Entered(outcome=EntryOutcome.BLOCKED)
+        changes.finished.update(slot.name for slot in spared)
+        cell = next(done[slot.unless] for slot in spared if slot.unless is not None)
+        return Entered(outcome=EntryOutcome.SPARED, cell=cell)
+
+    def _take(self, entry: Entry, changes: _Changes) -> int:
+        """Take a place in every slot. Returns the fence, which is greater than the last one of each slot."""
+        fence = max(self._rows.now_us, *(self._slots[slot.name].fence + 1 for slot in entry.slots))
+        for slot in entry.slots:
+            place = Place(slot.name, entry.lease.token, entry.lease.queue, entry.lease.owner_token, fence)
+            changes.taken.append(place)
+            self._taken[slot.name][place.number] = place
+            self._slots[slot.name] = self._slots[slot.name]._replace(fence=fence)
+        return fence
+
+    def leave(self, settlements: Sequence[Settlement]) -> int:
+        """Let the jobs of settlements that were just applied leave their slots. Returns how many jobs were promoted."""
+        freed = [(name, one.lease.token) for one in settlements for name in one.leaves]
+        if not freed:
+            return 0
+        self._rows.free(freed)
+        self._read()
+        return self._promote({name for name, _ in freed})
+
+    def promote(self) -> int:
+        """Promote as many waiting jobs as there are free places, and return how many."""
+        self._read()
+        return self._promote(self._names)
+
+    def _read(self) -> None:
+        self._taken = {name: {} for name in self._names}
+        for place in self._rows.places(self._names):
+            self._taken[place.slot][place.number] = place
+
+    def _is_full(self, slot: Slot, number: JobNumber) -> bool:
+        """Whether there is no place for this job. Places of promoted jobs are free only for a job that was promoted."""
+        taken = self._taken[slot.name]
+        is_promoted = number in taken
+        others = [
+            place
+            for place in taken.values()
+            if place.number != number and not (is_promoted and place.owner_token is None)
+        ]
+        return len(others) >= self._size(slot.name, slot.size)
+
+    def _size(self, name: str, size: int) -> int:
+        """The size that an operator has set, or else the one in the job's message."""
+        stored = self._slots[name].size
+        return size if stored is None else stored
+
+    def _promote(self, names: Iterable[str], finished: Iterable[str] = ()) -> int:
+        """Promote the best jobs of each queue: a paused queue must not keep the others waiting. All jobs that wait for
+        a slot whose work is finished are promoted, since none of them has to run.
+        """
+        chosen_names = sorted(names)
+        pairs = self._rows.queues(chosen_names) if chosen_names else []
+        until_us = self._rows.now_us + duration_us(PROMOTION_S)
+        promoted = 0
+        while pairs and promoted < MAX_PROMOTIONS:
+            found = self._rows.best(pairs, PROMOTE_AT_ONCE)
+            chosen = [waiter for waiter in found if self._reserve(waiter, waiter.slot in finished)]
+            really: set[JobNumber] = self._rows.promote(chosen, until_us) if chosen else set()
+            promoted += len(really)
+            for waiter in chosen:
+                if waiter.number not in really:
+                    del self._taken[waiter.slot][waiter.number]
+            # Those from which all that were found were chosen: there may be more places, or stale rows in front.
+            number = {pair: sum((one.slot, one.queue) == pair for one in chosen) for pair in pairs}
+            stale = {(one.slot, one.queue) for one in chosen if one.number not in really}
+            pairs = [pair for pair in pairs if number[pair] == PROMOTE_AT_ONCE or pair in stale]
+        return promoted
+
+    def _reserve(self, waiter: Waiter, is_finished: bool) -> bool:
+        """Reserve a place for a waiting job, if there is one."""
+        taken = self._taken[waiter.slot]
+        ahead = [one for one in taken.values() if one.owner_token is not None or one.queue == waiter.queue]
+        if len(ahead) >= self._size(waiter.slot, waiter.size) and not is_finished:
+            return False
+        taken[waiter.number] = Place(waiter.slot, waiter.number, waiter.queue)
+        return True
+
+
+def slot_names(entries: Iterable[Entry]) -> set[str]:
+    """The slots that these entries ask for."""
+    return {slot.name for entry in entries for slot in entry.slots}
+
+
+def left_slots(settlements: Iterable[Settlement]) -> set[str]:
+    """The slots that these settlements leave."""
+    return {name for one in settlements for name in one.leaves}
