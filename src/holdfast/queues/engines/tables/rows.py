@@ -41,6 +41,9 @@ from holdfast.values import (
     QueuePause,
     ReplayAnswer,
     Settlement,
+    SlotHolder,
+    SlotView,
+    SlotWaiter,
 )
 
 Row: TypeAlias = tuple[Any, ...]
@@ -240,6 +243,7 @@ _MAYBE_NUMBER: Final = (float, int, type(None))
 _VIEW: Final = (
     *(int, str, str, int, str, bytes, int, int, int, int, int, _MAYBE_INT, _MAYBE_INT),
     *(_MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_NUMBER, _MAYBE_NUMBER, _MAYBE_TEXT, _MAYBE_INT),
+    *(_MAYBE_TEXT, _MAYBE_INT),
 )
 _ATTEMPT: Final = (
     *(int, str, int, int, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, _MAYBE_TEXT, (bytes, type(None)), _MAYBE_TEXT),
@@ -276,10 +280,10 @@ def text(stored: Any) -> str:
 def view(row: Row, now: int) -> JobView:
     """A job as people see it, from a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when
     it was accepted, is due, finished, its lease expires, dead reason, cancel reason, cancellation request, last error,
-    progress (done, total, message, time).
+    progress (done, total, message, time), and for a blocked job its slot and since when it is blocked.
     """
     stored, row = row, repaired(row, _VIEW)
-    state, due_at, finished_at, lease_until = row[3], row[10], row[11], row[12]
+    state, due_at, finished_at, lease_until, blocked_since = row[3], row[10], row[11], row[12], row[22]
     return JobView(
         id=row[1],
         queue=row[2],
@@ -296,7 +300,9 @@ def view(row: Row, now: int) -> JobView:
         cancel_reason=row[14],
         cancel_requested=row[15] is not None,
         last_error=row[16],
-        progress=_progress(row[17:]),
+        progress=_progress(row[17:21]),
+        blocked_on=row[21],
+        blocked_since=None if blocked_since is None else from_us(blocked_since),
         damaged=row is not stored or state not in STATES,
         **message_fields(row[5]),
     )
@@ -308,6 +314,31 @@ def page(rows: Sequence[Row], now: int, *, limit: int, by_finish: bool) -> Page:
     cursors = tuple(f"{row[11] if by_finish else 0}.{row[0]}" for row in shown)
     following = cursors[-1] if len(rows) > limit and cursors else None
     return Page(jobs=tuple(view(row, now) for row in shown), next=following, cursors=cursors)
+
+
+def slot_views(holders: Iterable[Row], waiting: Iterable[Row], waiters: Iterable[Row]) -> list[SlotView]:
+    """Slots, ordered by name, from rows of their holders (slot, id, queue, since, fence), of the number of jobs that
+    wait for each (slot, number), and of the first of these (slot, id, queue, since). Each is in the order to show.
+    """
+    held: dict[str, list[SlotHolder]] = {}
+    for slot, job_id, queue, since, fence in holders:
+        holder = SlotHolder(job_id=text(job_id), queue=text(queue), since=from_us(since), fence=fence)
+        held.setdefault(text(slot), []).append(holder)
+    first: dict[str, list[SlotWaiter]] = {}
+    for slot, job_id, queue, since in waiters:
+        first.setdefault(text(slot), []).append(
+            SlotWaiter(job_id=text(job_id), queue=text(queue), since=from_us(since))
+        )
+    numbers = {text(slot): number for slot, number in waiting}
+    return [
+        SlotView(
+            name=name,
+            holders=tuple(held.get(name, ())),
+            waiting=numbers.get(name, 0),
+            waiters=tuple(first.get(name, ())),
+        )
+        for name in sorted({*held, *numbers})
+    ]
 
 
 def not_replayed(state: JobState | None) -> ReplayAnswer:
