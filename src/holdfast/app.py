@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from holdfast.plaintext import abridged
 from holdfast.queues.contract import Engine
 from holdfast.queues.opening import Mode
 from holdfast.state.facts import COMMAND_FACTS, Facts
-from holdfast.values import DEFAULT_QUEUE, Accepted, JobEnvelope, Progress, WorkerResult
+from holdfast.values import DEFAULT_QUEUE, Accepted, JobEnvelope, OnConflict, Progress, WorkerResult
 from holdfast.worker_factory import WorkerFactory
 
 if TYPE_CHECKING:
@@ -48,16 +48,45 @@ _ELSEWHERE: Final = {
 }
 
 
-class Batch(NamedTuple):
+class Batch:
     """Jobs that are ready to be stored: checked, signed, and all in one engine."""
 
-    engine: Engine
-    definitions: Sequence[JobDefinition]
-    envelopes: Sequence[JobEnvelope]
+    def __init__(self, engine: Engine, definitions: Sequence[JobDefinition], envelopes: Sequence[JobEnvelope]) -> None:
+        self.engine = engine
+        self.definitions = definitions
+        self.envelopes = envelopes
+        self._accepted: Sequence[Accepted] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the jobs, once they are stored. That of a duplicate is the id of the job with its unique key."""
+        return [one.id for one in self._accepted or self.envelopes]
 
     def accept(self, tx: object | None = None) -> list[Accepted]:
-        """Store all of them, or none."""
-        return self.engine.accept(self.envelopes, tx)
+        """Store all of them, or none. A job whose unique key is taken is not stored; with `on_conflict="replace"`, the
+        job that has the key gets its payload and due time instead.
+        """
+        accepted = self.engine.accept(self.envelopes, tx)
+        for at, envelope in enumerate(self.envelopes):
+            if envelope.unique is not None and accepted[at].id != envelope.id:
+                definition = self.definitions[at]
+                if definition.on_conflict is OnConflict.REPLACE:
+                    accepted[at] = self._replace(accepted[at], definition, envelope, tx)
+        self._accepted = accepted
+        return accepted
+
+    def _replace(
+        self, existing: Accepted, definition: JobDefinition, envelope: JobEnvelope, tx: object | None
+    ) -> Accepted:
+        """Replace the job that has the key, unless it has started. If its key is free by then, store the new job."""
+        while True:
+            # A message is signed for its id, so the new one is signed again for the job that it replaces.
+            if self.engine.reschedule([self.engine.envelopes.make(definition, id=existing.id)], tx) == [True]:
+                return Accepted(id=existing.id, created=False, replaced=True)
+            [answer] = self.engine.accept([envelope], tx)
+            if answer.created or answer.id == existing.id:
+                return answer
+            existing = answer
 
 
 class Holdfast:
@@ -171,7 +200,7 @@ class Holdfast:
         check_definition(definition)
         with self.signed([definition], [id]) as batch:
             [accepted] = batch.accept(tx)
-        return JobHandle(accepted.id, batch.engine, batch.engine.clock, returns=returns)
+        return JobHandle(accepted.id, batch.engine, batch.engine.clock, returns=returns, outcome=accepted.outcome)
 
     def enqueue_many(
         self,
@@ -187,6 +216,19 @@ class Holdfast:
         with self.signed(_listed_definitions(definitions), _listed_ids(ids)) as batch:
             accepted = batch.accept(tx)
         return [one.id for one in accepted]
+
+    def dispatch_many(
+        self,
+        definitions: Iterable[JobDefinition],
+        *,
+        ids: Iterable[str | None] | None = None,
+        tx: object | None = None,
+    ) -> list[JobHandle[Any]]:
+        """The same as `enqueue_many`, but return handles, which also say what was done for each job."""
+        with self.signed(_listed_definitions(definitions), _listed_ids(ids)) as batch:
+            accepted = batch.accept(tx)
+        engine = batch.engine
+        return [JobHandle(one.id, engine, engine.clock, outcome=one.outcome) for one in accepted]
 
     async def enqueue_async(self, definition: JobDefinition, *, id: str | None = None) -> str:
         """Enqueue one job of this definition without blocking the event loop, and return its id."""
@@ -239,8 +281,9 @@ class Holdfast:
                     with _named(names[number] if names else ""):
                         self._check_command(definition, engine)
                         envelopes.append(engine.envelopes.make(definition, id=ids[number] if ids else None))
-            yield Batch(engine, definitions, envelopes)
-            enqueueing.ids = [one.id for one in envelopes]
+            batch = Batch(engine, definitions, envelopes)
+            yield batch
+            enqueueing.ids = batch.ids
 
     def backend_of(self, definitions: Sequence[JobDefinition]) -> str:
         """The one backend that all of these jobs belong to: a batch is atomic only within one engine."""

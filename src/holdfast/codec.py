@@ -63,6 +63,7 @@ class JobMessage(_WireTraits, frozen=True, rename="camel", omit_defaults=True, f
     created_at: Instant
     backoff: Backoff | None = None
     expires_at: Instant | None = None
+    unique: str | None = None
     kid: str = ""
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import BackendError, ConfigError
 from holdfast.queues.addresses import check_room, check_url, embedded_file, kind_of, redacted, sqlite_path
 from holdfast.queues.contract import Engine, LeasePolicy
 from holdfast.queues.engines.kinds import Home
+from holdfast.queues.envelope import JobDefaults
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import EngineFactory, Mode
 from holdfast.queues.signing import Keyring, Signer, Unsigned
@@ -32,6 +33,15 @@ class Opened(NamedTuple):
 
     engine: Engine
     signer: Signer
+
+
+def job_defaults(settings: Settings) -> JobDefaults:
+    """The settings that are fixed when a job is enqueued."""
+    return JobDefaults(
+        max_retries=settings.max_retries,
+        timeout_s=settings.timeout,
+        idempotency_ttl_s=settings.idempotency_ttl,
+    )
 
 
 class Deployment(Struct, frozen=True, kw_only=True):
@@ -179,8 +189,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
                 retain_dead_s=settings.retain_dead or None,
             ),
             clock=self.clock,
-            max_retries=settings.max_retries,
-            timeout_s=settings.timeout,
+            defaults=job_defaults(settings),
             table_prefix=settings.table_prefix,
             installation=settings.installation,
         )

@@ -9,19 +9,31 @@ from holdfast.clock import Clock
 from holdfast.errors import JobCancelled, JobFailed, ResultGone, UnknownJob
 from holdfast.handlers.payload import decoder_of
 from holdfast.queues.contract import Engine
-from holdfast.values import CancelAnswer, JobHistory, JobState, JobView, Outcome, Progress
+from holdfast.values import CancelAnswer, EnqueueOutcome, JobHistory, JobState, JobView, Outcome, Progress
 
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_POLL_S: Final = 0.005
 SLOWEST_POLL_S: Final = 0.1
+# A job that was skipped has the result of the job that completed its idempotency key.
+_HAS_RESULT: Final = (Outcome.SUCCEEDED, Outcome.SKIPPED)
 
 
 class JobHandle(Generic[R_co]):
     """One job, by its id. Every call asks the engine; nothing is cached."""
 
-    def __init__(self, job_id: str, engine: Engine, clock: Clock, *, returns: Any = Any) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        engine: Engine,
+        clock: Clock,
+        *,
+        returns: Any = Any,
+        outcome: EnqueueOutcome | None = None,
+    ) -> None:
         self.id = job_id
+        self.outcome = outcome
+        """What enqueueing the job has done; None if the handle was created from an id."""
         self._engine = engine
         self._clock = clock
         self._returns = returns
@@ -77,6 +89,7 @@ class AsyncJobHandle(Generic[R_co]):
 
     def __init__(self, handle: JobHandle[R_co]) -> None:
         self.id = handle.id
+        self.outcome = handle.outcome
         self._handle = handle
 
     async def view(self) -> JobView:
@@ -163,7 +176,7 @@ def _value(history: JobHistory, returns: Any) -> Any:
             raise JobCancelled(f"job '{job.id}' was cancelled: {job.cancel_reason or 'no reason was given'}")
         case _:
             pass
-    last = next((past.record for past in reversed(history.attempts) if past.record.outcome is Outcome.SUCCEEDED), None)
+    last = next((past.record for past in reversed(history.attempts) if past.record.outcome in _HAS_RESULT), None)
     if last is None or last.result is None:
         if last is not None and last.note:
             raise ResultGone(f"job '{job.id}' completed, but {last.note}")

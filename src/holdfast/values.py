@@ -163,6 +163,11 @@ class JobTraits(Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     meta: Raw = Raw(b"{}")
     fence: bool = False
+    idempotency_key: str | None = None
+    idempotency_ttl: float | None = None
+    single_instance: bool = False
+    concurrency_key: str | None = None
+    concurrency: int = 1
 
 
 def traits_of(carrier: JobTraits) -> dict[str, Any]:
@@ -176,6 +181,16 @@ class UniqueScope(StrEnum):
     WAITING = "waiting"
     OPEN = "open"
     PERIOD = "period"
+
+
+class OnConflict(StrEnum):
+    """What to do with a job whose unique key is taken: return the job that has it, raise an error, or give that job the
+    new payload and due time.
+    """
+
+    IGNORE = "ignore"
+    REJECT = "reject"
+    REPLACE = "replace"
 
 
 class Unique(Struct, frozen=True, kw_only=True, gc=False):
@@ -207,6 +222,16 @@ class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
     unique: Unique | None = None
 
 
+class EnqueueOutcome(StrEnum):
+    """What enqueueing a job has done: stored it, found it (or the job with its unique key) stored already, or replaced
+    the payload and due time of the job with its unique key.
+    """
+
+    CREATED = "created"
+    EXISTING = "existing"
+    REPLACED = "replaced"
+
+
 class Accepted(Struct, frozen=True, kw_only=True, gc=False):
     """The engine's answer to one envelope; `created` is False if the same job was accepted before, or if another job
     has its unique key: then `id` is the id of that job.
@@ -214,6 +239,13 @@ class Accepted(Struct, frozen=True, kw_only=True, gc=False):
 
     id: str
     created: bool
+    replaced: bool = False
+
+    @property
+    def outcome(self) -> EnqueueOutcome:
+        if self.created:
+            return EnqueueOutcome.CREATED
+        return EnqueueOutcome.REPLACED if self.replaced else EnqueueOutcome.EXISTING
 
 
 class JobLease(Struct, frozen=True, kw_only=True, gc=False):
@@ -236,6 +268,8 @@ class JobLease(Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     crashes: int = 0
     ignore_expiry: bool = False
+    fence: int = 0
+    """The fencing token of the slots that the job holds; 0 if it holds none."""
 
 
 class LeaseState(StrEnum):
@@ -465,6 +499,7 @@ class JobView(JobTraits, frozen=True, omit_defaults=True):
     payload: Raw = Raw(b"null")
     timeout: float | None = None
     expires_at: datetime | None = None
+    unique: str | None = None
     blocked_on: str | None = None
     """The slot that a blocked job waits for."""
     blocked_since: datetime | None = None
@@ -647,6 +682,7 @@ class WorkerStatus(StrEnum):
     DEAD_LETTERED = "dead-lettered"
     REJECTED = "rejected"
     RELEASED = "released"
+    BLOCKED = "blocked"
     CANCELLED = "cancelled"
     SKIPPED_IDEMPOTENT = "skipped-idempotent"
     LOST_LEASE = "lost-lease"

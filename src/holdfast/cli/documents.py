@@ -9,7 +9,17 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from holdfast.values import Backoff, CancelAnswer, DeadReason, ErrorInfo, JobState, JobTraits, Outcome, ReplayAnswer
+from holdfast.values import (
+    Backoff,
+    CancelAnswer,
+    DeadReason,
+    EnqueueOutcome,
+    ErrorInfo,
+    JobState,
+    JobTraits,
+    Outcome,
+    ReplayAnswer,
+)
 
 
 class Document(Struct, frozen=True, kw_only=True, tag_field="schema"):
@@ -54,6 +64,9 @@ class JobDocument(TraitsDocument, frozen=True, tag="holdfast.job/1"):
     payload: Any
     timeout: float | None
     expires_at: datetime | None
+    unique: Annotated[str | None, Meta(description="The unique key, which starts with the handler.")]
+    blocked_on: Annotated[str | None, Meta(description="The key that a blocked job waits for.")]
+    blocked_since: datetime | None
     damaged: Annotated[bool, Meta(description="The stored record has values that Holdfast never writes.")]
 
 
@@ -92,7 +105,7 @@ class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.jo
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):
-    """One enqueued job: its id, and whether it is new or existed already.
+    """One enqueued job: its id, and whether it is new, existed already, or replaced one with its unique key.
 
     With `--dry-run` nothing is added, and an id that would be generated is null.
     """
@@ -101,6 +114,7 @@ class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.en
     queue: str
     job: str
     created: bool
+    outcome: EnqueueOutcome
     delay: float | None
     run_at: datetime | None
     expires_at: datetime | None

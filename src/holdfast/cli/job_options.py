@@ -13,7 +13,7 @@ from holdfast.cli.options import Span
 from holdfast.definition.backoff import parse_backoff
 from holdfast.definition.definition import JobOptions, Option
 from holdfast.errors import DefinitionError
-from holdfast.values import JobTraits
+from holdfast.values import JobTraits, OnConflict, UniqueScope
 
 LABELS: Final = ("id", "name", "tags", "meta", "trace_id")
 """The options that name and label a job. They make sense for every command that creates one."""
@@ -50,10 +50,26 @@ class _BackoffText(click.ParamType[str]):
         return str(value)
 
 
+class _UniqueScope(click.ParamType[Any]):
+    """How long a unique job excludes others: `open`, `waiting`, or a duration."""
+
+    name = "scope"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in (UniqueScope.OPEN, UniqueScope.WAITING):
+            return value
+        try:
+            return Span().convert(value, param, ctx)
+        except click.BadParameter as problem:
+            self.fail(f"{problem.message}; or write open or waiting", param, ctx)
+
+
 _TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
     "backoff": _BackoffText(),
     "run_at": When(),
     "expires": SpanOrWhen(),
+    "unique_for": _UniqueScope(),
+    "on_conflict": click.Choice([action.value for action in OnConflict]),
 }
 
 

@@ -14,7 +14,7 @@ from holdfast.definition import JobBuilder, JobDefinition, JobOptions
 from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
-from holdfast.values import Backoff
+from holdfast.values import Backoff, UniqueScope
 
 Instant = Annotated[datetime, Meta(tz=True)]
 
@@ -59,6 +59,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
 _HINTS: Final = get_type_hints(JobOptions)
 # Where Python takes a `timedelta`, JSON takes text such as "90s".
 _DURATIONS: Final = [name for name, hint in _HINTS.items() if timedelta in get_args(hint)]
+_SCOPES: Final = (("unique_for", UniqueScope.OPEN), ("unique_for", UniqueScope.WAITING))
 _TASK: Final = ("command", "cwd", "job", "payload")
 FIELD_TYPES: Final = {
     **{name: get_type_hints(JobSpec)[name] for name in _TASK},
@@ -92,7 +93,7 @@ def read_spec(fields: Mapping[str, Any], overriding: Mapping[str, Any]) -> JobSp
 
 def _options(values: dict[str, Any]) -> JobOptions:
     for name in _DURATIONS:
-        if name in values:
+        if name in values and (name, values[name]) not in _SCOPES:
             values[name] = _read(name, values[name], as_seconds)
     if "expires_at" in values:
         if "expires" in values:

@@ -36,6 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     app: str = ""
     max_retries: int = 3
     timeout: float = 300.0
+    idempotency_ttl: float = 86400.0
     backoff: str = BackoffStrategy.EXPONENTIAL
     backoff_base: float = 2.0
     backoff_max: float = 300.0
@@ -147,6 +148,14 @@ KEYS: Final = {
             high=366 * _DAY,
             applies=Applies.ENQUEUE,
             meaning="time limit for one attempt; fixed when a job is enqueued; 0 = no limit",
+        ),
+        Key(
+            name="idempotency-ttl",
+            kind="span",
+            low=1,
+            high=3650 * _DAY,
+            applies=Applies.ENQUEUE,
+            meaning="how long a completed idempotency key is remembered; fixed when a job is enqueued",
         ),
         Key(
             name="backoff",

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Protocol, Unpack
+from typing import Literal, Protocol, Unpack
 
 from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike
 from holdfast.definition.definition import JobDefinition, JobOptions, check_id, refuse_id
+from holdfast.values import UniqueScope
 
 
 class Enqueuer(Protocol):
@@ -71,6 +72,28 @@ class JobBuilder:
     def fence(self) -> "JobBuilder":
         """Kill the run if its worker cannot prove that it still holds the lease, before another worker can claim it."""
         return self._set(fence=True)
+
+    def idempotency_key(self, key: str, *, ttl: float | timedelta | None = None) -> "JobBuilder":
+        """Run the job only if no job with this handler and key has completed within the TTL."""
+        return self._set(idempotency_key=key) if ttl is None else self._set(idempotency_key=key, idempotency_ttl=ttl)
+
+    def single_instance(self) -> "JobBuilder":
+        """Run at most one job of this name, or else of this handler, at a time; the others wait."""
+        return self._set(single_instance=True)
+
+    def concurrency_key(self, key: str, concurrency: int = 1) -> "JobBuilder":
+        """Run at most `concurrency` jobs with this key at a time; the others wait."""
+        return self._set(concurrency_key=key, concurrency=concurrency)
+
+    def unique(
+        self,
+        key: str | None = None,
+        *,
+        unique_for: str | float | timedelta = UniqueScope.OPEN,
+        on_conflict: Literal["ignore", "reject", "replace"] = "ignore",
+    ) -> "JobBuilder":
+        """Enqueue at most one job with this key; without a key, with this handler and payload."""
+        return self._set(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
 
     def id(self, job_id: str) -> "JobBuilder":
         """Job id. Enqueueing the same id and content again adds nothing."""

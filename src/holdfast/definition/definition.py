@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, NamedTuple, TypedDict, Unpack
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta
@@ -16,15 +16,18 @@ from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
-from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits
+from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits, OnConflict, UniqueScope
 
 MAX_RETRIES: Final = 1000
+MAX_CONCURRENCY: Final = 1_000_000
+MAX_KEY_BYTES: Final = 400
 MAX_DURATION_S: Final = 10 * 366 * 86400.0
 LATEST: Final = datetime(2200, 1, 1, tzinfo=UTC)
 _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
+_key = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}\\ud800-\\udfff]+")
 _label = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}")
 
 
@@ -82,6 +85,31 @@ class JobOptions(TypedDict, total=False):
         float | timedelta | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")
     ]
     fence: Annotated[bool, Option("Kill the run if its worker cannot prove that it still holds the lease.")]
+    idempotency_key: Annotated[
+        str, Option("Run the job only if no job with this handler and key has completed.", metavar="KEY")
+    ]
+    idempotency_ttl: Annotated[
+        float | timedelta, Option("How long a completed key is remembered; default: the setting idempotency-ttl.")
+    ]
+    single_instance: Annotated[bool, Option("Run at most one job of this name, or else of this handler, at a time.")]
+    concurrency_key: Annotated[
+        str, Option("Run at most --concurrency jobs with this key at a time; the others wait.", metavar="KEY")
+    ]
+    concurrency: Annotated[
+        int, Meta(ge=1, le=MAX_CONCURRENCY), Option("Limit for the concurrency key; default: 1.", metavar="N")
+    ]
+    unique: Annotated[
+        str | bool,
+        Option("Enqueue at most one job of this handler with this key. In JSON, true: its arguments.", metavar="KEY"),
+    ]
+    unique_for: Annotated[
+        str | float | timedelta,
+        Option("How long a unique job excludes others: open, waiting, or a duration; default: open.", metavar="SCOPE"),
+    ]
+    on_conflict: Annotated[
+        Literal["ignore", "reject", "replace"],
+        Option("What to do if the unique key is taken: ignore, reject or replace; default: ignore.", metavar="ACTION"),
+    ]
 
 
 class JobDefinition(JobTraits, frozen=True, kw_only=True):
@@ -97,6 +125,9 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     run_at: datetime | None = None
     expires_in: float | None = None
     expires_at: datetime | None = None
+    unique: str | bool = False
+    unique_for: UniqueScope | float = UniqueScope.OPEN
+    on_conflict: OnConflict = OnConflict.IGNORE
 
     def __post_init__(self) -> None:
         if not _handler_key.fullmatch(self.handler):
@@ -119,10 +150,29 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         _check_label("trace_id", self.trace_id)
         for tag in self.tags:
             _check_label("tag", tag)
-        if not isinstance(self.fence, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-            raise DefinitionError(f"fence must be True or False, not {self.fence!r}")
+        _check_flag("fence", self.fence)
+        self._check_ownership()
         if self.backoff is not None:
             check_backoff(self.backoff)
+
+    def _check_ownership(self) -> None:
+        _check_key("idempotency_key", self.idempotency_key)
+        _check_number("idempotency_ttl", self.idempotency_ttl, 1, MAX_DURATION_S)
+        _check_flag("single_instance", self.single_instance)
+        _check_key("concurrency_key", self.concurrency_key)
+        _check_number("concurrency", self.concurrency, 1, MAX_CONCURRENCY, whole=True)
+        if not isinstance(self.unique, bool):
+            _check_key("unique", self.unique)
+        if not isinstance(self.unique_for, UniqueScope):
+            _check_number("unique_for", self.unique_for, 0, MAX_DURATION_S)
+        for option, needed, is_alone in (
+            ("idempotency_ttl", "idempotency_key", self.idempotency_ttl is not None and self.idempotency_key is None),
+            ("concurrency", "concurrency_key", self.concurrency != 1 and self.concurrency_key is None),
+            ("unique_for", "unique", self.unique_for != UniqueScope.OPEN and self.unique is False),
+            ("on_conflict", "unique", self.on_conflict != OnConflict.IGNORE and self.unique is False),
+        ):
+            if is_alone:
+                raise DefinitionError(f"{option} has no effect without {needed}; set {needed} as well")
 
     def with_payload(self, payload: object) -> "JobDefinition":
         return msgspec.structs.replace(self, payload=encode_payload(payload))
@@ -144,7 +194,11 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             fields["tags"] = unique(fields["tags"])
         if "meta" in fields:
             fields["meta"] = _encoded_meta(fields["meta"])
-        for option in ("timeout", "delay", "expires_in"):
+        if "unique_for" in fields:
+            fields["unique_for"] = as_unique_scope(fields["unique_for"])
+        if "on_conflict" in fields:
+            fields["on_conflict"] = _as_on_conflict(fields["on_conflict"])
+        for option in ("timeout", "delay", "expires_in", "idempotency_ttl"):
             if option in fields:
                 fields[option] = in_seconds(fields[option])
         return msgspec.structs.replace(self, **fields)
@@ -244,6 +298,21 @@ def in_seconds(duration: float | timedelta | None) -> float | None:
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
+def as_unique_scope(scope: str | float | timedelta) -> UniqueScope | float:
+    """The scope of a unique job: `open`, `waiting`, or a duration in seconds."""
+    if isinstance(scope, str):
+        if scope not in (UniqueScope.OPEN, UniqueScope.WAITING):
+            raise DefinitionError(f"unique_for must be 'open', 'waiting' or a duration in seconds, not {scope!r}")
+        return UniqueScope(scope)
+    return scope.total_seconds() if isinstance(scope, timedelta) else scope
+
+
+def _as_on_conflict(action: str) -> OnConflict:
+    if action not in list(OnConflict):
+        raise DefinitionError(f"on_conflict must be {', '.join(map(repr, map(str, OnConflict)))}, not {action!r}")
+    return OnConflict(action)
+
+
 def unique(tags: Iterable[str]) -> tuple[str, ...]:
     """The tags without duplicates, in the order given."""
     if isinstance(tags, str):
@@ -273,6 +342,22 @@ def _check_instant(option: str, instant: datetime | None) -> None:
     if instant > LATEST:
         raise DefinitionError(
             f"{option} {instant.isoformat()} is too far in the future; the limit is the year {LATEST.year}"
+        )
+
+
+def _check_flag(option: str, flag: bool) -> None:
+    if not isinstance(flag, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"{option} must be True or False, not {flag!r}")
+
+
+def _check_key(option: str, key: str | None) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        raise DefinitionError(f"{option} must be a string, like {str(key)!r}, not {key!r}")
+    if not _key.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
+        raise DefinitionError(
+            f"{option} {abridged(key)!r} must be 1 to {MAX_KEY_BYTES} bytes of printable text; hash a longer key"
         )
 
 

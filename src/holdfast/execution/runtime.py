@@ -24,6 +24,7 @@ from holdfast.execution.timeout import REPEAT_S, CallResult, JobInterrupted, Tim
 from holdfast.handlers import Handler, HandlerRegistry, Host, JobContext
 from holdfast.middleware import Middleware, Running, around_run
 from holdfast.queues.contract import EngineTransaction
+from holdfast.state.ownership import done_marks, slot_names_of
 from holdfast.values import ExecutionResult, Outcome, Progress
 
 OnProgress: TypeAlias = Callable[[str, Progress], None]
@@ -38,13 +39,16 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Claimed(Protocol):
-    """The part of a lease that a run needs: the number of the delivery, and how many runs failed before."""
+    """The part of a lease that a run needs: the number of the delivery, how many runs failed before, and its fence."""
 
     @property
     def attempts(self) -> int: ...
 
     @property
     def delivery(self) -> int: ...
+
+    @property
+    def fence(self) -> int: ...
 
 
 class JobRuntime:
@@ -210,7 +214,7 @@ class _Attempt:
         output.about = (message, lease)
         self._runtime = runtime
         self._started_us = started_us = runtime.clock.now_us()
-        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, started_us)
+        self._host = _Host(runtime, timeout, output, message.identifier, lease.delivery, lease.fence, started_us)
         self._started = runtime.clock.monotonic()
 
     def prepare(self) -> ExecutionResult | None:
@@ -323,7 +327,7 @@ class _Attempt:
         """Complete the transaction of a successful run. Returns the result; a failed commit is a failed run."""
         try:
             if result.success:
-                self._host.complete(result)
+                self._host.complete(result, self.message)
         except Exception as problem:
             return failed(problem, msgspec.structs.replace(result, result=None, note=""), no_retry=False)
         return result
@@ -364,6 +368,7 @@ class _Host(Host, msgspec.Struct):
     output: Output
     job_id: str
     delivered: int
+    held_fence: int
     started_us: int
     opened: EngineTransaction | None = None
     has_failed: bool = False
@@ -371,6 +376,10 @@ class _Host(Host, msgspec.Struct):
     @property
     def delivery(self) -> int:
         return self.delivered
+
+    @property
+    def fence(self) -> int:
+        return self.held_fence
 
     @property
     def deadline(self) -> datetime | None:
@@ -397,11 +406,13 @@ class _Host(Host, msgspec.Struct):
                 self.opened = self.runtime.transactions(self.job_id, self.delivered)
         return self.opened.connection
 
-    def complete(self, result: ExecutionResult) -> None:
-        """Commit the transaction together with the end of the job."""
+    def complete(self, result: ExecutionResult, message: JobMessage) -> None:
+        """Commit the transaction together with the end of the job, and with what its keys carry."""
         opened, self.opened = self.opened, None
         if opened is not None:
-            opened.complete(result.record())
+            record = result.record()
+            marks = done_marks(message, record)
+            opened.complete(record, leaves=slot_names_of(message), writes=marks)
 
     def roll_back(self) -> None:
         opened, self.opened = self.opened, None

@@ -58,6 +58,11 @@ class Host:
         """The number of deliveries of the job, including this one."""
         return 0
 
+    @property
+    def fence(self) -> int:
+        """The fencing token of the job's keys."""
+        return 0
+
     def stop_asked(self) -> bool:
         """Whether the attempt must stop."""
         return False
@@ -107,6 +112,14 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     def delivery(self) -> int:
         """The number of deliveries of the job to a worker, including this one; 0 outside of a worker."""
         return self.host.delivery
+
+    @property
+    def fence(self) -> int:
+        """A number that is greater than that of every run that held the job's keys before; 0 if the job has no keys.
+
+        Pass it to the resource that the key protects, which can then refuse writes from an earlier holder.
+        """
+        return self.host.fence
 
     @property
     def log(self) -> logging.Logger:

@@ -1,5 +1,6 @@
 """`EnvelopeFactory`: turns a definition into one job with an id, defaults and a signature."""
 
+import hashlib
 import os
 import secrets
 import threading
@@ -9,16 +10,16 @@ from operator import attrgetter
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_message
 from holdfast.definition.definition import JobDefinition, check_id
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
-from holdfast.values import JobEnvelope, JobTraits
+from holdfast.values import JobEnvelope, JobTraits, OnConflict, Unique, UniqueScope
 
-DEFAULT_MAX_RETRIES = 3
-DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_IDEMPOTENCY_TTL_S: Final = 86_400.0
 _TWELVE_DIGITS: Final = (1 << 48) - 1
 _TRAITS: Final = JobTraits.__struct_fields__
 _traits: Final = attrgetter(*_TRAITS)
@@ -78,6 +79,17 @@ class JobIds:
         return f"{self._prefix}{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+class JobDefaults(Struct, frozen=True, kw_only=True):
+    """The settings that are fixed when a job is enqueued, for definitions that leave them out."""
+
+    max_retries: int = 3
+    timeout_s: float = 300.0
+    idempotency_ttl_s: float = DEFAULT_IDEMPOTENCY_TTL_S
+
+
+USUAL_DEFAULTS: Final = JobDefaults()
+
+
 class EnvelopeFactory:
     """Builds and signs envelopes. Retrying an enqueue repeats the same envelope, so one call is one job."""
 
@@ -87,15 +99,13 @@ class EnvelopeFactory:
         *,
         clock: Clock = SYSTEM_CLOCK,
         ids: JobIds | None = None,
-        max_retries: int = DEFAULT_MAX_RETRIES,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        defaults: JobDefaults = USUAL_DEFAULTS,
         max_bytes: int = MAX_WIRE_BYTES,
     ) -> None:
         self._signer = signer
         self._clock = clock
         self._ids = ids or JobIds(clock)
-        self._max_retries = max_retries
-        self._timeout_s = timeout_s
+        self._defaults = defaults
         self._max_bytes = max_bytes
 
     def make(self, definition: JobDefinition, *, id: str | None = None) -> JobEnvelope:
@@ -110,7 +120,7 @@ class EnvelopeFactory:
         return [self._make(one, job_id, created_at) for one, job_id in zip(definitions, ids, strict=True)]
 
     def _make(self, definition: JobDefinition, job_id: str, created_at: datetime) -> JobEnvelope:
-        expires_at = definition.expires_at
+        defaults, expires_at = self._defaults, definition.expires_at
         if definition.expires_in is not None:
             expires_at = created_at + timedelta(seconds=definition.expires_in)
         message = JobMessage(
@@ -118,9 +128,9 @@ class EnvelopeFactory:
             job=definition.handler,
             payload=definition.payload,
             queue=definition.queue,
-            max_retries=self._max_retries if definition.max_retries is None else definition.max_retries,
+            max_retries=defaults.max_retries if definition.max_retries is None else definition.max_retries,
             identifier=job_id,
-            timeout=self._timeout_s if definition.timeout is None else definition.timeout,
+            timeout=defaults.timeout_s if definition.timeout is None else definition.timeout,
             created_at=created_at,
             backoff=definition.backoff,
             expires_at=expires_at,
@@ -130,6 +140,12 @@ class EnvelopeFactory:
         traits = _traits(definition)
         if traits != _NO_TRAITS:
             message = msgspec.structs.replace(message, **dict(zip(_TRAITS, traits, strict=True)))
+            if message.idempotency_key is not None and message.idempotency_ttl is None:
+                message = msgspec.structs.replace(message, idempotency_ttl=defaults.idempotency_ttl_s)
+        unique = None
+        if definition.unique is not False:
+            unique = _unique(definition)
+            message = msgspec.structs.replace(message, unique=unique.key)
         wire = self._signer.sign(encode_message(message))
         if len(wire) > self._max_bytes:
             raise PayloadRejected(
@@ -146,4 +162,20 @@ class EnvelopeFactory:
             trace_id=definition.trace_id,
             delay=definition.delay or 0.0,
             run_at=definition.run_at,
+            unique=unique,
         )
+
+
+def _unique(definition: JobDefinition) -> Unique:
+    """The unique key of a job, which belongs to its handler, and its scope."""
+    key, scope = definition.unique, definition.unique_for
+    if isinstance(key, bool):
+        # In one order of members: the same arguments may be written in any order.
+        arguments = msgspec.json.encode(msgspec.json.decode(definition.payload), order="sorted")
+        key = hashlib.blake2b(arguments, digest_size=16).hexdigest()
+    return Unique(
+        key=f"{definition.handler}:{key}",
+        scope=scope if isinstance(scope, UniqueScope) else UniqueScope.PERIOD,
+        period=0.0 if isinstance(scope, UniqueScope) else scope,
+        reject=definition.on_conflict is OnConflict.REJECT,
+    )

@@ -11,7 +11,7 @@ from holdfast.errors import ConfigError
 from holdfast.queues.addresses import add_scheme, kind_of, redacted, sqlite_path, sqlite_prefix, without_option
 from holdfast.queues.contract import DEFAULT_POLICY, Engine, LeasePolicy
 from holdfast.queues.engines.kinds import KINDS, EngineKind, Home
-from holdfast.queues.envelope import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_S, EnvelopeFactory
+from holdfast.queues.envelope import USUAL_DEFAULTS, EnvelopeFactory, JobDefaults
 from holdfast.queues.keyfiles import KEY_FACTS, KEY_FILE_VARIABLE, KEY_VARIABLE, key_path, keyring_next_to
 from holdfast.queues.signing import Keyring, Signer, SigningKey, Unsigned
 from holdfast.values import DEFAULT_INSTALLATION
@@ -42,16 +42,14 @@ class EngineFactory:
         *,
         policy: LeasePolicy = DEFAULT_POLICY,
         clock: Clock = SYSTEM_CLOCK,
-        max_retries: int = DEFAULT_MAX_RETRIES,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        defaults: JobDefaults = USUAL_DEFAULTS,
         table_prefix: str = "holdfast_",
         installation: str = DEFAULT_INSTALLATION,
     ) -> None:
         self._signer = signer
         self._policy = policy
         self._clock = clock
-        self._max_retries = max_retries
-        self._timeout_s = timeout_s
+        self._defaults = defaults
         self._prefix = table_prefix
         self._installation = installation
 
@@ -121,14 +119,14 @@ class EngineFactory:
     def _open_in_process(self, kind: EngineKind, signer: Signer) -> Engine:
         make = kind.load(kind.engine)
         engine: Engine = (
-            make(signer, policy=self._policy, max_retries=self._max_retries, timeout_s=self._timeout_s)
+            make(signer, policy=self._policy, defaults=self._defaults)
             if kind.runs_inline
             else make(self._envelopes(signer), policy=self._policy, clock=self._clock)
         )
         return engine
 
     def _envelopes(self, signer: Signer) -> EnvelopeFactory:
-        return EnvelopeFactory(signer, clock=self._clock, max_retries=self._max_retries, timeout_s=self._timeout_s)
+        return EnvelopeFactory(signer, clock=self._clock, defaults=self._defaults)
 
 
 class EngineMaker(Protocol):

@@ -14,6 +14,7 @@ from holdfast.app import Holdfast
 from holdfast.clock import duration_us, from_us
 from holdfast.definition import JobBuilder, JobDefinition
 from holdfast.definition.definition import MAX_DURATION_S, check_queue, in_seconds
+from holdfast.deployment import job_defaults
 from holdfast.errors import DefinitionError, HoldfastError, JobFailed, NotSupported, UnknownHandler
 from holdfast.handlers import FunctionHandler, Handler
 from holdfast.job import Job
@@ -120,10 +121,8 @@ class JobKit:
     def __enter__(self) -> Self:
         if self._entered is not None:
             raise RuntimeError("this JobKit is already in use; create another one")
-        settings, signer = self.app.settings, Keyring([SigningKey.generate()])
-        envelopes = EnvelopeFactory(
-            signer, clock=self.clock, max_retries=settings.max_retries, timeout_s=settings.timeout
-        )
+        signer = Keyring([SigningKey.generate()])
+        envelopes = EnvelopeFactory(signer, clock=self.clock, defaults=job_defaults(self.app.settings))
         engine = KitEngine(envelopes, self.clock, self._note)
         leaving = ExitStack()
         leaving.enter_context(self.app.engines.replaced_by(engine, signer))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from holdfast.app import Holdfast
 from holdfast.codec import JobMessage
@@ -17,7 +17,7 @@ from holdfast.queues.signing import Signer
 from holdfast.values import ExecutionResult, JobEnvelope, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import policy_of, status_of, verdict_on
+from holdfast.worker.verdict import carrying, policy_of, status_of, verdict_on
 
 _is_running: Final[ContextVar[bool]] = ContextVar("holdfast_kit_is_running", default=False)
 
@@ -27,6 +27,7 @@ class Claim(Struct, frozen=True):
 
     attempts: int
     delivery: int
+    fence: int = 0
 
 
 class Turn(Struct, frozen=True):
@@ -99,10 +100,13 @@ class Turns:
         lease = self._engine.fetch(queue)
         if lease is None:
             return None
-        admitted = self._admission.admit([lease])
+        admitted = self._admission.admit([lease], self._engine.enter)
         for refusal in admitted.refusals:
             return self._settled(refusal.message, refusal.settlement)
-        return admitted.leases[0], admitted.messages[0]
+        if admitted.blocked:
+            self._reporter.blocked([lease])
+            return Turn(WorkerResult(status=WorkerStatus.BLOCKED, job_id=lease.id, queue=lease.queue), None)
+        return structs.replace(lease, fence=admitted.fences.get(lease.id, 0)), admitted.messages[0]
 
     async def _run_async(self, message: JobMessage, claim: Claim | JobLease) -> ExecutionResult:
         if self._registry.resolve_for(message.job, message.queue).is_async:
@@ -116,6 +120,7 @@ class Turns:
         return self._settled(message, verdict_on(result, message, lease, policy_of(message, self._retry)))
 
     def _settled(self, message: JobMessage | None, settlement: Settlement) -> Turn:
+        settlement = carrying(settlement, message)
         is_held = self._engine.settle([settlement])[0]
         self._reporter.settled([(settlement, message)], [is_held])
         status = status_of(settlement) if is_held else WorkerStatus.LOST_LEASE

@@ -1,9 +1,10 @@
 """`Admission`: which claimed jobs may run, and how the others are settled. Every kind of worker uses it."""
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias, assert_never
 
+import msgspec
 from msgspec import Struct
 
 from holdfast.clock import Clock
@@ -21,12 +22,30 @@ from holdfast.errors import (
 )
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.signing import Signer
-from holdfast.values import Abandon, CancelJob, DeadReason, ErrorInfo, JobLease, Outcome, Release, Settlement
+from holdfast.state.ownership import first_run, is_owned, slots_of
+from holdfast.values import (
+    Abandon,
+    Ack,
+    CancelJob,
+    Cell,
+    DeadReason,
+    Entered,
+    Entry,
+    EntryOutcome,
+    ErrorInfo,
+    JobLease,
+    Outcome,
+    Release,
+    Settlement,
+)
 from holdfast.worker.verdict import momentary
 
 log = logging.getLogger("holdfast.worker")
 
 POSTPONE_S: Final = 60.0
+
+Enter: TypeAlias = Callable[[Sequence[Entry]], Sequence[Entered]]
+"""How jobs enter their slots: the engine's verb, repeated by its caller while the engine is unavailable."""
 
 
 class WrongQueue(EnvelopeRejected):
@@ -45,18 +64,26 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
-    """A claimed batch, judged: the leases of the jobs that may run, their verified messages, and the refused jobs."""
+    """A claimed batch, judged: the leases of the jobs that may run, their verified messages, and the refused jobs.
+
+    `fences` are the fencing tokens of jobs that hold slots, by their ids. `blocked` are leases that have ended because
+    a slot was full, and `lost` those that no longer held when their jobs asked for a slot.
+    """
 
     leases: Sequence[JobLease] = ()
     messages: Sequence[JobMessage] = ()
     refusals: Sequence[Refusal] = ()
+    fences: Mapping[str, int] = {}
+    blocked: Sequence[JobLease] = ()
+    lost: Sequence[JobLease] = ()
 
     def __len__(self) -> int:
-        return len(self.leases) + len(self.refusals)
+        return len(self.leases) + len(self.refusals) + len(self.blocked) + len(self.lost)
 
 
 class Admission:
-    """Verifies a message before anything parses it, then checks its queue and id, its expiry and its handler.
+    """Verifies a message before anything parses it, then checks its queue and id, its expiry and its handler, and lets
+    the job enter its slots, if it has any.
 
     It only reads what it was created with, so any thread may call it.
     """
@@ -66,12 +93,13 @@ class Admission:
         self._registry = registry
         self._clock = clock
 
-    def admit(self, leases: Sequence[JobLease]) -> Admitted:
+    def admit(self, leases: Sequence[JobLease], enter: Enter) -> Admitted:
         """Judge jobs that were claimed together. An error that one of them causes rejects that job alone."""
         # Two lists instead of one of pairs: a tuple for each job shows in the throughput.
         runnable: list[JobLease] = []
         messages: list[JobMessage] = []
         refusals: list[Refusal] = []
+        has_owned = False
         for lease in leases:
             verified = None
             try:
@@ -87,7 +115,58 @@ class Admission:
             else:
                 runnable.append(lease)
                 messages.append(message)
-        return Admitted(leases=runnable, messages=messages, refusals=refusals)
+                has_owned = has_owned or is_owned(message)
+        admitted = Admitted(leases=runnable, messages=messages, refusals=refusals)
+        return self._with_slots(admitted, enter) if has_owned else admitted
+
+    def _with_slots(self, admitted: Admitted, enter: Enter) -> Admitted:
+        """The batch after its jobs have asked for their slots. Jobs without slots are not affected."""
+        runnable: list[JobLease] = []
+        messages: list[JobMessage] = []
+        refusals = [*admitted.refusals]
+        fences: dict[str, int] = {}
+        blocked: list[JobLease] = []
+        lost: list[JobLease] = []
+        answers = self._enter(admitted, enter)
+        for lease, message in zip(admitted.leases, admitted.messages, strict=True):
+            answer = answers.get(lease.id, _NO_SLOTS)
+            match answer.outcome:
+                case EntryOutcome.ENTERED:
+                    runnable.append(lease)
+                    messages.append(message)
+                    fences[lease.id] = answer.fence
+                case EntryOutcome.SPARED:
+                    settlement = _skipped(lease, message, answer.cell, self._clock.now_us())
+                    refusals.append(Refusal(settlement=settlement, message=message))
+                case EntryOutcome.BLOCKED:
+                    blocked.append(lease)
+                case EntryOutcome.LOST:
+                    lost.append(lease)
+                case _:
+                    assert_never(answer.outcome)
+        return Admitted(
+            leases=runnable, messages=messages, refusals=refusals, fences=fences, blocked=blocked, lost=lost
+        )
+
+    def _enter(self, admitted: Admitted, enter: Enter) -> Mapping[str, Entered]:
+        """The answers of the engine, by the ids of the jobs that have slots."""
+        entries = [
+            Entry(lease=lease, slots=slots_of(message))
+            for lease, message in zip(admitted.leases, admitted.messages, strict=True)
+            if is_owned(message)
+        ]
+        return {entry.lease.id: answer for entry, answer in zip(entries, enter(entries), strict=True)}
+
+
+_NO_SLOTS: Final = Entered(outcome=EntryOutcome.ENTERED)
+
+
+def _skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int) -> Ack:
+    """The settlement of a job whose idempotency key is done, with the result of the job that has done it."""
+    first = None if cell is None else first_run(cell)
+    by = f" by job '{first.job_id}'" if first is not None and first.job_id else ""
+    record = momentary(Outcome.SKIPPED, now_us, note=f"idempotency key '{message.idempotency_key}' was completed{by}")
+    return Ack(lease=lease, record=msgspec.structs.replace(record, result=None if first is None else first.result))
 
 
 def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.queues.contract import Engine, new_owner_token
 from holdfast.units import counted
-from holdfast.values import JobLease, Settlement
+from holdfast.values import Entered, Entry, EntryOutcome, JobLease, Settlement
 from holdfast.worker.admission import Admission, Admitted, Refusal
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.round_robin import RoundRobin
@@ -132,7 +132,29 @@ class Exchanger:
 
     def _admit(self, leases: Sequence[JobLease]) -> Admitted:
         self._on_claimed(leases)
-        return self._admission.admit(leases)
+        return self._admission.admit(leases, self._enter)
+
+    def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        """Let jobs enter their slots, repeating the request while the engine is unavailable and their leases hold."""
+        while True:
+            try:
+                answers = self._backend.enter(entries)
+            except BackendUnavailable as problem:
+                self._back_off(problem, f"enter the slots of {counted(len(entries), 'job')}", self._is_hurried)
+                is_late = time.monotonic() > min(self._fence_at(entry.lease) for entry in entries)
+                if is_late or self._is_hurried.is_set():
+                    raise
+            except Exception:
+                if len(entries) == 1:
+                    log.exception(
+                        "job %s cannot enter its slots; it is reaped when its lease expires", entries[0].lease.id
+                    )
+                    return [Entered(outcome=EntryOutcome.LOST)]
+                log.exception("%d jobs could not enter their slots; trying each job separately", len(entries))
+                return [answer for entry in entries for answer in self._enter([entry])]
+            else:
+                self._backoff.answered()
+                return answers
 
     def _released(self, leases: Sequence[JobLease]) -> Admitted:
         now_us = self._backend.clock.now_us()

@@ -37,7 +37,7 @@ class Fencing:
 
     def arm(self, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
         """Have the child killed before the leases of the fenced jobs among these expire."""
-        fences = [self._fence_of(flight) for flight in flights if flight.message.fence]
+        fences = [self._fence_of(flight) for flight in flights if flight.is_fenced]
         if fences:
             # Before a job can start: this process may be stopped a moment later.
             child.fence(min([*fences, *map(self._fence_of, child.fenced.values())]))

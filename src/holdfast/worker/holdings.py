@@ -79,6 +79,12 @@ class Holdings:
             now_us = self._clock.now_us()
             self.settle(flight, released(flight.lease, now_us, note, delay=delay, unstarted=True))
 
+    def blocked(self, blocked: Sequence[JobLease], lost: Sequence[JobLease]) -> None:
+        """Stop renewing leases that have ended because a slot was full, or that no longer held."""
+        self._keeper.drop([*blocked, *lost])
+        self._reporter.blocked(blocked)
+        self._reporter.lost(lost)
+
     def drop(self, flight: Flight) -> None:
         """Give a job up without a verdict, because its lease may have expired. It is reaped, or already was."""
         self.flights.discard(flight)

@@ -86,7 +86,7 @@ class WorkerLoop:
             if result.status is WorkerStatus.EMPTY:
                 continue
             worked = True
-            self.jobs_done += result.status is not WorkerStatus.RELEASED
+            self.jobs_done += result.status not in (WorkerStatus.RELEASED, WorkerStatus.BLOCKED)
             if self._on_result is not None:
                 self._on_result(result)
             if self._max_jobs and self.jobs_done >= self._max_jobs:

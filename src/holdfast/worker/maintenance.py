@@ -17,6 +17,8 @@ from holdfast.values import DeadReason, JobFilter, JobState
 log = logging.getLogger("holdfast.loop")
 
 PRUNE_INTERVAL_S: Final = 60.0
+# Less than the second between two runs, since timers are jittered.
+REPAIR_INTERVAL_S: Final = 0.8
 
 
 class Timer:
@@ -42,9 +44,12 @@ class Maintenance:
         self._backend = backend
         self._on_reaped = on_reaped
         self._reap = Timer(backend.clock, reap_interval_s)
+        self._repair = Timer(backend.clock, REPAIR_INTERVAL_S)
         self._prune = Timer(backend.clock, PRUNE_INTERVAL_S)
 
     def run_due(self) -> None:
+        if self._repair.is_due():
+            self._backend.repair()
         if self._reap.is_due():
             self.reap()
         if self._prune.is_due():

@@ -23,6 +23,8 @@ _COUNTED: Final = {
     WorkerStatus.REQUEUED: ("jobs_failed", "jobs_requeued"),
     WorkerStatus.DEAD_LETTERED: ("jobs_failed", "jobs_failed_permanently"),
     WorkerStatus.RELEASED: ("jobs_released",),
+    WorkerStatus.SKIPPED_IDEMPOTENT: ("jobs_skipped_idempotent",),
+    WorkerStatus.BLOCKED: ("jobs_blocked",),
     WorkerStatus.LOST_LEASE: ("jobs_lost_lease",),
 }
 
@@ -52,8 +54,8 @@ class Reporter:
 
     @property
     def jobs_done(self) -> int:
-        """The number of jobs that were settled here, without the released ones."""
-        return self.tally.total() - self.tally[WorkerStatus.RELEASED]
+        """The number of jobs that were settled here, without those that were released or blocked."""
+        return self.tally.total() - self.tally[WorkerStatus.RELEASED] - self.tally[WorkerStatus.BLOCKED]
 
     def settled(
         self, settlements: Sequence[tuple[Settlement, JobMessage | None]], answers: Sequence[bool | None]
@@ -100,6 +102,20 @@ class Reporter:
         self.tally[status] += number
         for name in _COUNTED.get(status, ()):
             counts[name, queue] += number
+
+    def blocked(self, leases: Sequence[JobLease]) -> None:
+        """Count jobs that were claimed and found a slot full."""
+        self._ended(WorkerStatus.BLOCKED, leases)
+
+    def lost(self, leases: Sequence[JobLease]) -> None:
+        """Count jobs whose lease was lost before they could run."""
+        self._ended(WorkerStatus.LOST_LEASE, leases)
+
+    def _ended(self, status: WorkerStatus, leases: Sequence[JobLease]) -> None:
+        counts: Counter[tuple[str, str]] = Counter()
+        for queue, number in Counter(lease.queue for lease in leases).items():
+            self._add(status, queue, number, counts)
+        self._count(counts, {})
 
     def fetched(self, queue: str, number: int) -> None:
         """Count claimed jobs."""

@@ -8,7 +8,7 @@ from holdfast.values import AttemptRecord, JobLease, Outcome, Settlement
 from holdfast.worker.executors.frames import Done
 from holdfast.worker.executors.process import Flight
 from holdfast.worker.reporting import Reporter
-from holdfast.worker.verdict import succeeded
+from holdfast.worker.verdict import carrying, succeeded
 
 
 class PendingSettlements:
@@ -33,7 +33,7 @@ class PendingSettlements:
         return [settlement.lease for settlement in self.settlements]
 
     def add(self, settlement: Settlement, message: JobMessage | None) -> None:
-        self._others.append(settlement)
+        self._others.append(carrying(settlement, message))
         self._ended.append(message)
 
     def add_successes(self, flights: Sequence[Flight], frames: Sequence[Done]) -> Mapping[str, Sequence[float]]:
@@ -42,7 +42,7 @@ class PendingSettlements:
         for flight, frame in zip(flights, frames, strict=True):
             lease, started_us, ended_us = flight.lease, frame.started_us, frame.ended_us
             record = AttemptRecord(outcome=Outcome.SUCCEEDED, started_us=started_us, ended_us=ended_us)
-            self._successes.append(succeeded(lease, record))
+            self._successes.append(carrying(succeeded(lease, record), flight.message))
             self._done.append(flight.message)
             durations.setdefault(lease.queue, []).append((ended_us - started_us) / MICROSECONDS)
         for queue, seconds in durations.items():

@@ -361,9 +361,11 @@ class Supervisor:
         self.claimed += len(admitted)
         for refusal in admitted.refusals:
             self._holdings.unsent.add(refusal.settlement, refusal.message)
-        now = time.monotonic()
+        if admitted.blocked or admitted.lost:
+            self._holdings.blocked(admitted.blocked, admitted.lost)
+        now, fences = time.monotonic(), admitted.fences
         flights = [
-            Flight(next(self._numbers), lease, message, now)
+            Flight(next(self._numbers), lease, message, now, fences.get(lease.id, 0) if fences else 0)
             for lease, message in zip(admitted.leases, admitted.messages, strict=True)
         ]
         self._holdings.add(flights)

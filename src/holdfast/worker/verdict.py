@@ -4,9 +4,12 @@ import logging
 import math
 from typing import assert_never
 
+import msgspec
+
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
+from holdfast.state.ownership import done_marks, is_owned, slot_names_of
 from holdfast.values import (
     Abandon,
     Ack,
@@ -40,6 +43,19 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
             return Release(lease=lease, record=record)
         case _:
             return _failure(result, record, message, lease, retry)
+
+
+def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
+    """The settlement, with what it must carry for a job that has slots: it leaves them, and a success marks the
+    idempotency key as done. Every settlement passes through here before it is sent.
+    """
+    if message is None or not is_owned(message):
+        return settlement
+    record = settlement.record
+    if record is not None and record.outcome is Outcome.SKIPPED:
+        return settlement
+    marks = done_marks(message, record) if isinstance(settlement, Ack) else ()
+    return msgspec.structs.replace(settlement, leaves=slot_names_of(message), writes=(*settlement.writes, *marks))
 
 
 def succeeded(lease: JobLease, record: AttemptRecord) -> Ack:
@@ -95,8 +111,9 @@ def _delay(retry: RetryPolicy, attempt: int, error: ErrorInfo | None) -> float:
 def status_of(settlement: Settlement) -> WorkerStatus:
     """The worker's status for a settlement that was applied."""
     match settlement:
-        case Ack():
-            return WorkerStatus.ACKED
+        case Ack(record=record):
+            is_skipped = record is not None and record.outcome is Outcome.SKIPPED
+            return WorkerStatus.SKIPPED_IDEMPOTENT if is_skipped else WorkerStatus.ACKED
         case Nack():
             return WorkerStatus.REQUEUED
         case Release():

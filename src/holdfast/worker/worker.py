@@ -2,8 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Self
+
+from msgspec import structs
 
 from holdfast.clock import Clock
 from holdfast.codec import JobMessage
@@ -14,12 +16,12 @@ from holdfast.execution.timeout import JobCancelRequested, JobInterrupted
 from holdfast.metrics import MetricsCollector
 from holdfast.queues.contract import Engine, new_owner_token, new_session
 from holdfast.queues.signing import Signer
-from holdfast.values import JobLease, Settlement, WorkerResult, WorkerStatus
+from holdfast.values import Entered, Entry, JobLease, Settlement, WorkerResult, WorkerStatus
 from holdfast.worker.admission import Admission, refused
 from holdfast.worker.backoff import EngineBackoff
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.reporting import Reporter, result_of
-from holdfast.worker.verdict import policy_of, released, status_of, verdict_on
+from holdfast.worker.verdict import carrying, policy_of, released, status_of, verdict_on
 
 log = logging.getLogger("holdfast.worker")
 
@@ -97,7 +99,23 @@ class QueueWorker:
         except KeyboardInterrupt:
             self._settle(None, released(lease, self.clock.now_us()))
             raise
+        if settlement is None:
+            self.reporter.blocked([lease])
+            return WorkerResult(status=WorkerStatus.BLOCKED, job_id=lease.id, queue=lease.queue)
         return self._settle(message, settlement)
+
+    def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        give_up_at = self.clock.monotonic() + entries[0].lease.ttl_s
+        while True:
+            try:
+                answers = self.backend.enter(entries)
+            except BackendUnavailable as problem:
+                if self.clock.monotonic() >= give_up_at:
+                    raise
+                self.clock.sleep(self.backoff.failed(problem, f"enter the slots of job {entries[0].lease.id}"))
+            else:
+                self.backoff.answered()
+                return answers
 
     def _cancel(self, lease: JobLease) -> bool:
         return self._runtime.interrupt(lease.id, JobCancelRequested())
@@ -105,15 +123,19 @@ class QueueWorker:
     def _lost(self, lease: JobLease) -> None:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
-    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement]:
-        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement."""
-        admitted = self._admission.admit([lease])
+    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | None]:
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; None if the
+        job is blocked, which has ended its lease.
+        """
+        admitted = self._admission.admit([lease], self._enter)
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
+        if admitted.blocked or admitted.lost:
+            return None, None
         (message,) = admitted.messages
         self.running = lease
         try:
-            result = self._runtime.run(message, lease)
+            result = self._runtime.run(message, structs.replace(lease, fence=admitted.fences.get(lease.id, 0)))
         except HoldfastError as problem:  # raised before the handler ran; a handler's own exceptions are in the result
             return message, refused(lease, problem, self.clock.now_us())
         finally:
@@ -121,6 +143,7 @@ class QueueWorker:
         return message, verdict_on(result, message, lease, policy_of(message, self._retry))
 
     def _settle(self, message: JobMessage | None, settlement: Settlement) -> WorkerResult:
+        settlement = carrying(settlement, message)
         held = self._settle_until_answered(settlement)
         self.reporter.settled([(settlement, message)], [held])
         return result_of(settlement, message, status_of(settlement) if held else WorkerStatus.LOST_LEASE)

@@ -11,7 +11,7 @@ from holdfast.clock import ManualClock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, encode_payload
 from holdfast.definition import JobDefinition
 from holdfast.errors import DefinitionError, PayloadRejected
-from holdfast.queues.envelope import EnvelopeFactory, JobIds
+from holdfast.queues.envelope import EnvelopeFactory, JobDefaults, JobIds
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import Backoff
 
@@ -31,7 +31,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def factory(clock: ManualClock) -> EnvelopeFactory:
-    return EnvelopeFactory(RING, clock=clock, max_retries=4, timeout_s=77.0)
+    return EnvelopeFactory(RING, clock=clock, defaults=JobDefaults(max_retries=4, timeout_s=77.0))
 
 
 # Ids

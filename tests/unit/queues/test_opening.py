@@ -15,6 +15,7 @@ from holdfast.queues.engines.memory.sync import SyncEngine
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.redis.engine import RedisEngine
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
+from holdfast.queues.envelope import JobDefaults
 from holdfast.queues.opening import EngineFactory
 from holdfast.queues.signing import Keyring, SigningKey, Unsigned
 
@@ -157,7 +158,9 @@ def test_every_engine_is_given_the_settings(tmp_path: Path, scheme: str) -> None
     url = f"sqlite:///{tmp_path}/jobs.db" if scheme == "sqlite" else f"{scheme}://"
     policy = LeasePolicy(lease_s=7, crash_limit=2)
     clock = ManualClock()
-    engine, signer = EngineFactory(RING, policy=policy, clock=clock, max_retries=8, timeout_s=9.0).open(url)
+    engine, signer = EngineFactory(
+        RING, policy=policy, clock=clock, defaults=JobDefaults(max_retries=8, timeout_s=9.0)
+    ).open(url)
     with engine:
         assert engine.policy == policy
         assert scheme == "sync" or engine.clock is clock

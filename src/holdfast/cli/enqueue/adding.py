@@ -74,6 +74,7 @@ def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument
         queue=definition.queue,
         job=definition.handler,
         created=accepted.created,
+        outcome=accepted.outcome,
         delay=definition.delay,
         run_at=definition.run_at,
         expires_at=definition.expires_at,
@@ -86,7 +87,11 @@ def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted]
         created = sum(one.created for one in accepted)
         already = f", {len(accepted) - created:,} already existed" if created < len(accepted) else ""
         return f"✓ {counted(created, 'job')} queued{already}"
-    queue, one = definitions[0].queue, accepted[0]
+    definition, one = definitions[0], accepted[0]
     if one.created:
-        return f"✓ {one.id} queued on {queue}"
+        return f"✓ {one.id} queued on {definition.queue}"
+    if one.replaced:
+        return f"✓ {one.id} already had the unique key; its payload and due time were replaced"
+    if definition.unique is not False:
+        return f"• {one.id} already has the unique key; nothing was added"
     return f"• {one.id} already exists with the same content; nothing was added"

@@ -15,6 +15,7 @@ from holdfast.cli.job_documents import job_document
 from holdfast.cli.job_options import trait_facts
 from holdfast.cli.output import note, write, write_json, write_jsonl, write_names
 from holdfast.codec import decode_message, unseal, without_trace
+from holdfast.deployment import job_defaults
 from holdfast.errors import IdConflict
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
@@ -71,8 +72,7 @@ def _reading_engine(hf: Holdfast, backend: str) -> tuple[Engine, Keyring]:
     """The engine, opened to read. If there is no schema yet, an empty engine in memory stands in for it."""
     # A key of the usual length, so that a signed message has its real size.
     keyring = Keyring([SigningKey.generate()])
-    settings = hf.settings
-    envelopes = EnvelopeFactory(keyring, max_retries=settings.max_retries, timeout_s=settings.timeout)
+    envelopes = EnvelopeFactory(keyring, defaults=job_defaults(hf.settings))
     engine, _ = hf.deployment.open(backend, Mode.READ)
     try:
         has_schema = engine.describe().schema != 0

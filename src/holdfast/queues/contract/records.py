@@ -202,4 +202,5 @@ def message_fields(wire: bytes) -> dict[str, Any]:
         "payload": message.payload,
         "timeout": message.timeout,
         "expires_at": message.expires_at,
+        "unique": message.unique,
     }

@@ -17,14 +17,15 @@ _size_at: Final = struct.Struct("<I").unpack_from
 
 
 class Delivery(Struct, frozen=True, array_like=True):
-    """One verified job for a child: the worker's number for it, its wire, the number of its failed attempts, and the
-    number of its deliveries, which no other run of the job shares.
+    """One verified job for a child: the worker's number for it, its wire, the number of its failed attempts, the
+    number of its deliveries, which no other run of the job shares, and the fencing token of its slots, if it has any.
     """
 
     number: int
     wire: bytes
     attempts: int
     delivery: int
+    fence: int = 0
 
 
 class Work(Struct, frozen=True, array_like=True, tag=1):

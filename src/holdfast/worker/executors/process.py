@@ -59,6 +59,7 @@ class Flight(Struct, eq=False):
     lease: JobLease
     message: JobMessage
     waits_since: float
+    fence: int = 0
     child: "ExecutorProcess | None" = None
     started_at: float = 0.0
     is_cancelled: bool = False
@@ -69,6 +70,11 @@ class Flight(Struct, eq=False):
     @property
     def is_suspect(self) -> bool:
         return self.lease.crashes > 0
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the run must be killed before its lease can pass to another worker."""
+        return self.fence > 0 or self.message.fence
 
     def has_printed(self, text: str, skipped: int) -> None:
         """Add what the job has printed; `skipped` bytes before it are missing."""
@@ -142,11 +148,16 @@ class ExecutorProcess:
         for flight in flights:
             flight.child = self
             self.held[flight.number] = flight
-            if flight.message.fence:
+            if flight.is_fenced:
                 self.fenced[flight.number] = flight
-        deliveries = [(one.number, one.lease) for one in flights]
+        deliveries = [(one.number, one.lease, one.fence) for one in flights]
         self._send(
-            Work(tuple(Delivery(number, lease.wire, lease.attempts, lease.delivery) for number, lease in deliveries))
+            Work(
+                tuple(
+                    Delivery(number, lease.wire, lease.attempts, lease.delivery, fence)
+                    for number, lease, fence in deliveries
+                )
+            )
         )
 
     def started(self, number: int, now: float) -> None:

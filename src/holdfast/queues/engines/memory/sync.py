@@ -12,7 +12,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import BackendError, JobCancelled, JobFailed
 from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
 from holdfast.queues.engines.memory.engine import MemoryEngine
-from holdfast.queues.envelope import EnvelopeFactory, JobIds
+from holdfast.queues.envelope import USUAL_DEFAULTS, EnvelopeFactory, JobDefaults, JobIds
 from holdfast.queues.signing import Signer
 from holdfast.values import Accepted, JobEnvelope, JobState, WorkerResult, WorkerStatus, Write
 
@@ -27,12 +27,11 @@ class SyncEngine(MemoryEngine):
         signer: Signer,
         *,
         policy: LeasePolicy = DEFAULT_POLICY,
-        max_retries: int = 3,
-        timeout_s: float = 300.0,
+        defaults: JobDefaults = USUAL_DEFAULTS,
     ) -> None:
         clock = ManualClock(datetime.now(UTC))
         ids = JobIds(clock, prefix="sync-")
-        envelopes = EnvelopeFactory(signer, clock=clock, ids=ids, max_retries=max_retries, timeout_s=timeout_s)
+        envelopes = EnvelopeFactory(signer, clock=clock, ids=ids, defaults=defaults)
         super().__init__(envelopes, policy=policy, clock=clock)
         self.clock: ManualClock = clock
         self._process_once: Callable[[str], WorkerResult] | None = None

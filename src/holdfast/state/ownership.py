@@ -1,0 +1,67 @@
+"""Ownership: the slots that a job enters before it runs, and the mark that its work is done. Pure functions.
+
+Both follow from the signed message, so no worker has to look them up. A slot's name starts with its kind:
+`idempotency:`, `instance:` or `key:`.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from holdfast.codec import JobMessage
+from holdfast.queues.envelope import DEFAULT_IDEMPOTENCY_TTL_S
+from holdfast.values import AttemptRecord, Cell, Put, Slot
+
+IDEMPOTENCY = "idempotency"
+
+
+class FirstRun(Struct, frozen=True, kw_only=True):
+    """The run that completed the work of an idempotency key: its job, and its result as JSON."""
+
+    job_id: str
+    result: bytes | None = None
+
+
+def is_owned(message: JobMessage) -> bool:
+    """Whether the job has to enter slots. Most jobs do not."""
+    return message.single_instance or message.concurrency_key is not None or message.idempotency_key is not None
+
+
+def slots_of(message: JobMessage) -> tuple[Slot, ...]:
+    """The slots that the job enters before it runs."""
+    slots: list[Slot] = []
+    if message.idempotency_key is not None:
+        key = _idempotency_key(message)
+        slots.append(Slot(name=f"{IDEMPOTENCY}:{key}", unless=(IDEMPOTENCY, key)))
+    if message.single_instance:
+        slots.append(Slot(name=f"instance:{message.name or message.job}"))
+    if message.concurrency_key is not None:
+        slots.append(Slot(name=f"key:{message.concurrency_key}", size=message.concurrency))
+    return tuple(slots)
+
+
+def slot_names_of(message: JobMessage) -> tuple[str, ...]:
+    """The names of the slots that the job leaves when it is settled."""
+    return tuple(slot.name for slot in slots_of(message))
+
+
+def done_marks(message: JobMessage, record: AttemptRecord | None) -> tuple[Put, ...]:
+    """The write that marks the job's idempotency key as done, if it has one."""
+    if message.idempotency_key is None:
+        return ()
+    first = FirstRun(job_id=message.identifier, result=None if record is None else record.result)
+    ttl = message.idempotency_ttl or DEFAULT_IDEMPOTENCY_TTL_S
+    value = msgspec.msgpack.encode(first)
+    return (Put(kind=IDEMPOTENCY, key=_idempotency_key(message), value=value, ttl=ttl),)
+
+
+def first_run(cell: Cell) -> FirstRun:
+    """The run that a mark records. Of a mark that cannot be read, only that the work is done is known."""
+    try:
+        return msgspec.msgpack.decode(cell.value, type=FirstRun)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return FirstRun(job_id="")
+
+
+def _idempotency_key(message: JobMessage) -> str:
+    """The key, which belongs to one handler: another handler may use the same words for other work."""
+    return f"{message.job}:{message.idempotency_key}"
