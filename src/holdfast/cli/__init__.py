@@ -36,6 +36,7 @@ SECTIONS: Final = {
     "Workers": {
         "worker": ("holdfast.cli.worker.command:worker", "Start, list and stop workers."),
         "queue": ("holdfast.cli.queue:queue", "List, pause, resume and purge queues."),
+        "lock": ("holdfast.cli.lock:lock", "List and show the keys that jobs hold or wait for."),
     },
     "Operations": {
         "status": ("holdfast.cli.status:status", "Show the number of jobs by queue and state."),

@@ -19,6 +19,7 @@ from holdfast.values import (
     JobTraits,
     Outcome,
     ReplayAnswer,
+    SlotView,
 )
 
 
@@ -98,10 +99,49 @@ class HistoryDocument(JobDocument, frozen=True, kw_only=True, tag="holdfast.job.
     live_output: LiveOutputDocument | None
 
 
+class LockHolderDocument(Struct, frozen=True, kw_only=True):
+    """A job that holds a key, or was promoted and may start next: then its fence is null."""
+
+    id: str
+    queue: str
+    since: datetime
+    fence: int | None
+
+
+class LockWaiterDocument(Struct, frozen=True, kw_only=True):
+    """A job that waits for a key."""
+
+    id: str
+    queue: str
+    since: datetime
+
+
+class LockDocument(Document, frozen=True, kw_only=True, tag="holdfast.lock/1"):
+    """A key that jobs hold or wait for: its holders, the number of waiting jobs, and the first of them."""
+
+    key: str
+    holders: tuple[LockHolderDocument, ...]
+    waiting: int
+    waiters: tuple[LockWaiterDocument, ...]
+
+
+def lock_document(slot: SlotView) -> LockDocument:
+    """A slot as a JSON document."""
+    return LockDocument(
+        key=slot.name,
+        holders=tuple(
+            LockHolderDocument(id=one.job_id, queue=one.queue, since=one.since, fence=one.fence) for one in slot.holders
+        ),
+        waiting=slot.waiting,
+        waiters=tuple(LockWaiterDocument(id=one.job_id, queue=one.queue, since=one.since) for one in slot.waiters),
+    )
+
+
 class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.job.shown/1"):
     """One job with its attempts and the reasons for its state, as `show` shows it."""
 
     why: tuple[str, ...]
+    locks: Annotated[tuple[LockDocument, ...], Meta(description="The keys of the job that are held or waited for.")]
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):

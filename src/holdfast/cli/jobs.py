@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.cli.completion import complete_job_ids
-from holdfast.cli.documents import CountDocument, ShownDocument
+from holdfast.cli.documents import CountDocument, ShownDocument, lock_document
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.job_documents import history_document, job_document
 from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
@@ -32,6 +32,7 @@ from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_ta
 from holdfast.cli.why import why
 from holdfast.cli.words import age, attempt_summary, command, instant, utc_option
 from holdfast.errors import ConfigError, UnknownJob
+from holdfast.state.ownership import slot_names_of
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView
@@ -349,10 +350,13 @@ def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = F
     if only_dead and history.job.state is not JobState.DEAD:
         see = command("holdfast", "show", job_id)
         raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; see  {see}")
-    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), datetime.now(UTC))
+    names = slot_names_of(history.job)
+    locks = engine.slots(names) if names else []
+    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), locks, datetime.now(UTC))
     if as_json:
         tag = ShownDocument.__struct_config__.tag
-        write_json({**history_document(history), "schema": tag, "why": reasons})
+        locked = [lock_document(one) for one in locks]
+        write_json({**history_document(history), "schema": tag, "why": reasons, "locks": locked})
     else:
         _print_history(history, reasons)
 

@@ -38,6 +38,7 @@ DOCUMENTS: Final = {
     "holdfast.job.rehearsal/1": ("holdfast.cli.documents:RehearsalDocument", "cancel, retry, delete, dlq: --dry-run"),
     "holdfast.job.retry/1": ("holdfast.cli.documents:RetryDocument", "retry, dlq retry"),
     "holdfast.job.shown/1": ("holdfast.cli.documents:ShownDocument", "show, dlq show"),
+    "holdfast.lock/1": ("holdfast.cli.documents:LockDocument", "lock list, lock show"),
     "holdfast.migrate/1": ("holdfast.cli.migrate:MigrateDocument", "migrate"),
     "holdfast.migrate.sql/1": ("holdfast.cli.migrate:SqlDocument", "migrate --sql"),
     "holdfast.queue/1": ("holdfast.cli.documents:QueueDocument", "queue list, queue show"),

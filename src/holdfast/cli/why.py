@@ -14,6 +14,7 @@ from holdfast.values import (
     JobState,
     JobView,
     QueuePause,
+    SlotView,
     WorkerState,
     WorkerView,
 )
@@ -31,18 +32,36 @@ _DEATHS: Final = {
 }
 
 
-def why(history: JobHistory, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
-    """The reasons why the job is in its state; none if the state explains itself."""
+def why(
+    history: JobHistory,
+    pauses: Sequence[QueuePause],
+    workers: Sequence[WorkerView],
+    locks: Sequence[SlotView],
+    now: datetime,
+) -> list[str]:
+    """The reasons why the job is in its state; none if the state explains itself. `locks` are the job's keys."""
+    reasons = _blocked(history.job, locks, now) or _reasons(history.job, pauses, workers, now)
     if not history.job.damaged:
-        return _reasons(history.job, pauses, workers, now)
-    damage = "its record is damaged; only readable values are shown, and its state may be wrong"
-    return [damage, *_reasons(history.job, pauses, workers, now)]
+        return reasons
+    return ["its record is damaged; only readable values are shown, and its state may be wrong", *reasons]
+
+
+def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str]:
+    """What a blocked job waits for, and which jobs hold it."""
+    if job.blocked_on is None:
+        return []
+    since = "" if job.blocked_since is None else f" for {_until(now, job.blocked_since)}"
+    found = [f"waiting{since} for {job.blocked_on}"]
+    for lock in locks:
+        if lock.name == job.blocked_on:
+            found += [f"{one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]
+    return found
 
 
 def _reasons(job: JobView, pauses: Sequence[QueuePause], workers: Sequence[WorkerView], now: datetime) -> list[str]:
     match job.state:
         case JobState.BLOCKED:
-            return [] if job.damaged else ["waiting for the jobs it depends on"]
+            return [] if job.damaged else ["waiting for a key that another job holds"]
         case JobState.SCHEDULED:
             return [f"due in {_until(job.due_at, now)}", *_obstacles(job, pauses, workers)]
         case JobState.FAILED:

@@ -4,6 +4,8 @@ Both follow from the signed message, so no worker has to look them up. A slot's 
 `idempotency:`, `instance:` or `key:`.
 """
 
+from typing import Protocol
+
 import msgspec
 from msgspec import Struct
 
@@ -21,12 +23,29 @@ class FirstRun(Struct, frozen=True, kw_only=True):
     result: bytes | None = None
 
 
-def is_owned(message: JobMessage) -> bool:
+class Keyed(Protocol):
+    """A job's message or view, as far as its slots depend on it."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def idempotency_key(self) -> str | None: ...
+    @property
+    def single_instance(self) -> bool: ...
+    @property
+    def concurrency_key(self) -> str | None: ...
+    @property
+    def concurrency(self) -> int: ...
+
+
+def is_owned(message: Keyed) -> bool:
     """Whether the job has to enter slots. Most jobs do not."""
     return message.single_instance or message.concurrency_key is not None or message.idempotency_key is not None
 
 
-def slots_of(message: JobMessage) -> tuple[Slot, ...]:
+def slots_of(message: Keyed) -> tuple[Slot, ...]:
     """The slots that the job enters before it runs."""
     slots: list[Slot] = []
     if message.idempotency_key is not None:
@@ -39,7 +58,7 @@ def slots_of(message: JobMessage) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
-def slot_names_of(message: JobMessage) -> tuple[str, ...]:
+def slot_names_of(message: Keyed) -> tuple[str, ...]:
     """The names of the slots that the job leaves when it is settled."""
     return tuple(slot.name for slot in slots_of(message))
 
@@ -62,6 +81,6 @@ def first_run(cell: Cell) -> FirstRun:
         return FirstRun(job_id="")
 
 
-def _idempotency_key(message: JobMessage) -> str:
+def _idempotency_key(message: Keyed) -> str:
     """The key, which belongs to one handler: another handler may use the same words for other work."""
     return f"{message.job}:{message.idempotency_key}"
