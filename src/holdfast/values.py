@@ -197,14 +197,18 @@ class Unique(Struct, frozen=True, kw_only=True, gc=False):
     """At most one job with this key: until it starts (`WAITING`), until it is final (`OPEN`), or for `period` seconds
     after it was accepted.
 
-    If there already is one, `accept` returns its id instead of storing the job, or with `reject` raises
-    `UniqueConflict`.
+    If there already is one, `accept` returns its id instead of storing the job, or raises `UniqueConflict`
+    (`OnConflict.REJECT`).
     """
 
     key: str
     scope: UniqueScope = UniqueScope.OPEN
     period: float = 0.0
-    reject: bool = False
+    on_conflict: OnConflict = OnConflict.IGNORE
+
+    @property
+    def reject(self) -> bool:
+        return self.on_conflict is OnConflict.REJECT
 
 
 class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):

@@ -13,6 +13,8 @@ from holdfast.values import (
     JobView,
     QueuePause,
     RunningJob,
+    SlotHolder,
+    SlotView,
     WorkerReport,
     WorkerState,
     WorkerView,
@@ -38,7 +40,19 @@ def worker(state: WorkerState = WorkerState.LIVE, **changes: object) -> WorkerVi
 
 
 def reasons(job: JobView, *workers: WorkerView, pauses: tuple[QueuePause, ...] = ()) -> list[str]:
-    return why(JobHistory(job=job, attempts=()), pauses, workers, NOW)
+    return why(JobHistory(job=job, attempts=()), pauses, workers, (), NOW)
+
+
+def test_a_blocked_job_names_its_key_and_the_job_that_holds_it() -> None:
+    job = replace(JOB, state=JobState.BLOCKED, blocked_on="key:a", blocked_since=NOW - timedelta(minutes=3))
+    holders = (
+        SlotHolder(job_id="j7", queue="mail", since=NOW, fence=9),
+        SlotHolder(job_id="j8", queue="mail", since=NOW),
+    )
+    locks = [SlotView(name="key:a", holders=holders), SlotView(name="key:b", holders=holders)]
+    waiting, held = why(JobHistory(job=job, attempts=()), (), (), locks, NOW)
+    assert waiting == "has been waiting for 3 m for the key key:a"
+    assert held.startswith("job j7 has held it since ")
 
 
 @pytest.mark.parametrize(

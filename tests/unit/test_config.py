@@ -139,6 +139,7 @@ def test_no_text_at_all_upsets_the_reading_of_a_span(text: str) -> None:
 RANGES = {
     "max-retries": ("0", "1000", "-1", "1001"),
     "timeout": ("0", "366d", "367d", "99999999999999"),
+    "idempotency-ttl": ("1s", "3650d", "999ms", "3651d"),
     "backoff-base": ("0", "86400", "-0.1", "86401"),
     "backoff-jitter": ("0", "1", "-0.1", "1.01"),
     "lease": ("1s", "1d", "999ms", "25h"),

@@ -51,10 +51,10 @@ def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str
     if job.blocked_on is None:
         return []
     since = "" if job.blocked_since is None else f" for {_until(now, job.blocked_since)}"
-    found = [f"waiting{since} for {job.blocked_on}"]
+    found = [f"has been waiting{since} for the key {job.blocked_on}"]
     for lock in locks:
         if lock.name == job.blocked_on:
-            found += [f"{one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]
+            found += [f"job {one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]
     return found
 
 

@@ -17,7 +17,7 @@ from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_mess
 from holdfast.definition.definition import JobDefinition, check_id
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
-from holdfast.values import JobEnvelope, JobTraits, OnConflict, Unique, UniqueScope
+from holdfast.values import JobEnvelope, JobTraits, Unique, UniqueScope
 
 DEFAULT_IDEMPOTENCY_TTL_S: Final = 86_400.0
 _TWELVE_DIGITS: Final = (1 << 48) - 1
@@ -177,5 +177,5 @@ def _unique(definition: JobDefinition) -> Unique:
         key=f"{definition.handler}:{key}",
         scope=scope if isinstance(scope, UniqueScope) else UniqueScope.PERIOD,
         period=0.0 if isinstance(scope, UniqueScope) else scope,
-        reject=definition.on_conflict is OnConflict.REJECT,
+        on_conflict=definition.on_conflict,
     )

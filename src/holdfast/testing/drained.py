@@ -15,6 +15,8 @@ _ENDS: Final = {
     WorkerStatus.RELEASED: "snoozed",
     WorkerStatus.CANCELLED: "cancelled",
     WorkerStatus.LOST_LEASE: "lost",
+    WorkerStatus.SKIPPED_IDEMPOTENT: "skipped",
+    WorkerStatus.BLOCKED: "blocked",
 }
 
 
@@ -22,8 +24,9 @@ class Drained(Counter[str]):
     """The number of runs by how they ended. It equals a dict of the counts that are not 0; every other count is 0.
 
     `succeeded`; `retried`: failed, and will run again; `dead`: failed, with no retries left; `snoozed`; `cancelled`,
-    which includes expired jobs; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the
-    lease was lost during the run.
+    which includes expired jobs; `skipped`: another job had completed its idempotency key; `blocked`: it waits for a key
+    that is held; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the lease was lost
+    during the run.
     """
 
     def __init__(self, counts: Iterable[str] = ()) -> None:

@@ -14,23 +14,29 @@ from holdfast import json_models
 from holdfast.codec import JobMessage
 from holdfast.definition import JobOptions, definition_of
 from holdfast.definition.backoff import as_backoff
-from holdfast.definition.definition import check_id, in_seconds
+from holdfast.definition.definition import as_unique_scope, check_id, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
-from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, traits_of
+from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, UniqueScope, traits_of
 
 TOLERANCE_S: Final = 5.0
 _EXACTLY_S: Final = 1e-6
 _SHOWN_JOBS: Final = 20
 _SHOWN_CHARACTERS: Final = 200
-_COMPARED_APART: Final = frozenset(("backoff", "delay", "expires", "meta", "run_at", "tags", "timeout", "tolerance"))
+_COMPARED_APART: Final = frozenset(
+    (
+        *("backoff", "delay", "expires", "idempotency_ttl", "meta", "on_conflict", "run_at", "tags", "timeout"),
+        *("tolerance", "unique", "unique_for"),
+    )
+)
 
 
 class Expected(JobOptions, total=False):
     """The options that a job must have been enqueued with; every one given must match.
 
     `tags` may be some of the job's tags, and `meta` a part of its meta. `delay`, `run_at` and `expires` are compared
-    within `tolerance`. Its default is five seconds, or exact if both sides are durations.
+    within `tolerance`. Its default is five seconds, or exact if both sides are durations. `unique=True` matches any
+    unique job.
     """
 
     tolerance: float | timedelta
@@ -54,6 +60,10 @@ class Enqueued(JobTraits, frozen=True, kw_only=True):
     timeout: float
     expires_at: datetime | None
     meta: Mapping[str, Any]  # type: ignore[assignment]
+    unique: str | None = None
+    """The unique key, without the handler; for `unique=True`, a digest of the arguments."""
+    unique_for: str | float | None = None
+    on_conflict: str | None = None
     has_instant: bool = False
     """Whether it was enqueued with `run_at`, and not with `delay`."""
 
@@ -94,8 +104,20 @@ def enqueued(envelope: JobEnvelope, message: JobMessage, handler: Handler | None
         timeout=message.timeout,
         expires_at=message.expires_at,
         has_instant=envelope.run_at is not None,
+        **_uniqueness(envelope),
         **{**traits_of(message), "meta": msgspec.json.decode(message.meta)},
     )
+
+
+def _uniqueness(envelope: JobEnvelope) -> dict[str, Any]:
+    unique = envelope.unique
+    if unique is None:
+        return {}
+    return {
+        "unique": unique.key.removeprefix(f"{envelope.job}:"),
+        "unique_for": unique.period if unique.scope is UniqueScope.PERIOD else str(unique.scope),
+        "on_conflict": str(unique.on_conflict),
+    }
 
 
 def _arguments(handler: Handler | None, payload: bytes) -> Any:
@@ -143,12 +165,26 @@ class Expectation:
             yield _is_not("backoff", job.backoff, expected["backoff"])
         if "timeout" in expected and in_seconds(expected["timeout"]) != job.timeout:
             yield _is_not("timeout", job.timeout, expected["timeout"])
+        yield from self._differences_in_ownership(job)
         yield from self._differences_in_time(job)
         missing = [tag for tag in expected.get("tags", ()) if tag not in job.tags]
         if missing:
             yield f"tags are {shown(list(job.tags))}, without {shown(missing)}"
         if "meta" in expected:
             yield from _differences("meta", expected["meta"], job.meta)
+
+    def _differences_in_ownership(self, job: Enqueued) -> Iterator[str]:
+        expected = self._expected
+        if "idempotency_ttl" in expected and in_seconds(expected["idempotency_ttl"]) != job.idempotency_ttl:
+            yield _is_not("idempotency_ttl", job.idempotency_ttl, expected["idempotency_ttl"])
+        if "unique" in expected:
+            wanted = expected["unique"]
+            if wanted != job.unique and wanted is not (job.unique is not None):
+                yield _is_not("unique", job.unique, wanted)
+        if "unique_for" in expected and as_unique_scope(expected["unique_for"]) != job.unique_for:
+            yield _is_not("unique_for", job.unique_for, expected["unique_for"])
+        if "on_conflict" in expected and expected["on_conflict"] != job.on_conflict:
+            yield _is_not("on_conflict", job.on_conflict, expected["on_conflict"])
 
     def _differences_in_time(self, job: Enqueued) -> Iterator[str]:
         expected = self._expected

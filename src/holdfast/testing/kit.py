@@ -26,13 +26,24 @@ from holdfast.testing.clock import TravellingClock
 from holdfast.testing.drained import UNKNOWN, Drained, end_of
 from holdfast.testing.enqueued import Enqueued, Expectation, Expected, counted, enqueued
 from holdfast.testing.turns import Turn, Turns, is_running
-from holdfast.values import Accepted, JobEnvelope, Settlement, Write
+from holdfast.values import (
+    Accepted,
+    Ack,
+    Entry,
+    EntryOutcome,
+    JobEnvelope,
+    JobState,
+    Settlement,
+    Slot,
+    Write,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 AnyJob: TypeAlias = Job[..., Any, Any] | type[Handler] | str
 LIMIT: Final = 10_000
 _SHOWN: Final = 5
+_HOLDERS: Final = "holdfast-testing"
 
 
 class KitEngine(MemoryEngine):
@@ -87,6 +98,23 @@ class KitEngine(MemoryEngine):
     def clear(self) -> None:
         """Delete all jobs."""
         self.store.clear()
+
+    @contextmanager
+    def held(self, key: str) -> Generator[None]:
+        """Let a job of a private queue hold a key inside the block."""
+        definition = JobDefinition(handler="holdfast.testing.holder", queue=_HOLDERS)
+        self.jobs.accept([self.envelopes.make(definition)])
+        lease = self.fetch(_HOLDERS)
+        assert lease is not None
+        [entered] = self.enter([Entry(lease=lease, slots=(Slot(name=key),))])
+        if entered.outcome is not EntryOutcome.ENTERED:
+            self.cancel(lease.id)
+            raise HoldfastError(f"the key '{key}' is already held")
+        try:
+            yield
+        finally:
+            super().settle([Ack(lease=lease, leaves=(key,))])
+            self.discard(lease.id, states=(JobState.COMPLETED,))
 
 
 class _Stage(Struct, frozen=True):
@@ -239,6 +267,17 @@ class JobKit:
             while (due := drain.next()) is not None:
                 drain.note(stage.turns.take(due))
         return drain.ended(raise_errors=raise_errors)
+
+    @contextmanager
+    def held(self, key: str) -> Generator[None]:
+        """Hold a key inside the block, as a job in another worker would: jobs with this key are blocked.
+
+        The key starts with its kind, as in `holdfast lock list`: `key:customer-7`, `instance:report` or
+        `idempotency:charge:order-7`.
+        """
+        with self._stage.engine.held(key):
+            yield
+        self._run_inline()
 
     async def drain_async(
         self,

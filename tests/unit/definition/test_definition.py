@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from holdfast.definition import JobDefinition, JobOptions
 from holdfast.definition.definition import MAX_DURATION_S, check_id, check_queue, unique
 from holdfast.errors import DefinitionError, PayloadRejected
-from holdfast.values import Backoff, BackoffStrategy
+from holdfast.values import Backoff, BackoffStrategy, OnConflict, UniqueScope
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MAIL = JobDefinition(handler="mail.send")
@@ -235,3 +235,40 @@ def test_a_payload_and_a_meta_that_cannot_travel_say_which_it_was() -> None:
 def test_a_definition_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         MAIL.queue = "other"  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("option", ["idempotency_key", "concurrency_key", "unique"])
+@pytest.mark.parametrize("key", ["", "a\nb", "\x00", "x" * 401, "\ud800", 7])
+def test_a_key_is_short_printable_text(option: str, key: Any) -> None:
+    with pytest.raises(DefinitionError, match=option):
+        JobDefinition(handler="send").with_options(**{option: key})  # type: ignore[misc] # pyright: ignore
+    JobDefinition(handler="send").with_options(**{option: "é" * 200})  # type: ignore[misc] # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"idempotency_ttl": 5}, "idempotency_ttl has no effect without idempotency_key"),
+        ({"concurrency": 2}, "concurrency has no effect without concurrency_key"),
+        ({"unique_for": "waiting"}, "unique_for has no effect without unique"),
+        ({"on_conflict": "reject"}, "on_conflict has no effect without unique"),
+        ({"unique": "k", "unique_for": "ever"}, "unique_for must be 'open', 'waiting' or a duration"),
+        ({"unique": "k", "unique_for": -1}, "unique_for must be between 0 and"),
+        ({"unique": "k", "on_conflict": "explode"}, "on_conflict must be 'ignore', 'reject', 'replace', not 'explode'"),
+        ({"concurrency_key": "k", "concurrency": 0}, "concurrency must be between 1 and"),
+        ({"concurrency_key": "k", "concurrency": 1.5}, "concurrency must be an integer"),
+        ({"idempotency_key": "k", "idempotency_ttl": 0}, "idempotency_ttl must be between"),
+        ({"single_instance": "yes"}, "single_instance must be True or False"),
+    ],
+)
+def test_options_of_ownership_that_make_no_sense_are_refused(options: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        JobDefinition(handler="send").with_options(**options)
+
+
+def test_the_scope_of_a_unique_job_is_a_word_or_a_duration() -> None:
+    job = JobDefinition(handler="send")
+    assert job.with_options(unique=True).unique_for is UniqueScope.OPEN
+    assert job.with_options(unique=True, unique_for="waiting").unique_for is UniqueScope.WAITING
+    assert job.with_options(unique="k", unique_for=timedelta(minutes=10)).unique_for == 600.0
+    assert job.with_options(unique="k", on_conflict="replace").on_conflict is OnConflict.REPLACE

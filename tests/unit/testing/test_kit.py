@@ -12,7 +12,17 @@ import pytest
 
 from holdfast import Cancel, Handler, Holdfast, JobContext, JobState, Snooze
 from holdfast.config import Settings
-from holdfast.errors import DefinitionError, HandlerForbidden, JobFailed, NotSupported, PayloadRejected
+from holdfast.definition import JobDefinition
+from holdfast.errors import (
+    DefinitionError,
+    HandlerForbidden,
+    HoldfastError,
+    JobFailed,
+    NotSupported,
+    PayloadRejected,
+    UniqueConflict,
+)
+from holdfast.middleware import Middleware
 from holdfast.testing import Drained, JobKit
 from holdfast.values import CancelAnswer
 
@@ -567,3 +577,118 @@ def test_a_job_of_another_application_is_refused(kit: JobKit, tmp_path: Path) ->
     other = Holdfast("memory://", settings=Settings(), directory=tmp_path)
     with pytest.raises(DefinitionError, match="job 'noted' does not belong to the application"):
         kit.perform(other.job(noted))
+
+
+# Ownership
+
+
+def test_a_completed_idempotency_key_skips_the_next_job_of_its_handler(kit: JobKit, app: Holdfast) -> None:
+    @app.job
+    def charge(order: str) -> str:
+        RAN.append(order)
+        return f"paid {order}"
+
+    first = charge.options(idempotency_key="order-7").enqueue("7")
+    second = charge.options(idempotency_key="order-7").enqueue("7 again")
+    other = charge.options(idempotency_key="order-8").enqueue("8")
+    assert kit.drain() == {"succeeded": 2, "skipped": 1}
+    assert RAN == ["7", "8"]
+    assert [handle.result() for handle in (first, second, other)] == ["paid 7", "paid 7", "paid 8"]
+    kit.assert_enqueued(charge, {"order": "8"}, idempotency_key="order-8")
+
+
+def test_a_failed_run_does_not_complete_its_idempotency_key(kit: JobKit, app: Holdfast) -> None:
+    @app.job(max_retries=1, idempotency_key="k")
+    def flaky() -> str:
+        RAN.append("run")
+        if len(RAN) == 1:
+            raise Refused
+        return "done"
+
+    flaky.enqueue()
+    assert kit.drain() == {"retried": 1, "succeeded": 1}
+    flaky.enqueue()
+    assert kit.drain() == {"skipped": 1}
+
+
+def test_a_held_key_blocks_the_job_until_it_is_free(kit: JobKit, app: Holdfast) -> None:
+    @app.job(concurrency_key="customer-7")
+    def sync(context: JobContext) -> int:
+        return context.fence
+
+    with kit.held("key:customer-7"):
+        handle = sync.enqueue()
+        assert kit.drain() == {"blocked": 1}
+        assert (handle.status(), handle.view().blocked_on) == (JobState.BLOCKED, "key:customer-7")
+        with pytest.raises(HoldfastError, match="the key 'key:customer-7' is already held"), kit.held("key:customer-7"):
+            pass
+    assert kit.drain() == {"succeeded": 1}
+    assert handle.result() > 0
+    kit.assert_enqueued(sync, concurrency_key="customer-7")
+    kit.refute_enqueued(sync, concurrency_key="customer-8")
+
+
+def test_a_unique_job_is_enqueued_once_and_says_so(kit: JobKit, app: Holdfast) -> None:
+    @app.job(unique=True)
+    def rebuild(index: str, deep: bool = False) -> None:
+        RAN.append(index)
+
+    first, again, other = rebuild.enqueue("a"), rebuild.enqueue("a"), rebuild.enqueue("b")
+    assert [handle.outcome for handle in (first, again, other)] == ["created", "existing", "created"]
+    assert again.id == first.id
+    kit.assert_enqueued(rebuild, count=2, unique=True)
+    assert kit.drain() == {"succeeded": 2}
+    assert rebuild.enqueue("a").outcome == "created"
+
+
+def test_a_replaced_job_runs_once_with_its_latest_arguments(kit: JobKit, app: Holdfast) -> None:
+    @app.job(unique="index", unique_for="waiting", on_conflict="replace", delay=60)
+    def rebuild(version: int) -> None:
+        RAN.append(version)
+
+    handles = [rebuild.enqueue(version) for version in (1, 2, 3)]
+    assert [handle.outcome for handle in handles] == ["created", "replaced", "replaced"]
+    assert len({handle.id for handle in handles}) == 1
+    assert kit.drain() == {"succeeded": 1}
+    assert RAN == [3]
+    kit.assert_enqueued(rebuild, unique="index", unique_for="waiting", on_conflict="replace")
+    kit.refute_enqueued(rebuild, unique="other")
+
+
+def test_a_running_job_is_not_replaced(kit: JobKit, app: Holdfast) -> None:
+    outcomes: list[object] = []
+
+    @app.job(unique="index", on_conflict="replace")
+    def rebuild(version: int) -> None:
+        if version == 1:
+            outcomes.append(rebuild.enqueue(2).outcome)
+
+    rebuild.enqueue(1)
+    assert kit.drain() == {"succeeded": 1}
+    assert outcomes == ["existing"]
+
+
+def test_a_rejected_job_names_the_one_that_has_the_key(kit: JobKit, app: Holdfast) -> None:
+    @app.job(unique="index", on_conflict="reject")
+    def rebuild() -> None: ...
+
+    first = rebuild.enqueue()
+    with pytest.raises(UniqueConflict, match=f"job '{first.id}' already has the unique key 'rebuild:index'"):
+        rebuild.enqueue()
+    many = app.dispatch_many(
+        [rebuild.options(unique=key, on_conflict="ignore").define() for key in ("index", "x", "x")]
+    )
+    assert [handle.outcome for handle in many] == ["existing", "created", "existing"]
+
+
+def test_hooks_get_the_ids_of_the_jobs_that_exist(app: Holdfast) -> None:
+    ids: list[str] = []
+
+    class Noting(Middleware):
+        def after_enqueue(self, definition: JobDefinition, job_id: str) -> None:
+            ids.append(job_id)
+
+    hf = Holdfast("memory://", settings=Settings(), middleware=[Noting()])
+    send = hf.job(key="send", unique="k")(lambda: None)
+    first, second = send.enqueue(), send.enqueue()
+    assert ids == [first.id, second.id] == [first.id, first.id]

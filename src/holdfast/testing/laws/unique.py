@@ -11,9 +11,10 @@ from holdfast.queues.contract import Engine
 from holdfast.testing.lab import Lab
 from holdfast.testing.laws.racing import at_once
 from holdfast.testing.laws.slots import KEY, block, hold
-from holdfast.values import DEFAULT_QUEUE, Accepted, Entry, JobEnvelope, JobState, Unique, UniqueScope
+from holdfast.values import DEFAULT_QUEUE, Accepted, Entry, JobEnvelope, JobState, OnConflict, Unique, UniqueScope
 
 CROWD = 4
+REJECT = OnConflict.REJECT
 
 
 def unique(
@@ -23,13 +24,13 @@ def unique(
     key: str = "k",
     scope: UniqueScope = UniqueScope.OPEN,
     period: float = 0.0,
-    reject: bool = False,
+    on_conflict: OnConflict = OnConflict.IGNORE,
     payload: object = None,
     delay: float = 0.0,
 ) -> JobEnvelope:
     """A signed job with a unique key."""
     envelope = lab.envelope(id, payload=payload, delay=delay)
-    return replace(envelope, unique=Unique(key=key, scope=scope, period=period, reject=reject))
+    return replace(envelope, unique=Unique(key=key, scope=scope, period=period, on_conflict=on_conflict))
 
 
 def accept(lab: Lab, *envelopes: JobEnvelope) -> list[tuple[str, bool]]:
@@ -54,9 +55,9 @@ class UniqueLaws:
     def test_a_rejected_job_refuses_the_whole_call(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a"))
         with lab.unchanged(), pytest.raises(UniqueConflict) as caught:
-            accept(lab, lab.envelope("plain"), unique(lab, "free", key="z"), unique(lab, "b", reject=True))
+            accept(lab, lab.envelope("plain"), unique(lab, "free", key="z"), unique(lab, "b", on_conflict=REJECT))
         assert (caught.value.key, caught.value.job_id) == ("k", "a")
-        assert accept(lab, unique(lab, "d", key="z", reject=True)) == [("d", True)]
+        assert accept(lab, unique(lab, "d", key="z", on_conflict=REJECT)) == [("d", True)]
 
     def test_while_it_waits_ends_with_the_start_of_the_job(self, lab: Lab) -> None:
         waiting = UniqueScope.WAITING
