@@ -7,15 +7,19 @@ unavailable.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast import Holdfast
 from holdfast.errors import BackendUnavailable
 from holdfast.handlers import JobContext
-from holdfast.values import JobEnvelope
+from holdfast.queues.contract import Engine
+from holdfast.values import JobEnvelope, Settlement
 from holdfast.worker.executors import guardian
 
 from .ledgers import append_line
@@ -86,8 +90,41 @@ def effects(context: JobContext, table: str) -> None:
     _note("end", context)
 
 
-for job in (quick, brief, slow, gated, familial, effects):
+def pays(context: JobContext, table: str) -> str:
+    """Write a row in the transaction that completes this job, and return the number of the fence."""
+    transaction = context.transaction()
+    _note("start", context)
+    transaction.cursor().execute(f"INSERT INTO {table} VALUES ('{context.id}')")
+    _note("end", context)
+    return f"fence {context.fence}"
+
+
+for job in (quick, brief, slow, gated, familial, effects, pays):
     hf.registry.register(job.__name__, job)
+
+
+def _dying(verb: str, real: Callable[..., Any], is_meant: Callable[..., bool]) -> Callable[..., Any]:
+    """The verb of an engine, which kills this process before or after it, if the test wants that."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        if is_meant(*args) and os.environ["DIE"] == f"before {verb}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = real(*args, **options)
+        if is_meant(*args) and os.environ["DIE"] == f"after {verb}":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    return call
+
+
+def _leaves(engine: Engine, settlements: Sequence[Settlement], *_: object) -> bool:
+    return any(one.leaves for one in settlements)
+
+
+if "DIE" in os.environ:
+    Engine.enter = _dying("enter", Engine.enter, lambda *_: True)  # type: ignore[method-assign]
+    Engine.settle = _dying("settle", Engine.settle, _leaves)  # type: ignore[method-assign]
+    Engine.exchange = _dying("settle", Engine.exchange, _leaves)  # type: ignore[method-assign]
 
 
 def produce(job: str, number: int) -> None:

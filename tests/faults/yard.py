@@ -1,11 +1,11 @@
 """`Yard`: a place for jobs, workers that can be killed, and their ledger."""
 
 from collections import Counter
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 from holdfast.app import Holdfast
 from holdfast.config import Settings
-from holdfast.definition import JobDefinition
+from holdfast.definition import JobOptions, definition_of
 from holdfast.queues.contract import new_owner_token
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobHistory, JobState, Outcome, WorkerView
@@ -60,9 +60,9 @@ class Yard:
         """The registered workers."""
         return WorkerRegistry(self.hf.backend().state).all()
 
-    def put(self, job: str, number: int = 1, *, queue: str = "default", fence: bool = False) -> list[str]:
+    def put(self, job: str, number: int = 1, *, payload: object = None, **options: Unpack[JobOptions]) -> list[str]:
         """Enqueue this job that many times."""
-        return self.hf.enqueue_many([JobDefinition(handler=job, max_retries=1000, queue=queue, fence=fence)] * number)
+        return self.hf.enqueue_many([definition_of(job, payload, {"max_retries": 1000, **options})] * number)
 
     def claim_and_forget(self, queue: str, number: int, *, lease_s: int) -> None:
         """Claim this many jobs, like a worker that dies immediately afterwards."""
