@@ -19,7 +19,21 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope
 
-TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "progress", "live_output", "cells", "buckets"}
+TABLES = {
+    "schema",
+    "jobs",
+    "messages",
+    "attempts",
+    "pauses",
+    "progress",
+    "live_output",
+    "cells",
+    "buckets",
+    "slots",
+    "places",
+    "blocked",
+    "uniques",
+}
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
 
 
