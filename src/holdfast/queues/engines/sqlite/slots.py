@@ -27,7 +27,9 @@ IS_TAKEN: Final = f"""(
                    WHERE held.seq = p.seq AND held.owner_token = p.owner_token
                        AND held.state = {PROCESSING} AND held.lease_until > :now))"""
 
-SLOTS: Final = "SELECT name, fence, size FROM holdfast_slots WHERE name IN (SELECT value FROM json_each(:slots))"
+SLOTS: Final = """
+    SELECT name, fence, CASE typeof(size) WHEN 'integer' THEN size END
+    FROM holdfast_slots WHERE name IN (SELECT value FROM json_each(:slots))"""
 
 STORE_SLOT: Final = "INSERT OR REPLACE INTO holdfast_slots (name, fence, size) VALUES (?, ?, ?)"
 
