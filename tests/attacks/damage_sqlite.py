@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .cases import FACTS, LARGEST, NOT_UTF8, Case, Fate, Stage, beside, case, do
+from .cases import BAD, FACTS, LARGEST, NOT_UTF8, OTHER_QUEUE, QUEUE, Case, Fate, Stage, beside, case, do
 from .sql_cases import COUNTERS, SqlStore, attempt, job, output, pause, progress, sql_cases, worker
 
 NUMBERS = (*COUNTERS, "due_at", "accepted_at", "priority", "state", "ignore_expiry", "expired")
@@ -152,6 +152,30 @@ def _contents() -> Iterable[Case]:
     yield case("number negative", Stage.WAITING, Fate.ENDS, do("renumber", -1))
 
 
+def _slots() -> Iterable[Case]:
+    """Rows of slots and unique keys that belong to no job, or to one that has not entered."""
+    place = {"slot": "key:bad", "queue": OTHER_QUEUE, "fence": 0, "since": 1, "until": LARGEST}
+    yield beside("place of no job", do("insert", "places", seq=LARGEST, **place))
+    yield beside("place of another claim", do("add", "places", owner_token=NOT_UTF8, **place))
+    for column in ("queue", "fence", "since", "until"):
+        yield beside(f"place {column} is a blob", do("add", "places", **{**place, column: NOT_UTF8}))
+        yield beside(f"place {column} missing", do("add", "places", **{**place, column: None}))
+    waiter = {"slot": "key:bad", "queue": QUEUE, "lane": 4, "due_at": 1, "id": BAD, "size": 1, "since": 1}
+    yield beside("blocked row of a job that is not blocked", do("add", "blocked", **waiter))
+    yield beside("blocked row of no job", do("insert", "blocked", seq=LARGEST, **waiter))
+    for column in waiter:
+        yield beside(f"blocked {column} is a blob", do("add", "blocked", **{**waiter, column: NOT_UTF8}))
+        yield beside(f"blocked {column} missing", do("add", "blocked", **{**waiter, column: None}))
+    blocked = job("blocked without a slot", Stage.WAITING, Fate.STAYS, state=3)
+    yield blocked
+    yield blocked._replace(name="blocked on no slot", damage=(*blocked.damage, do("add", "blocked", **waiter)))
+    for name, fence in {"largest": LARGEST, "a text": "x", "missing": None}.items():
+        yield beside(f"slot fence {name}", do("insert", "slots", name="key:bad", fence=fence))
+    for name, until in {"largest": LARGEST, "a text": "x", "missing": None}.items():
+        yield beside(f"unique key until {name}", do("insert", "uniques", key="k", id=BAD, until=until))
+    yield beside("unique key of a blob", do("insert", "uniques", key="k", id=NOT_UTF8, until=0))
+
+
 FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
-CASES = [*sql_cases(LARGEST, FRACTIONS), *_texts(), *_types(), *_contents()]
+CASES = [*sql_cases(LARGEST, FRACTIONS), *_texts(), *_types(), *_contents(), *_slots()]
 IMPOSSIBLE = {"progress done not a number": "SQLite stores NaN as NULL"}

@@ -219,6 +219,8 @@ class Site:
         self.engine.expire_leases([bytes(8), bytes.fromhex(self._token)[:8]])
         self.engine.reap_expired()
         self.engine.reap_expired(QUEUE)
+        self.engine.repair()
+        self.engine.slots()
         self.engine.prune()
         self.engine.tidy()
         self.engine.counts()

@@ -1,9 +1,10 @@
 """Handles and jobs for tests of the SQLite engine, and reads of its file without the engine."""
 
 import os
+import re
 import sqlite3
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,21 @@ from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, SigningKey
 from holdfast.values import DEFAULT_QUEUE, JobEnvelope
 
-TABLES = {"schema", "jobs", "messages", "attempts", "pauses", "progress", "live_output", "cells", "buckets"}
+TABLES = {
+    "schema",
+    "jobs",
+    "messages",
+    "attempts",
+    "pauses",
+    "progress",
+    "live_output",
+    "cells",
+    "buckets",
+    "slots",
+    "places",
+    "blocked",
+    "uniques",
+}
 _envelopes = EnvelopeFactory(Keyring([SigningKey(b"the key of the engine tests, 32 bytes")]))
 
 
@@ -89,6 +104,32 @@ def stranger(path: Path) -> Generator[sqlite3.Connection]:
         yield connection
     finally:
         connection.close()
+
+
+def plan_of(path: Path, statement: str) -> list[str]:
+    """The steps of SQLite's plan for a statement."""
+    with opened(path) as backend:
+        backend.create_schema()
+        names = re.findall(r":(\w+)", statement)
+        values = dict.fromkeys(names, "1") if names else ("1",) * statement.count("?")
+        rows = backend.file.connection().execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        return [detail for _, _, _, detail in rows]
+
+
+def steps_of(backend: SqliteEngine, verb: Callable[[], object]) -> int:
+    """The number of steps of SQLite's virtual machine for a call on this thread's connection."""
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection = backend.file.connection()
+    connection.set_progress_handler(step, 1)
+    verb()
+    connection.set_progress_handler(None, 0)
+    return steps
 
 
 def names_in(path: Path) -> set[str]:

@@ -14,10 +14,21 @@ from holdfast.errors import IdConflict
 from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, new_owner_token
 from holdfast.queues.engines.sqlite import connections as sqlite_file, jobs as sqlite, records as inspector
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
-from holdfast.values import FINAL_STATES, Ack, JobFilter, JobLease, JobState, LiveOutput, Progress
+from holdfast.values import (
+    FINAL_STATES,
+    Ack,
+    Entry,
+    EntryOutcome,
+    JobFilter,
+    JobLease,
+    JobState,
+    LiveOutput,
+    Progress,
+    Slot,
+)
 
 from ..faults.processes import Programs, until
-from .sqlite_site import ids_in, job, opened, stranger
+from .sqlite_site import ids_in, job, opened, plan_of, steps_of, stranger
 
 DAY_US = 86_400_000_000
 
@@ -165,15 +176,6 @@ def kept_in(path: Path) -> list[tuple[str, str, int, bytes]]:
         ).fetchall()
 
 
-def plan_of(path: Path, statement: str) -> list[str]:
-    with opened(path) as backend:
-        backend.create_schema()
-        names = re.findall(r":(\w+)", statement)
-        values = dict.fromkeys(names, "1") if names else ("1",) * statement.count("?")
-        rows = backend.file.connection().execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
-        return [detail for _, _, _, detail in rows]
-
-
 def steps_of_each_verb(path: Path, number: int) -> dict[str, int]:
     """The number of steps of SQLite's virtual machine for each verb, in a file with this many jobs of every kind."""
     leases: list[JobLease] = []
@@ -238,21 +240,6 @@ def fill(backend: SqliteEngine, path: Path, number: int) -> None:
         connection.execute("COMMIT")
 
 
-def steps_of(backend: SqliteEngine, verb: Callable[[], object]) -> int:
-    steps = 0
-
-    def step() -> int:
-        nonlocal steps
-        steps += 1
-        return 0
-
-    connection = backend.file.connection()
-    connection.set_progress_handler(step, 1)
-    verb()
-    connection.set_progress_handler(None, 0)
-    return steps
-
-
 # Locks.
 
 
@@ -283,6 +270,8 @@ def test_an_idle_worker_does_not_take_the_write_lock(
             assert backend.exchange([], "default", 1, owner_token=new_owner_token()) == ([], [])
             backend.wait_for_work(["default"], 0.05)
             assert backend.reap_expired() == 0
+            assert backend.repair() == 0
+            assert backend.records.delete_unused() == 0
 
 
 class WatchedClock(SystemClock):
@@ -323,6 +312,18 @@ def test_a_waiting_claim_wakes_up_when_another_thread_accepts_a_job(path: Path) 
         claimer = Claimer(path)
         backend.accept([job("new")])
         assert claimer.claimed() == ["new"]
+
+
+def test_a_waiting_claim_wakes_up_when_a_job_is_promoted(path: Path) -> None:
+    slot = Slot(name="key:a")
+    with opened(path) as backend:
+        backend.accept([job("first"), job("second")])
+        leases = backend.claim("default", 2, owner_token=new_owner_token())
+        first, second = backend.enter([Entry(lease=lease, slots=(slot,)) for lease in leases])
+        assert (first.outcome, second.outcome) == (EntryOutcome.ENTERED, EntryOutcome.BLOCKED)
+        claimer = Claimer(path)
+        assert backend.settle([Ack(lease=leases[0], leaves=(slot.name,))]) == [True]
+        assert claimer.claimed() == ["second"]
 
 
 def test_a_waiting_claim_wakes_up_when_another_process_accepts_a_job(path: Path, programs: Programs) -> None:

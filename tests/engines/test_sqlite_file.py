@@ -91,7 +91,7 @@ def test_eight_processes_open_a_new_file_at_once_and_one_of_them_migrates_it(pat
     for opener in openers:
         opener.succeeded()
     assert ids_in(path) == {f"job-{n}" for n in range(8)}
-    assert versions_of(path) == [1, 2, 3, 4, 5]
+    assert versions_of(path) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
         old.accept([job("waiting"), job("running")])
         (lease,) = old.claim("default", 1, owner_token=new_owner_token())
     assert versions_of(path) == [1]
-    later = {"progress", "live_output", "cells", "buckets"}
+    later = {"progress", "live_output", "cells", "buckets", "slots", "places", "blocked", "uniques"}
     assert names_in(path) == {f"holdfast_{name}" for name in (TABLES - later) | {"facts"}}
     with stranger(path) as connection:
         connection.execute("INSERT INTO holdfast_facts (kind, fact) VALUES ('signing-key', 'ours')")
@@ -110,14 +110,14 @@ def test_a_file_of_an_older_version_is_brought_up_to_date_with_all_its_jobs(path
         assert {lease.id, other.id} == {"waiting", "running"}
         assert WorkerRegistry(backend.state).all() == []
         assert Facts(backend.state).of("signing-key") == {"ours"}
-    assert versions_of(path) == [1, 2, 3, 4, 5]
+    assert versions_of(path) == [1, 2, 3, 4, 5, 6]
     assert names_in(path) == {f"holdfast_{name}" for name in TABLES}
 
 
 @pytest.mark.parametrize(
     ("change", "advice"),
     [
-        ("DELETE FROM holdfast_schema WHERE version = 5", "holdfast migrate"),
+        ("DELETE FROM holdfast_schema WHERE version = 6", "holdfast migrate"),
         ("INSERT INTO holdfast_schema VALUES (99, 0)", "upgrade Holdfast"),
     ],
 )

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from holdfast.clock import Clock
 from holdfast.queues.contract import Engine, LeasePolicy
-from holdfast.queues.engines.sqlite import records as inspector, state
+from holdfast.queues.engines.sqlite import records as inspector, slots, state
 from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.queues.engines.sqlite.jobs import (
     ACK,
@@ -26,8 +26,10 @@ from holdfast.queues.engines.sqlite.jobs import (
     NEXT_DUE,
     REAP,
     RENEW,
+    REPLACE_MESSAGE,
     REPORT_OUTPUT,
     REPORT_PROGRESS,
+    RESCHEDULE,
     SETTLED_AS,
     STAMPED,
 )
@@ -281,6 +283,116 @@ BUGS: dict[str, Bug] = {
     ),
     "spent tokens forgotten": bug(
         "test_a_bucket_grants_its_burst_and_then_its_rate", (state.FULL_AT, "SELECT full_at", "SELECT 0")
+    ),
+    "holders counted without their leases": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (slots.IS_TAKEN, " AND held.lease_until > :now", ""),
+    ),
+    "holders counted without their claims": bug(
+        "test_a_dead_holder_is_noticed_by_the_reaper",
+        (slots.IS_TAKEN, " AND held.owner_token = p.owner_token", ""),
+        (slots.IS_TAKEN, "AND held.state = 2 AND held.lease_until > :now", ""),
+    ),
+    "entry without token check": bug(
+        "test_a_job_without_a_lease_cannot_enter", (slots.HELD, "AND owner_token = :token ", "AND :token = :token ")
+    ),
+    "entry after the lease ended": bug(
+        "test_a_job_without_a_lease_cannot_enter", (slots.HELD, " AND lease_until > :now", "")
+    ),
+    "promotion that never ends": bug(
+        "test_a_promotion_expires", (slots.IS_TAKEN, "p.until > :now AND p.until <= :now + 5000000", "1")
+    ),
+    "no promotion mark": bug("test_a_newcomer_does_not_overtake_a_promoted_job", (slots.RESERVE, "?, ?)", "?, 0 * ?)")),
+    "one job leaves for all": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places", (slots.FREE, "slot = ? AND seq = ?", "slot = ? OR seq = ?")
+    ),
+    "a refused settlement leaves": bug(
+        "test_a_refused_settlement_leaves_nothing", (ACK, "AND owner_token = :token ", "")
+    ),
+    "a late settlement leaves": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot", (ACK, " AND lease_until > :now", "")
+    ),
+    "a late transaction leaves": bug(
+        "test_a_transaction_that_lost_its_lease_leaves_nothing", (ACK, " AND lease_until > :now", "")
+    ),
+    "only one queue promoted": bug(
+        "test_a_paused_queue_does_not_keep_the_others_waiting",
+        (slots.QUEUES, "FROM waiting WHERE queue IS NOT NULL", "FROM waiting WHERE queue = 'slow'"),
+    ),
+    "priority not in the order of promotions": bug(
+        "test_the_best_waiting_job_is_promoted", (slots.BEST, "ORDER BY lane, due_at, id", "ORDER BY due_at, id")
+    ),
+    "priority inverted in the order of promotions": bug(
+        "test_the_best_waiting_job_is_promoted", (slots.STORE_WAITER, "9 - priority", "priority")
+    ),
+    "a cancelled job is promoted": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others", (slots.PROMOTE, " AND state = 3", "")
+    ),
+    "a rescheduled job still waits": bug(
+        "test_a_blocked_job_can_be_rescheduled",
+        (inspector.COUNT_WAITERS, " AND j.state = 3", ""),
+        (inspector.USED_SLOTS, " AND j.state = 3", ""),
+    ),
+    "a cancelled job is still blocked": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (inspector.VIEW_COLUMNS, "b.seq = j.seq AND j.state = 3", "b.seq = j.seq"),
+    ),
+    "blocking counts as a crash": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost",
+        (slots.BLOCK, "owner_token = NULL", "owner_token = NULL, crashes = crashes + 1"),
+    ),
+    "blocked jobs not counted": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost",
+        (inspector.COUNT_BLOCKED, "j.state = 3", "j.state = 9"),
+    ),
+    "fences start again at 1": bug(
+        "test_fences_grow_from_holder_to_holder", (slots.SLOTS, "SELECT name, fence", "SELECT name, 0")
+    ),
+    "fences not stored": bug(
+        "test_fences_grow_from_holder_to_holder", (slots.STORE_SLOT, "VALUES (?, ?", "VALUES (?, 0 * ?")
+    ),
+    "a repeated entry gets another fence": bug(
+        "test_repeating_an_entry_returns_the_same_fence", (slots.PLACES, "coalesce(p.fence, 0)", "p.fence + 1")
+    ),
+    "repair finds nothing": bug(
+        "test_repair_finishes_what_a_reaper_left_undone", (slots.TO_REPAIR, "LIMIT :limit", "LIMIT 0 * :limit")
+    ),
+    "repair trusts promotions that expired": bug(
+        "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
+        (slots.TO_REPAIR, "p.until > :now AND p.until <= :now + 5000000", "1"),
+    ),
+    "keys in use deleted": bug(
+        "test_unused_keys_are_deleted",
+        (inspector.UNUSED_KEYS, "j.state < 4", "j.state < 0"),
+        (inspector.DELETE_UNUSED_KEY, "j.state < 4", "j.state < 0"),
+    ),
+    "unique key not read": bug(
+        "test_a_second_job_with_the_key_is_not_stored", (slots.UNIQUE, "key = ?", "key = ? AND 0")
+    ),
+    "unique key of the first job stays": bug(
+        "test_while_it_waits_ends_with_the_start_of_the_job", (slots.STORE_UNIQUE, "OR REPLACE", "OR IGNORE")
+    ),
+    "finished jobs hold their keys": bug(
+        "test_until_done_ends_with_the_job", (slots.STATES_OF, "SELECT id, state", "SELECT id, min(state, 2)")
+    ),
+    "period without an end": bug(
+        "test_a_period_ends_by_the_clock_alone", (slots.UNIQUE, "SELECT key, id, until", "SELECT key, id, until * 2")
+    ),
+    "running job rescheduled": bug(
+        "test_a_job_that_has_started_is_not_rescheduled", (RESCHEDULE, "IN (0, 1, 3)", "IN (0, 1, 2, 3)")
+    ),
+    "finished job rescheduled": bug(
+        "test_a_job_that_has_started_is_not_rescheduled", (RESCHEDULE, "IN (0, 1, 3)", "IN (0, 1, 3, 4)")
+    ),
+    "rescheduled with the old message": bug(
+        "test_a_rescheduled_job_gets_its_new_message_and_time", (REPLACE_MESSAGE, "OR REPLACE", "OR IGNORE")
+    ),
+    "rescheduled in the old queue": bug(
+        "test_a_rescheduled_job_is_counted_once", (RESCHEDULE, "queue = :queue, ", "queue = queue, ")
+    ),
+    "rescheduled without its attempts": bug(
+        "test_a_failed_job_can_be_rescheduled_and_keeps_its_attempts",
+        (RESCHEDULE, "SET state = 0", "SET attempts = 0, state = 0"),
     ),
     "scheduled counted as pending": bug(
         "test_every_job_is_counted_in_one_state", (inspector.COUNT_WAITING, "due_at > :now", "0")

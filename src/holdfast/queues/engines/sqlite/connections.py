@@ -154,6 +154,19 @@ class SqliteFile:
         """All rows of one query."""
         return self.run(lambda connection: connection.execute(self.sql(statement), values).fetchall())
 
+    def snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work(connection)`, whose queries all read the same state of the file."""
+
+        def whole(connection: sqlite3.Connection) -> T:
+            try:
+                connection.execute("BEGIN")
+                return work(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+        return self.run(whole)
+
     def transact(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Run `work(connection, now)` in one transaction, and again while others write. The clock is read after the
         write lock is held.

@@ -5,7 +5,6 @@ a whole batch, and polling an empty queue only reads. The engine's clock is the 
 """
 
 import json
-import logging
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
@@ -20,11 +19,17 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
+    LockedSlots,
     extras_of,
+    find_duplicates,
+    left_slots,
+    slot_names,
     take_once,
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
-from holdfast.queues.engines.sqlite.records import DELETE_JOB, REPAIRED
+from holdfast.queues.engines.sqlite.damage import REPAIR, dead_letter
+from holdfast.queues.engines.sqlite.records import DELETE_JOB
+from holdfast.queues.engines.sqlite.slots import TO_REPAIR, SqliteSlots, SqliteUniques
 from holdfast.queues.engines.sqlite.state import write_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteCaller, SqliteStatements, SqliteTransaction
 from holdfast.queues.engines.tables.rows import (
@@ -46,10 +51,21 @@ from holdfast.queues.engines.tables.rows import (
     reaped_row,
     session_query,
 )
-from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
+from holdfast.queues.engines.tables.states import (
+    BLOCKED,
+    CANCELLED,
+    COMPLETED,
+    DEAD,
+    FAILED,
+    FORGOTTEN,
+    PROCESSING,
+    WAITING,
+)
 from holdfast.values import (
     Accepted,
     Ack,
+    Entered,
+    Entry,
     JobEnvelope,
     JobLease,
     LeaseState,
@@ -61,10 +77,11 @@ from holdfast.values import (
     Write,
 )
 
-log = logging.getLogger("holdfast.sqlite")
-
 # How long a wait relies on the last poll: after this, it checks for due times that moved and commits it missed.
 LOOK_EVERY_S: Final = 1.0
+
+# How many slots one transaction repairs at most.
+SLOTS_AT_ONCE: Final = 100
 
 # A data version is meaningful only on the connection that read it.
 _Seen: TypeAlias = tuple[sqlite3.Connection, int]
@@ -97,6 +114,15 @@ KNOWN: Final = """
     SELECT seq, state, CAST(coalesce(finished_at, 0) AS INTEGER), digest,
         coalesce((SELECT CAST(wire AS BLOB) FROM holdfast_messages AS m WHERE m.seq = j.seq), x'')
     FROM holdfast_jobs AS j WHERE id = ?"""
+
+# Its row in `holdfast_blocked`, if any, no longer counts.
+RESCHEDULE: Final = f"""
+    UPDATE holdfast_jobs
+    SET state = {WAITING}, queue = :queue, job = :job, priority = :priority, trace_id = :trace_id, due_at = :due
+    WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})
+    RETURNING seq"""
+
+REPLACE_MESSAGE: Final = "INSERT OR REPLACE INTO holdfast_messages (seq, wire) VALUES (?, ?)"
 
 # One index range per priority, best first, each in due order: jobs that are not due yet cost nothing.
 CANDIDATES: Final = (
@@ -262,13 +288,6 @@ REAP: Final = f"""
         AND (:seq IS NULL OR seq = :seq)
     RETURNING seq, deliveries, coalesce(claimed_at, :now)"""
 
-# A strict table refuses to update a row that holds a value of the wrong type, so every column is cast.
-DEAD_LETTER: Final = f"""
-    UPDATE holdfast_jobs
-    SET {REPAIRED}, state = {DEAD}, dead_reason = 'undecodable', finished_at = :now, owner_token = NULL,
-        last_error = :problem
-    WHERE seq = :seq"""
-
 PAUSE: Final = "INSERT OR REPLACE INTO holdfast_pauses (queue, reason, since) VALUES (?, ?, ?)"
 RESUME: Final = "DELETE FROM holdfast_pauses WHERE queue = ?"
 PAUSES: Final = "SELECT queue, reason, since FROM holdfast_pauses ORDER BY queue"
@@ -285,18 +304,59 @@ class SqliteJobs(Jobs):
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
         if tx is None:
-            created = self._file.transact(lambda connection, now: self._accept(connection, envelopes, writes, now))
-        else:
-            with SqliteCaller(tx, self._file) as connection:
-                created = self._insert(connection, envelopes, self.clock.now_us())
-        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+            return self._file.transact(lambda connection, now: self._accept(connection, envelopes, writes, now))
+        with SqliteCaller(tx, self._file) as connection:
+            return self._store(connection, envelopes, self.clock.now_us())
 
     def _accept(
         self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write], now: int
-    ) -> list[bool]:
+    ) -> list[Accepted]:
         if writes and write_cells(connection, self._sql, writes, now) is None:
             raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
-        return self._insert(connection, envelopes, now) if envelopes else []
+        return self._store(connection, envelopes, now) if envelopes else []
+
+    def _store(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[Accepted]:
+        """Insert these jobs, except for those whose unique key another job has."""
+        if all(one.unique is None for one in envelopes):
+            created = self._insert(connection, envelopes, now)
+            return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+        duplicates = find_duplicates(envelopes, SqliteUniques(connection, self._sql, now))
+        others = [one for one in envelopes if one.id not in duplicates]
+        new = iter(self._insert(connection, others, now) if others else [])
+        return [
+            Accepted(id=duplicates[one.id], created=False)
+            if one.id in duplicates
+            else Accepted(id=one.id, created=next(new))
+            for one in envelopes
+        ]
+
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        if tx is None:
+            return self._file.transact(lambda connection, now: self._reschedule(connection, envelopes, now))
+        with SqliteCaller(tx, self._file) as connection:
+            return self._reschedule(connection, envelopes, self.clock.now_us())
+
+    def _reschedule(self, connection: SqliteStatements, envelopes: Sequence[JobEnvelope], now: int) -> list[bool]:
+        times = dues(envelopes, now)
+        return [self._reschedule_one(connection, one, due) for one, due in zip(envelopes, times, strict=True)]
+
+    def _reschedule_one(self, connection: SqliteStatements, envelope: JobEnvelope, due: int) -> bool:
+        """Rewrite a job. A damaged record is repaired first: a strict table would refuse to update it."""
+        query = {
+            "id": envelope.id,
+            "queue": envelope.queue,
+            "job": envelope.job,
+            "priority": envelope.priority,
+            "trace_id": envelope.trace_id,
+            "due": due,
+        }
+        try:
+            changed = connection.execute(self._sql(RESCHEDULE), query).fetchall()
+        except sqlite3.IntegrityError:
+            connection.execute(self._sql(REPAIR), {"id": envelope.id, "seq": None})
+            changed = connection.execute(self._sql(RESCHEDULE), query).fetchall()
+        connection.executemany(self._sql(REPLACE_MESSAGE), [(seq, envelope.wire) for (seq,) in changed])
+        return bool(changed)
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return SqliteTransaction(self._file, self.clock, self._settle, job_id, delivery)
@@ -381,13 +441,27 @@ class SqliteJobs(Jobs):
             if len(chosen) > 1:
                 each = [json.loads(self._hold(connection, query, f"[{seq}]")) for seq in chosen]
                 return json.dumps([seq for held in each for seq in held])
-            self._dead_letter(connection, chosen[0], query["now"], problem)
+            dead_letter(connection, self._sql, chosen[0], query["now"], problem)
             return "[]"
         return seqs
 
-    def _dead_letter(self, connection: sqlite3.Connection, seq: int, now: int, problem: Exception) -> None:
-        log.error("job number %d was dead-lettered: its record is damaged: %s", seq, problem)
-        connection.execute(self._sql(DEAD_LETTER), {"seq": seq, "now": now, "problem": f"DamagedRecord: {problem}"})
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(connection: sqlite3.Connection, now: int) -> list[Entered]:
+            return LockedSlots(SqliteSlots(connection, self._sql, now), slot_names(entries)).enter(entries)
+
+        return self._file.transact(enter)
+
+    def repair(self) -> int:
+        """Read before locking: most calls find nothing, and should not wait for other writers."""
+        found = self._file.rows(TO_REPAIR, {"now": self.clock.now_us(), "limit": SLOTS_AT_ONCE})
+        names = [name for (name,) in found]
+
+        def promote(connection: sqlite3.Connection, now: int) -> int:
+            rows = SqliteSlots(connection, self._sql, now)
+            rows.free_dead(names)
+            return LockedSlots(rows, names).promote()
+
+        return self._file.transact(promote) if names else 0
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -422,6 +496,7 @@ class SqliteJobs(Jobs):
     def _settle(self, connection: SqliteStatements, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
         fresh: list[bool] = []
+        left: list[Settlement] = []
         for token, run in groupby(settlements, key=ack_token):
             batch = list(run)
             if token is not None:
@@ -432,7 +507,10 @@ class SqliteJobs(Jobs):
             ended = batch if all(new) else [one for one, is_new in zip(batch, new, strict=True) if is_new]
             self._insert_ends(connection, ended)
             self._apply_extras(connection, ended, now)
+            left += [one for one in ended if one.leaves]
             fresh += new
+        if left:
+            LockedSlots(SqliteSlots(connection, self._sql, now), left_slots(left)).leave(left)
         if all(fresh):
             return fresh
         # A settlement that changed nothing may be a repetition, even of one in this batch: the attempts are stored.
@@ -444,7 +522,7 @@ class SqliteJobs(Jobs):
         if writes:
             write_cells(connection, self._sql, writes, now)
         if enqueues:
-            self._insert(connection, enqueues, now)
+            self._store(connection, enqueues, now)
 
     def _insert_ends(self, connection: SqliteStatements, settlements: Sequence[Settlement]) -> None:
         successes: dict[str, list[Row]] = {}
@@ -570,7 +648,7 @@ class SqliteJobs(Jobs):
             if query["seq"] is None:
                 expired = connection.execute(self._sql(EXPIRED), query).fetchall()
                 return [row for (seq,) in expired for row in self._reap(connection, {**query, "seq": seq})]
-            self._dead_letter(connection, query["seq"], query["now"], problem)
+            dead_letter(connection, self._sql, query["seq"], query["now"], problem)
             return []
 
     def pause(self, queue: str, reason: str = "") -> None:

@@ -3,13 +3,26 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    IDLE_SLOT_S,
+    PRUNE_BATCH,
+    SHOWN_WAITERS,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.damage import REPAIR
+from holdfast.queues.engines.sqlite.slots import DELETE_WAITERS, IS_TAKEN
 from holdfast.queues.engines.tables.rows import (
     Row,
     conditions,
@@ -18,6 +31,7 @@ from holdfast.queues.engines.tables.rows import (
     is_by_finish,
     not_replayed,
     page,
+    slot_views,
     view,
 )
 from holdfast.queues.engines.tables.states import (
@@ -32,33 +46,9 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer, SlotView
 
 T = TypeVar("T")
-
-# Every column of a job, cast to its type. A missing id is replaced by one that no other job has.
-_TYPES: Final = {
-    "INTEGER": ("priority", "due_at", "accepted_at", "attempts", "crashes", "deliveries", "ignore_expiry", "expired"),
-    "TEXT": ("queue", "job"),
-}
-_MAYBE: Final = {
-    "INTEGER": ("claimed_at", "lease_us", "lease_until"),
-    "TEXT": ("trace_id", "cancel_request", "cancel_reason"),
-    "BLOB": ("digest",),
-}
-_CASTS: Final = {
-    "id": "CAST(coalesce(id, 'damaged-' || seq) AS TEXT)",
-    **{name: f"CAST(coalesce({name}, '') AS {kind})" for kind, names in _TYPES.items() for name in names},
-    **{name: f"CAST({name} AS {kind})" for kind, names in _MAYBE.items() for name in names},
-}
-REPAIRED: Final = ", ".join(f"{name} = {cast}" for name, cast in _CASTS.items())
-
-REPAIR: Final = f"""
-    UPDATE holdfast_jobs
-    SET {REPAIRED}, state = CAST(state AS INTEGER), finished_at = CAST(finished_at AS INTEGER),
-        owner_token = CAST(owner_token AS BLOB), dead_reason = CAST(dead_reason AS TEXT),
-        last_error = CAST(last_error AS TEXT)
-    WHERE id = :id OR seq = :seq"""
 
 FORGET: Final = f"""
     UPDATE holdfast_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -68,7 +58,18 @@ DELETE_MESSAGE: Final = "DELETE FROM holdfast_messages WHERE seq IN (SELECT valu
 DELETE_ATTEMPTS: Final = "DELETE FROM holdfast_attempts WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_PROGRESS: Final = "DELETE FROM holdfast_progress WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_OUTPUTS: Final = "DELETE FROM holdfast_live_output WHERE seq IN (SELECT value FROM json_each(?))"
+DELETE_PLACES: Final = "DELETE FROM holdfast_places WHERE seq IN (SELECT value FROM json_each(?))"
 DELETE_JOB: Final = "DELETE FROM holdfast_jobs WHERE seq IN (SELECT value FROM json_each(?))"
+
+# The number of a deleted job may be assigned again, and the next job must not inherit anything.
+_DELETE_THE_REST: Final = (
+    DELETE_MESSAGE,
+    DELETE_ATTEMPTS,
+    DELETE_PROGRESS,
+    DELETE_OUTPUTS,
+    DELETE_PLACES,
+    DELETE_WAITERS,
+)
 
 FINISHED_BEFORE: Final = f"""
     SELECT seq, finished_at FROM holdfast_jobs
@@ -92,6 +93,10 @@ COUNT_WAITING_IN: Final = f"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
+# In this order: no index of jobs finds the blocked ones.
+COUNT_BLOCKED: Final = f"""
+    SELECT j.queue, {BLOCKED}, false, count(*) FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
+    WHERE j.state = {BLOCKED} AND (:queue IS NULL OR j.queue = :queue) GROUP BY 1"""
 # One queue after the other: counting the entries of an index is faster than grouping them.
 COUNT_FINISHED: Final = f"""
     WITH RECURSIVE ended (queue) AS (
@@ -111,16 +116,85 @@ COUNT_FINISHED_IN: Final = f"""
 VIEW_COLUMNS: Final = f"""
     j.seq, j.id, j.queue, j.state, j.job, coalesce(CAST(m.wire AS BLOB), x''), j.attempts, j.crashes, j.deliveries,
     j.accepted_at, j.due_at, j.finished_at, j.lease_until, j.dead_reason, j.cancel_reason, j.cancel_request,
-    j.last_error, p.done, p.total, p.message, p.at
+    j.last_error, p.done, p.total, p.message, p.at, b.slot, b.since
     FROM holdfast_jobs AS j LEFT JOIN holdfast_messages AS m ON m.seq = j.seq
     LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
-        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
+        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})
+    LEFT JOIN holdfast_blocked AS b ON b.seq = j.seq AND j.state = {BLOCKED}"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
     FROM holdfast_attempts WHERE seq = ? AND outcome IS NOT NULL ORDER BY delivery"""
 
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = ?"
+
+# One slot after the other: thousands of jobs that wait for it are not read.
+USED_SLOTS: Final = f"""
+    WITH RECURSIVE known (slot) AS (
+        SELECT min(slot) FROM (
+            SELECT min(slot) AS slot FROM holdfast_places WHERE slot > :after AND slot < x''
+            UNION ALL SELECT min(slot) FROM holdfast_blocked WHERE slot > :after AND slot < x'')
+        UNION ALL
+        SELECT (SELECT min(slot) FROM (
+            SELECT min(p.slot) AS slot FROM holdfast_places AS p WHERE p.slot > known.slot AND p.slot < x''
+            UNION ALL SELECT min(b.slot) FROM holdfast_blocked AS b WHERE b.slot > known.slot AND b.slot < x''))
+        FROM known WHERE slot IS NOT NULL
+    )
+    SELECT slot FROM known
+    WHERE slot IS NOT NULL
+        AND (EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = known.slot AND {IS_TAKEN})
+             OR EXISTS (SELECT 1 FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
+                        WHERE b.slot = known.slot AND j.state = {BLOCKED}))
+    LIMIT :limit"""
+
+HOLDERS: Final = f"""
+    SELECT p.slot, j.id, p.queue, CAST(coalesce(p.since, 0) AS INTEGER),
+           CASE WHEN p.owner_token IS NOT NULL THEN CAST(coalesce(p.fence, 0) AS INTEGER) END
+    FROM holdfast_places AS p CROSS JOIN holdfast_jobs AS j ON j.seq = p.seq
+    WHERE p.slot IN (SELECT value FROM json_each(:slots)) AND {IS_TAKEN}
+    ORDER BY p.slot, p.since, p.seq"""
+
+COUNT_WAITERS: Final = f"""
+    SELECT b.slot, count(*) FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
+    WHERE b.slot IN (SELECT value FROM json_each(:slots)) AND j.state = {BLOCKED} GROUP BY 1"""
+
+FIRST_WAITERS: Final = f"""
+    SELECT slot, id, queue, since FROM (
+        SELECT b.slot, j.id, j.queue, CAST(coalesce(b.since, 0) AS INTEGER) AS since,
+               row_number() OVER (PARTITION BY b.slot ORDER BY b.lane, b.due_at, b.id) AS turn
+        FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
+        WHERE b.slot IN (SELECT value FROM json_each(:slots)) AND j.state = {BLOCKED})
+    WHERE turn <= :shown ORDER BY slot, turn"""
+
+_IS_UNUSED_KEY: Final = f"""CAST(u.until AS INTEGER) <= :now
+        AND NOT EXISTS (SELECT 1 FROM holdfast_jobs AS j WHERE j.id = u.id AND j.state < {COMPLETED})"""
+
+UNUSED_KEYS: Final = f"SELECT u.key FROM holdfast_uniques AS u WHERE {_IS_UNUSED_KEY} LIMIT :limit"
+
+DELETE_UNUSED_KEY: Final = f"DELETE FROM holdfast_uniques AS u WHERE u.key = :name AND {_IS_UNUSED_KEY}"
+
+# If jobs wait for the slot, `repair` finds it by this row.
+_IS_UNUSED_PLACE: Final = f"""{IS_TAKEN} IS NOT TRUE
+        AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b WHERE b.slot = p.slot)"""
+
+UNUSED_PLACES: Final = f"SELECT p.slot, p.seq FROM holdfast_places AS p WHERE {_IS_UNUSED_PLACE} LIMIT :limit"
+
+DELETE_UNUSED_PLACE: Final = f"""
+    DELETE FROM holdfast_places AS p WHERE p.slot = :name AND p.seq = :seq AND {_IS_UNUSED_PLACE}"""
+
+_IS_UNUSED_SLOT: Final = """CAST(s.fence AS INTEGER) <= :idle
+        AND NOT EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = s.name)
+        AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b WHERE b.slot = s.name)"""
+
+UNUSED_SLOTS: Final = f"SELECT s.name FROM holdfast_slots AS s WHERE {_IS_UNUSED_SLOT} LIMIT :limit"
+
+DELETE_UNUSED_SLOT: Final = f"DELETE FROM holdfast_slots AS s WHERE s.name = :name AND {_IS_UNUSED_SLOT}"
+
+_UNUSED: Final = (
+    (UNUSED_KEYS, DELETE_UNUSED_KEY),
+    (UNUSED_PLACES, DELETE_UNUSED_PLACE),
+    (UNUSED_SLOTS, DELETE_UNUSED_SLOT),
+)
 
 CANCEL_WAITING: Final = f"""
     UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, finished_at = :now
@@ -169,22 +243,19 @@ class SqliteRecords(Records):
 
         def read(connection: sqlite3.Connection) -> list[Row]:
             rows: list[Row] = []
-            try:
-                connection.execute("BEGIN")  # one snapshot: a job that changes its state is counted once
-                for name, total, later, failed in connection.execute(self._sql(waiting), query):
-                    rows += [(name, WAITING, False, total - later - failed), (name, WAITING, True, later)]
-                    rows.append((name, FAILED, False, failed))
-                rows += connection.execute(self._sql(COUNT_LEASED), query)
-                if queue is not None:
-                    return rows + connection.execute(self._sql(COUNT_FINISHED_IN), query).fetchall()
-                for state in (COMPLETED, DEAD, CANCELLED):
-                    rows += connection.execute(self._sql(COUNT_FINISHED), {"state": state})
-                return rows
-            finally:
-                if connection.in_transaction:
-                    connection.execute("COMMIT")
+            for name, total, later, failed in connection.execute(self._sql(waiting), query):
+                rows += [(name, WAITING, False, total - later - failed), (name, WAITING, True, later)]
+                rows.append((name, FAILED, False, failed))
+            rows += connection.execute(self._sql(COUNT_LEASED), query)
+            rows += connection.execute(self._sql(COUNT_BLOCKED), query)
+            if queue is not None:
+                return rows + connection.execute(self._sql(COUNT_FINISHED_IN), query).fetchall()
+            for state in (COMPLETED, DEAD, CANCELLED):
+                rows += connection.execute(self._sql(COUNT_FINISHED), {"state": state})
+            return rows
 
-        return counted(self._file.run(read))
+        # One snapshot: a job that changes its state is counted once.
+        return counted(self._file.snapshot(read))
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)
@@ -214,6 +285,18 @@ class SqliteRecords(Records):
             return history(view(row, self._clock.now_us()), attempts, outputs)
 
         return self._file.run(read)
+
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        query: dict[str, Any] = {"now": self._clock.now_us(), "after": after, "limit": limit, "shown": SHOWN_WAITERS}
+        statements = [self._sql(one) for one in (HOLDERS, COUNT_WAITERS, FIRST_WAITERS)]
+
+        def read(connection: sqlite3.Connection) -> list[SlotView]:
+            used = [row[0] for row in connection.execute(self._sql(USED_SLOTS), query)] if names is None else names
+            query["slots"] = json.dumps(list(used))
+            holders, waiting, waiters = (connection.execute(one, query).fetchall() for one in statements)
+            return slot_views(holders, waiting, waiters)
+
+        return self._file.snapshot(read)[:limit]
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
@@ -292,7 +375,7 @@ class SqliteRecords(Records):
             digest = content_digest(message[0] if message else b"")
             self._forget(connection, {"seq": seq, "until": until, "digest": digest})
         seqs = json.dumps([seq for seq, _ in stones])
-        for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+        for statement in _DELETE_THE_REST:
             connection.execute(self._sql(statement), (seqs,))
 
     def _forget(self, connection: sqlite3.Connection, query: dict[str, Any]) -> None:
@@ -303,7 +386,7 @@ class SqliteRecords(Records):
             connection.execute(self._sql(FORGET), query)
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
-        for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
+        for statement in (DELETE_JOB, *_DELETE_THE_REST):
             connection.execute(self._sql(statement), (json.dumps(seqs),))
 
     def delete_tombstones(self) -> int:
@@ -315,8 +398,26 @@ class SqliteRecords(Records):
         # Read first: a read does not block writers.
         return self._file.transact(drop) if self._file.rows(OLD_TOMBSTONES, (self._clock.now_us(), 1)) else 0
 
+    def delete_unused(self) -> int:
+        """Read before locking: rows that are in use can be many, and writers must not wait until they are read."""
+        deleted = 0
+        for unused, statement in _UNUSED:
+            query = {**_instants(self._clock.now_us()), "limit": PRUNE_BATCH - deleted}
+            if found := self._file.rows(unused, query):
+                deleted += self._file.transact(partial(self._delete_unused, statement, found))
+        return deleted
+
+    def _delete_unused(self, statement: str, found: Sequence[Row], connection: sqlite3.Connection, now: int) -> int:
+        """Delete those that are still unused."""
+        queries = [{"name": row[0], "seq": row[-1], **_instants(now)} for row in found]
+        return connection.executemany(self._sql(statement), queries).rowcount
+
     def _sql(self, statement: str) -> str:
         return self._file.sql(statement)
+
+
+def _instants(now: int) -> dict[str, int]:
+    return {"now": now, "idle": now - duration_us(IDLE_SLOT_S)}
 
 
 def _merged(parts: Sequence[str]) -> str:
@@ -336,5 +437,8 @@ def _state_condition(state: JobState) -> str:
         return f"(j.state = {WAITING} AND j.due_at > :now)"
     if state is JobState.PENDING:
         return f"(j.state = {WAITING} AND j.due_at <= :now)"
+    if state is JobState.BLOCKED:
+        # No index of jobs finds the blocked ones.
+        return f"(j.state = {BLOCKED} AND j.seq IN (SELECT seq FROM holdfast_blocked))"
     # The partial index of finished jobs is used only if its condition is part of the query.
     return f"(j.state = {CODES[state]}{f' AND j.state >= {COMPLETED}' if state.is_final else ''})"

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from holdfast.clock import Clock
@@ -102,13 +102,24 @@ def write_cells(
     connection: SqliteStatements, sql: Callable[[str], str], writes: Sequence[Write], now: int
 ) -> list[int] | None:
     """Apply writes in the open transaction. If a condition fails, write nothing and return None."""
-    stored: dict[CellName, StoredCell] = {}
-    for name in {(write.kind, write.key) for write in writes}:
-        row = connection.execute(sql(STORED), name).fetchone()
-        if row is not None:
-            stored[name] = _stored(row)
+    stored = _stored_cells(connection, sql, {(write.kind, write.key) for write in writes})
     applied = apply_writes(writes, stored, now)
     if applied is None:
         return None
     connection.executemany(sql(STORE), [(*name, *cell) for name, cell in applied.cells.items()])
     return applied.versions
+
+
+def read_cells(
+    connection: SqliteStatements, sql: Callable[[str], str], names: Iterable[CellName], now: int
+) -> dict[CellName, Cell]:
+    """The live cells among these, in the open transaction."""
+    stored = _stored_cells(connection, sql, names)
+    return {name: cell_of(name, cell, now) for name, cell in stored.items() if cell.is_live(now)}
+
+
+def _stored_cells(
+    connection: SqliteStatements, sql: Callable[[str], str], names: Iterable[CellName]
+) -> dict[CellName, StoredCell]:
+    rows = {name: connection.execute(sql(STORED), name).fetchone() for name in names}
+    return {name: _stored(row) for name, row in rows.items() if row is not None}

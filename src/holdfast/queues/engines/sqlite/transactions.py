@@ -104,7 +104,9 @@ class SqliteTransaction(HandlersTransaction):
         return self.connection.in_transaction
 
     def _commit(self, ack: Ack) -> bool:
+        # The handler may have changed how rows and texts are read.
         self.connection.row_factory = None
+        self.connection.text_factory = str
         [is_held] = self._settle(self.connection, [ack], self._clock.now_us())
         if is_held:
             self._file.commit(self.connection)

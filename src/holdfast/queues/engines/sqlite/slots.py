@@ -1,0 +1,229 @@
+"""Slots and unique keys in an SQLite file, in the open transaction of a verb.
+
+There is one writer at a time: the transaction that reads these rows has already locked all of them, and all jobs. So a
+slot or a key has no row before there is something to store in it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from holdfast.clock import duration_us
+from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
+from holdfast.queues.contract.slots import JobNumber
+from holdfast.queues.contract.state import CellName
+from holdfast.queues.engines.sqlite.damage import dead_letter
+from holdfast.queues.engines.sqlite.state import read_cells
+from holdfast.queues.engines.sqlite.transactions import SqliteStatements
+from holdfast.queues.engines.tables.rows import MANY, NEVER, Row, repaired, text
+from holdfast.queues.engines.tables.states import BLOCKED, FORGOTTEN, PROCESSING, STATES, WAITING
+from holdfast.values import Cell, JobLease, JobState
+
+# Whether a row `p` counts. A promotion that would last longer than any can is damaged, or the clock was set back.
+IS_TAKEN: Final = f"""(
+        p.owner_token IS NULL AND p.until > :now AND p.until <= :now + {duration_us(PROMOTION_S)}
+        OR EXISTS (SELECT 1 FROM holdfast_jobs AS held
+                   WHERE held.seq = p.seq AND held.owner_token = p.owner_token
+                       AND held.state = {PROCESSING} AND held.lease_until > :now))"""
+
+SLOTS: Final = """
+    SELECT name, fence, CASE typeof(size) WHEN 'integer' THEN size END
+    FROM holdfast_slots WHERE name IN (SELECT value FROM json_each(:slots))"""
+
+STORE_SLOT: Final = "INSERT OR REPLACE INTO holdfast_slots (name, fence, size) VALUES (?, ?, ?)"
+
+HELD: Final = f"""
+    SELECT seq FROM holdfast_jobs
+    WHERE seq IN (SELECT value FROM json_each(:seqs))
+        AND owner_token = :token AND state = {PROCESSING} AND lease_until > :now"""
+
+PLACES: Final = f"""
+    SELECT p.slot, p.seq, p.queue, CASE WHEN p.owner_token IS NOT NULL THEN lower(hex(p.owner_token)) END,
+           CAST(coalesce(p.fence, 0) AS INTEGER)
+    FROM holdfast_places AS p
+    WHERE p.slot IN (SELECT value FROM json_each(:slots)) AND {IS_TAKEN}"""
+
+TAKE: Final = """
+    INSERT OR REPLACE INTO holdfast_places (slot, seq, queue, owner_token, fence, since, until)
+    VALUES (?, ?, ?, ?, ?, ?, 0)"""
+
+RESERVE: Final = """
+    INSERT OR REPLACE INTO holdfast_places (slot, seq, queue, owner_token, fence, since, until)
+    VALUES (?, ?, ?, NULL, 0, ?, ?)"""
+
+FREE: Final = "DELETE FROM holdfast_places WHERE slot = ? AND seq = ?"
+
+FREE_DEAD: Final = f"""
+    DELETE FROM holdfast_places AS p
+    WHERE p.slot IN (SELECT value FROM json_each(:slots)) AND {IS_TAKEN} IS NOT TRUE"""
+
+BLOCK: Final = f"""
+    UPDATE holdfast_jobs SET state = {BLOCKED}, owner_token = NULL
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {PROCESSING}
+    RETURNING seq"""
+
+# A job that was blocked before may have left a row.
+STORE_WAITER: Final = """
+    INSERT OR REPLACE INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
+    SELECT seq, ?, queue, 9 - priority, due_at, id, ?, ? FROM holdfast_jobs WHERE seq = ?"""
+
+DELETE_WAITERS: Final = "DELETE FROM holdfast_blocked WHERE seq IN (SELECT value FROM json_each(?))"
+
+# One queue after the other: thousands of waiting jobs are not read. Texts sort after numbers and before blobs, so this
+# skips queues that are not texts.
+QUEUES: Final = """
+    WITH RECURSIVE waiting (slot, queue) AS (
+        SELECT value, (SELECT min(b.queue) FROM holdfast_blocked AS b
+                       WHERE b.slot = value AND b.queue >= '' AND b.queue < x'')
+        FROM json_each(:slots)
+        UNION ALL
+        SELECT slot, (SELECT min(b.queue) FROM holdfast_blocked AS b
+                      WHERE b.slot = waiting.slot AND b.queue > waiting.queue AND b.queue < x'')
+        FROM waiting WHERE queue IS NOT NULL
+    )
+    SELECT slot, queue FROM waiting WHERE queue IS NOT NULL"""
+
+BEST: Final = """
+    SELECT slot, seq, queue, CASE typeof(size) WHEN 'integer' THEN size ELSE 1 END
+    FROM holdfast_blocked WHERE slot = ? AND queue = ? ORDER BY lane, due_at, id LIMIT ?"""
+
+PROMOTE: Final = f"""
+    UPDATE holdfast_jobs SET state = {WAITING}
+    WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {BLOCKED}
+    RETURNING seq"""
+
+# Slots that jobs wait for although a place may be free: either no place is taken, or one was left behind.
+TO_REPAIR: Final = f"""
+    WITH RECURSIVE waited_for (slot) AS (
+        SELECT min(slot) FROM holdfast_blocked WHERE slot >= '' AND slot < x''
+        UNION ALL
+        SELECT (SELECT min(b.slot) FROM holdfast_blocked AS b WHERE b.slot > waited_for.slot AND b.slot < x'')
+        FROM waited_for WHERE slot IS NOT NULL
+    )
+    SELECT slot FROM waited_for
+    WHERE slot IS NOT NULL
+        AND (NOT EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN})
+             OR EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = waited_for.slot AND {IS_TAKEN} IS NOT TRUE))
+    LIMIT :limit"""
+
+UNIQUE: Final = "SELECT key, id, until FROM holdfast_uniques WHERE key = ?"
+
+STORE_UNIQUE: Final = "INSERT OR REPLACE INTO holdfast_uniques (key, id, until) VALUES (?, ?, ?)"
+
+# The id of an expired tombstone is free.
+STATES_OF: Final = f"""
+    SELECT id, state FROM holdfast_jobs
+    WHERE id IN (SELECT value FROM json_each(:ids)) AND (state <> {FORGOTTEN} OR finished_at > :now)"""
+
+# A damaged row may hold the largest number; the next fence must still fit into 64 bits.
+_LAST_FENCE: Final = NEVER - 1
+_SLOT: Final = (str, int, (int, type(None)))
+_UNIQUE: Final = (str, str, int)
+
+
+class SqliteSlots(SlotRows):
+    """The slots in an SQLite file."""
+
+    def __init__(self, connection: SqliteStatements, sql: Callable[[str], str], now_us: int) -> None:
+        self._connection = connection
+        self._sql = sql
+        self.now_us = now_us
+        self._sizes: dict[str, int | None] = {}
+
+    def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
+        rows = [repaired(row, _SLOT) for row in self._rows(SLOTS, slots=json.dumps(names))]
+        found = {name: SlotRow(min(fence, _LAST_FENCE), size) for name, fence, size in rows}
+        self._sizes = {name: row.size for name, row in found.items()}
+        return {name: found.get(name, SlotRow(0)) for name in names}
+
+    def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
+        by_token: dict[str, list[JobNumber]] = {}
+        for lease in leases:
+            by_token.setdefault(lease.owner_token, []).append(lease.token)
+        return {
+            (seq, token)
+            for token, seqs in by_token.items()
+            for (seq,) in self._rows(HELD, seqs=json.dumps(seqs), token=bytes.fromhex(token))
+        }
+
+    def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
+        return read_cells(self._connection, self._sql, names, self.now_us)
+
+    def places(self, names: Sequence[str]) -> list[Place]:
+        return [Place(*row) for row in self._rows(PLACES, slots=json.dumps(names))]
+
+    def take(self, places: Sequence[Place]) -> None:
+        taken = [
+            (one.slot, one.number, one.queue, bytes.fromhex(one.owner_token or ""), one.fence, self.now_us)
+            for one in places
+        ]
+        self._connection.executemany(self._sql(TAKE), taken)
+        fences = {one.slot: one.fence for one in places}
+        rows = [(name, fence, self._sizes.get(name)) for name, fence in fences.items()]
+        self._connection.executemany(self._sql(STORE_SLOT), rows)
+
+    def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:
+        self._connection.executemany(self._sql(FREE), places)
+
+    def free_dead(self, names: Sequence[str]) -> None:
+        """Delete the places in these slots that do not count, so that `TO_REPAIR` does not find them again."""
+        self._connection.execute(self._sql(FREE_DEAD), {"slots": json.dumps(names), "now": self.now_us})
+
+    def block(self, waiters: Sequence[Waiter]) -> None:
+        blocked = self._change(BLOCK, [one.number for one in waiters])
+        rows = [(one.slot, min(one.size, MANY), self.now_us, one.number) for one in waiters if one.number in blocked]
+        self._connection.executemany(self._sql(STORE_WAITER), rows)
+
+    def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        return [(slot, queue) for slot, queue in self._rows(QUEUES, slots=json.dumps(names))]
+
+    def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
+        statement = self._sql(BEST)
+        return [Waiter(*row) for pair in pairs for row in self._connection.execute(statement, (*pair, limit))]
+
+    def promote(self, waiters: Sequence[Waiter], until_us: int) -> set[JobNumber]:
+        numbers = [one.number for one in waiters]
+        promoted = self._change(PROMOTE, numbers)
+        self._connection.execute(self._sql(DELETE_WAITERS), (json.dumps(numbers),))
+        rows = [(one.slot, one.number, one.queue, self.now_us, until_us) for one in waiters if one.number in promoted]
+        self._connection.executemany(self._sql(RESERVE), rows)
+        return promoted
+
+    def _change(self, statement: str, numbers: Sequence[JobNumber]) -> set[JobNumber]:
+        """Change these jobs and return those that were. A damaged record is dead-lettered; the others go on."""
+        try:
+            return {seq for (seq,) in self._rows(statement, seqs=json.dumps(numbers))}
+        except sqlite3.IntegrityError as problem:
+            if len(numbers) > 1:
+                return {seq for number in numbers for seq in self._change(statement, [number])}
+            dead_letter(self._connection, self._sql, int(numbers[0]), self.now_us, problem)
+            return set()
+
+    def _rows(self, statement: str, **query: Any) -> list[Row]:
+        return self._connection.execute(self._sql(statement), {**query, "now": self.now_us}).fetchall()
+
+
+class SqliteUniques(UniqueRows):
+    """The unique keys in an SQLite file."""
+
+    def __init__(self, connection: SqliteStatements, sql: Callable[[str], str], now_us: int) -> None:
+        self._connection = connection
+        self._sql = sql
+        self.now_us = now_us
+
+    def lock(self, keys: Sequence[str]) -> Mapping[str, UniqueRow]:
+        """One by one, because a key may contain characters that a list in JSON cannot."""
+        rows = {key: self._connection.execute(self._sql(UNIQUE), (key,)).fetchone() for key in keys}
+        return {
+            key: UniqueRow(key) if row is None else UniqueRow(*repaired(row, _UNIQUE))._replace(key=key)
+            for key, row in rows.items()
+        }
+
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState | None]:
+        query = {"ids": json.dumps(ids), "now": self.now_us}
+        rows = self._connection.execute(self._sql(STATES_OF), query).fetchall()
+        return {text(id): STATES.get(state) for id, state in rows}
+
+    def store(self, rows: Sequence[UniqueRow]) -> None:
+        self._connection.executemany(self._sql(STORE_UNIQUE), rows)
