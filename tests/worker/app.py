@@ -52,6 +52,11 @@ def brief(context: JobContext) -> int:
     return os.getpid()
 
 
+def fenced(context: JobContext) -> int:
+    note("end", context, context.fence)
+    return context.fence
+
+
 def gated(context: JobContext, gate: str = "") -> int:
     """Wait at this gate; default: its own."""
     note("start", context, threading.current_thread() is threading.main_thread())
@@ -243,6 +248,7 @@ def register(registry: HandlerRegistry) -> None:
         forks,
         babbles,
         dies_at_gate,
+        fenced,
         kills_worker,
         parent,
         snoozes,

@@ -30,6 +30,8 @@ from holdfast.values import (
     Backoff,
     BackoffStrategy,
     Cell,
+    Entered,
+    Entry as SlotEntry,
     JobHistory,
     JobLease,
     JobState,
@@ -112,6 +114,9 @@ class ShakyEngine(Engine):
 
     def claim(self, queue: str, limit: int, *, owner_token: str, wait: float = 0.0) -> list[JobLease]:
         return self.shaky("claim", lambda: self._sound.claim(queue, limit, owner_token=owner_token))
+
+    def enter(self, entries: Sequence[SlotEntry]) -> list[Entered]:
+        return self.shaky("enter", lambda: self._sound.enter(entries))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return self.shaky("settle", lambda: self._sound.settle(settlements))

@@ -1,0 +1,97 @@
+"""A worker whose jobs have keys: entering, being blocked, being skipped, and an engine that fails meanwhile."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast.values import Entered, Entry, JobState, Outcome, WorkerStatus
+
+from ..faults.processes import until
+from ..servers.places import every_engine
+from .floor import Floor
+
+
+@every_engine
+def test_every_holder_gets_a_greater_fence(floor: Floor) -> None:
+    ids = floor.put_many(6, "fenced", single_instance=True)
+    worker = floor.work(processes=2)
+    fences = [int(entry.words[0]) for entry in floor.ledger("end")]
+    assert fences == sorted(set(fences))
+    assert [entry.id for entry in floor.ledger("end")] == ids
+    assert worker.tally[WorkerStatus.ACKED] == 6
+    assert floor.put("fenced", id="plain") == "plain"
+    floor.work()
+    assert [entry.words for entry in floor.ledger("end") if entry.id == "plain"] == [("0",)]
+
+
+@every_engine
+def test_a_duplicate_of_a_running_job_waits_for_it_and_is_skipped(floor: Floor) -> None:
+    first, second = (floor.put("gated", {"gate": "open"}, idempotency_key="k") for _ in range(2))
+    other = floor.put("gated", {"gate": "open"}, idempotency_key="other")
+    worker = floor.start(processes=3)
+    floor.noted("start", first)
+    floor.noted("start", other)
+    view = floor.reached(second, JobState.BLOCKED)
+    assert (view.blocked_on, view.attempts) == ("idempotency:gated:k", 0)
+    floor.open_gate("open")
+    floor.reached(second, JobState.COMPLETED)
+    assert floor.outcomes(second) == [Outcome.SKIPPED]
+    [one], [two] = floor.records(first), floor.records(second)
+    assert one.result == two.result
+    assert two.note == f"idempotency key 'k' was completed by job '{first}'"
+    floor.reached(other, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    assert worker.tally == {WorkerStatus.ACKED: 2, WorkerStatus.BLOCKED: 1, WorkerStatus.SKIPPED_IDEMPOTENT: 1}
+    assert floor.starts() == {first: 1, other: 1}
+
+
+@every_engine
+def test_a_failed_run_lets_the_next_one_with_its_key_run(floor: Floor) -> None:
+    ids = [floor.put("fails", idempotency_key="k", max_retries=0) for _ in range(2)]
+    floor.work()
+    assert [floor.outcomes(id) for id in ids] == [[Outcome.FAILED]] * 2
+
+
+@every_engine
+def test_an_entry_is_repeated_until_the_engine_answers(floor: Floor) -> None:
+    floor.engine.down.add("enter")
+    id = floor.put("fenced", concurrency_key="a")
+    worker = floor.start()
+    until(lambda: floor.engine.calls["enter"] >= 2, "the entry to be repeated")
+    floor.engine.down.clear()
+    floor.reached(id, JobState.COMPLETED)
+    assert floor.view(id).deliveries == 1
+    worker.stop()
+    worker.ended()
+    assert worker.tally == {WorkerStatus.ACKED: 1}
+
+
+@every_engine
+def test_an_entry_whose_answer_was_lost_is_not_counted_twice(floor: Floor) -> None:
+    floor.engine.lost_answers["enter"] = 1
+    ids = floor.put_many(3, "fenced", concurrency_key="a")
+    floor.work()
+    assert [floor.outcomes(id) for id in ids] == [[Outcome.SUCCEEDED]] * 3
+    assert floor.engine.slots() == []
+
+
+def test_an_entry_that_fails_loses_only_its_own_job(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+    bad, *good = (floor.put("fenced", concurrency_key=f"key-{number}") for number in range(4))
+    plain = floor.put("quick")
+    real = floor.engine.jobs.enter
+
+    def enter(entries: Sequence[Entry]) -> list[Entered]:
+        if any(entry.lease.id == bad for entry in entries):
+            raise ZeroDivisionError("a bug in the engine")
+        return real(entries)
+
+    floor.engine.jobs.enter = enter  # type: ignore[method-assign]
+    worker = floor.start(processes=4)
+    for id in (*good, plain):
+        floor.reached(id, JobState.COMPLETED)
+    assert floor.state(bad) is JobState.PROCESSING
+    worker.stop()
+    worker.ended()
+    assert worker.tally == {WorkerStatus.ACKED: 4, WorkerStatus.LOST_LEASE: 1}
+    assert f"job {bad} cannot enter its slots" in caplog.text
