@@ -16,7 +16,7 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.testing.lab import LEASE_S, Lab, sqlite_lab
 from holdfast.testing.laws.slots import KEY, block, enter, hold, leave
 from holdfast.testing.laws.unique import accept, unique
-from holdfast.values import Ack, CancelAnswer, EntryOutcome, JobFilter, JobState, Slot, UniqueScope
+from holdfast.values import CancelAnswer, EntryOutcome, JobFilter, JobState, Slot, UniqueScope
 
 from ..attacks.damage_sqlite import SqliteStore
 from .sqlite_site import opened, plan_of, steps_of, stranger
@@ -184,23 +184,11 @@ def test_a_job_blocked_on_another_slot_after_a_replay_waits_for_that_one(lab: La
     assert [lease.id for lease in lab.claim()] == ["third"]
 
 
-def test_a_settlement_enqueues_a_unique_job_once(lab: Lab) -> None:
-    lab.put("a", "b")
-    ends = [Ack(lease=lease, enqueues=(unique(lab, f"after-{lease.id}"),)) for lease in lab.claim()]
-    assert lab.engine.settle(ends) == [True, True]
-    assert sorted(lab.ids(JobFilter(states=(JobState.PENDING,)))) == ["after-a"]
-
-
-def test_a_settlement_whose_unique_job_is_rejected_changes_nothing(lab: Lab) -> None:
-    accept(lab, unique(lab, "there", delay=60))
-    lease = hold(lab, "a")
-    block(lab, "b")
-    end = Ack(lease=lease, leaves=(KEY.name,), enqueues=(unique(lab, "after", reject=True),))
-    with lab.unchanged(), pytest.raises(UniqueConflict):
-        lab.engine.settle([end])
-
-
 # Callers' and handlers' transactions.
+
+
+def as_it_is(_: sqlite3.Connection) -> None:
+    """Read rows and texts as the driver does."""
 
 
 def with_bytes(connection: sqlite3.Connection) -> None:
@@ -209,7 +197,7 @@ def with_bytes(connection: sqlite3.Connection) -> None:
     connection.text_factory = bytes
 
 
-@pytest.mark.parametrize("prepare", [lambda _: None, with_bytes], ids=["plain", "bytes"])
+@pytest.mark.parametrize("prepare", [as_it_is, with_bytes])
 def test_a_key_belongs_to_the_job_of_a_transaction_that_commits(
     lab: Lab, quick_path: Path, prepare: Callable[[sqlite3.Connection], None]
 ) -> None:
