@@ -57,9 +57,10 @@ class MemoryJobs(Jobs):
     ) -> list[Accepted]:
         with self._store.lock:
             now = self.clock.now_us()
-            is_unique = any(one.unique is not None for one in envelopes)
-            self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
-            duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now)) if is_unique else {}
+            duplicates: Mapping[str, str] = {}
+            if any(one.unique is not None for one in envelopes):
+                self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
+                duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now))
             fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
             applied = apply_writes(writes, self._store.cells, now)
             if applied is None:
