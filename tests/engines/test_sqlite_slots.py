@@ -169,6 +169,28 @@ def test_a_job_with_the_number_of_a_deleted_one_inherits_no_slot(lab: Lab, quick
         assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
 
 
+def test_a_job_that_is_cancelled_or_rescheduled_leaves_no_row_for_promotions_to_skip(
+    lab: Lab, quick_path: Path
+) -> None:
+    hold(lab, "first")
+    block(lab, "second", "third")
+    lab.engine.cancel("second")
+    lab.engine.reschedule([lab.envelope("third")])
+    with stranger(quick_path) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
+
+
+def test_rows_of_jobs_that_another_program_cancelled_are_skipped_and_deleted(lab: Lab, quick_path: Path) -> None:
+    first = hold(lab, "first")
+    block(lab, *(f"job{number:02}" for number in range(40)))
+    with stranger(quick_path) as connection:
+        connection.execute("UPDATE holdfast_jobs SET state = 6, finished_at = 1 WHERE id BETWEEN 'job00' AND 'job38'")
+        leave(lab, first)
+        assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
+    assert [lease.id for lease in lab.claim()] == ["job39"]
+    assert lab.view("job00").state is JobState.CANCELLED
+
+
 def test_a_job_blocked_on_another_slot_after_a_replay_waits_for_that_one(lab: Lab) -> None:
     other = Slot(name="key:b")
     first = hold(lab, "first")
