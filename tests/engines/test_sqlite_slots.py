@@ -16,7 +16,7 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.testing.lab import LEASE_S, Lab, sqlite_lab
 from holdfast.testing.laws.slots import KEY, block, enter, hold, leave
 from holdfast.testing.laws.unique import accept, unique
-from holdfast.values import Ack, CancelAnswer, EntryOutcome, JobFilter, JobState, Slot, UniqueScope
+from holdfast.values import CancelAnswer, EntryOutcome, JobFilter, JobState, Slot, UniqueScope
 
 from ..attacks.damage_sqlite import SqliteStore
 from .sqlite_site import opened, plan_of, steps_of, stranger
@@ -169,6 +169,28 @@ def test_a_job_with_the_number_of_a_deleted_one_inherits_no_slot(lab: Lab, quick
         assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
 
 
+def test_a_job_that_is_cancelled_or_rescheduled_leaves_no_row_for_promotions_to_skip(
+    lab: Lab, quick_path: Path
+) -> None:
+    hold(lab, "first")
+    block(lab, "second", "third")
+    lab.engine.cancel("second")
+    lab.engine.reschedule([lab.envelope("third")])
+    with stranger(quick_path) as connection:
+        assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
+
+
+def test_rows_of_jobs_that_another_program_cancelled_are_skipped_and_deleted(lab: Lab, quick_path: Path) -> None:
+    first = hold(lab, "first")
+    block(lab, *(f"job{number:02}" for number in range(40)))
+    with stranger(quick_path) as connection:
+        connection.execute("UPDATE holdfast_jobs SET state = 6, finished_at = 1 WHERE id BETWEEN 'job00' AND 'job38'")
+        leave(lab, first)
+        assert connection.execute("SELECT count(*) FROM holdfast_blocked").fetchone() == (0,)
+    assert [lease.id for lease in lab.claim()] == ["job39"]
+    assert lab.view("job00").state is JobState.CANCELLED
+
+
 def test_a_job_blocked_on_another_slot_after_a_replay_waits_for_that_one(lab: Lab) -> None:
     other = Slot(name="key:b")
     first = hold(lab, "first")
@@ -184,23 +206,11 @@ def test_a_job_blocked_on_another_slot_after_a_replay_waits_for_that_one(lab: La
     assert [lease.id for lease in lab.claim()] == ["third"]
 
 
-def test_a_settlement_enqueues_a_unique_job_once(lab: Lab) -> None:
-    lab.put("a", "b")
-    ends = [Ack(lease=lease, enqueues=(unique(lab, f"after-{lease.id}"),)) for lease in lab.claim()]
-    assert lab.engine.settle(ends) == [True, True]
-    assert sorted(lab.ids(JobFilter(states=(JobState.PENDING,)))) == ["after-a"]
-
-
-def test_a_settlement_whose_unique_job_is_rejected_changes_nothing(lab: Lab) -> None:
-    accept(lab, unique(lab, "there", delay=60))
-    lease = hold(lab, "a")
-    block(lab, "b")
-    end = Ack(lease=lease, leaves=(KEY.name,), enqueues=(unique(lab, "after", reject=True),))
-    with lab.unchanged(), pytest.raises(UniqueConflict):
-        lab.engine.settle([end])
-
-
 # Callers' and handlers' transactions.
+
+
+def as_it_is(_: sqlite3.Connection) -> None:
+    """Read rows and texts as the driver does."""
 
 
 def with_bytes(connection: sqlite3.Connection) -> None:
@@ -209,7 +219,7 @@ def with_bytes(connection: sqlite3.Connection) -> None:
     connection.text_factory = bytes
 
 
-@pytest.mark.parametrize("prepare", [lambda _: None, with_bytes], ids=["plain", "bytes"])
+@pytest.mark.parametrize("prepare", [as_it_is, with_bytes])
 def test_a_key_belongs_to_the_job_of_a_transaction_that_commits(
     lab: Lab, quick_path: Path, prepare: Callable[[sqlite3.Connection], None]
 ) -> None:

@@ -326,15 +326,19 @@ BUGS: dict[str, Bug] = {
         "test_the_best_waiting_job_is_promoted", (slots.STORE_WAITER, "9 - priority", "priority")
     ),
     "a cancelled job is promoted": bug(
-        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others", (slots.PROMOTE, " AND state = 3", "")
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (slots.STOP_WAITING, "seq = ?", "seq = ? AND 0"),
+        (slots.PROMOTE, " AND state = 3", ""),
     ),
     "a rescheduled job still waits": bug(
         "test_a_blocked_job_can_be_rescheduled",
+        (slots.STOP_WAITING, "seq = ?", "seq = ? AND 0"),
         (inspector.COUNT_WAITERS, " AND j.state = 3", ""),
         (inspector.USED_SLOTS, " AND j.state = 3", ""),
     ),
     "a cancelled job is still blocked": bug(
         "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (slots.STOP_WAITING, "seq = ?", "seq = ? AND 0"),
         (inspector.VIEW_COLUMNS, "b.seq = j.seq AND j.state = 3", "b.seq = j.seq"),
     ),
     "blocking counts as a crash": bug(

@@ -18,7 +18,7 @@ PROMOTION_S: Final = 5.0
 """How long a promoted job may enter its slot before others."""
 PROMOTE_AT_ONCE: Final = 16
 MAX_PROMOTIONS: Final = 1000
-"""How many jobs one commit promotes at most. The next settlement or `repair` continues."""
+"""How many waiting jobs one commit tries to promote at most. The next settlement or `repair` continues."""
 
 JobNumber: TypeAlias = int | str
 """The engine's number of a job: the `token` of its lease."""
@@ -212,12 +212,13 @@ class LockedSlots:
         chosen_names = sorted(names)
         pairs = self._rows.queues(chosen_names) if chosen_names else []
         until_us = self._rows.now_us + duration_us(PROMOTION_S)
-        promoted = 0
-        while pairs and promoted < MAX_PROMOTIONS:
+        promoted = tried = 0
+        while pairs and tried < MAX_PROMOTIONS:
             found = self._rows.best(pairs, PROMOTE_AT_ONCE)
             chosen = [waiter for waiter in found if self._reserve(waiter, waiter.slot in finished)]
             really: set[JobNumber] = self._rows.promote(chosen, until_us) if chosen else set()
             promoted += len(really)
+            tried += len(chosen)
             for waiter in chosen:
                 if waiter.number not in really:
                     del self._taken[waiter.slot][waiter.number]

@@ -7,11 +7,22 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.errors import IdConflict, UniqueConflict
-from holdfast.queues.contract import Engine
+from holdfast.queues.contract import TOMBSTONE_S, Engine
 from holdfast.testing.lab import Lab
 from holdfast.testing.laws.racing import at_once
 from holdfast.testing.laws.slots import KEY, block, hold
-from holdfast.values import DEFAULT_QUEUE, Accepted, Entry, JobEnvelope, JobState, OnConflict, Unique, UniqueScope
+from holdfast.values import (
+    DEFAULT_QUEUE,
+    Accepted,
+    Ack,
+    Entry,
+    JobEnvelope,
+    JobFilter,
+    JobState,
+    OnConflict,
+    Unique,
+    UniqueScope,
+)
 
 CROWD = 4
 REJECT = OnConflict.REJECT
@@ -112,6 +123,29 @@ class UniqueLaws:
         with lab.unchanged(), pytest.raises(IdConflict):
             accept(lab, unique(lab, "a"), unique(lab, "taken", key="z", payload=2))
         assert accept(lab, unique(lab, "b")) == [("b", True)]
+
+    def test_a_job_enqueued_by_a_settlement_can_be_unique(self, lab: Lab) -> None:
+        lab.put("x", "y")
+        ends = [Ack(lease=lease, enqueues=(unique(lab, f"after-{lease.id}"),)) for lease in lab.claim()]
+        assert lab.engine.settle(ends) == [True, True]
+        assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["after-x"]
+        assert accept(lab, unique(lab, "b")) == [("after-x", False)]
+
+    def test_a_settlement_whose_unique_job_is_rejected_changes_nothing(self, lab: Lab) -> None:
+        accept(lab, unique(lab, "a", delay=60))
+        lease = hold(lab, "x")
+        block(lab, "y")
+        end = Ack(lease=lease, leaves=(KEY.name,), enqueues=(unique(lab, "b", on_conflict=REJECT),))
+        with lab.unchanged(), pytest.raises(UniqueConflict):
+            lab.engine.settle([end])
+
+    def test_an_id_that_is_free_again_takes_its_key(self, lab: Lab) -> None:
+        accept(lab, unique(lab, "a"))
+        lab.engine.cancel("a")
+        lab.engine.purge([JobState.CANCELLED])
+        lab.advance(TOMBSTONE_S)
+        assert accept(lab, unique(lab, "a", key="z")) == [("a", True)]
+        assert accept(lab, unique(lab, "b", key="z")) == [("a", False)]
 
     def test_a_key_never_stops_a_retry_or_a_replay(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a", scope=UniqueScope.WAITING))

@@ -57,9 +57,10 @@ class MemoryJobs(Jobs):
     ) -> list[Accepted]:
         with self._store.lock:
             now = self.clock.now_us()
-            is_unique = any(one.unique is not None for one in envelopes)
-            self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
-            duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now)) if is_unique else {}
+            duplicates: Mapping[str, str] = {}
+            if any(one.unique is not None for one in envelopes):
+                self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
+                duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now))
             fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
             applied = apply_writes(writes, self._store.cells, now)
             if applied is None:
@@ -170,16 +171,20 @@ class MemoryJobs(Jobs):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         with self._store.lock:
             now = self.clock.now_us()
-            self._check_enqueues(settlements, now)
-            return [self._settle_one(settlement, now) for settlement in settlements]
+            duplicates = self._check_enqueues(settlements, now)
+            return [self._settle_one(settlement, duplicates, now) for settlement in settlements]
 
-    def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> None:
-        """Raise before anything changes if a settlement that applies enqueues an id that other content has taken."""
+    def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> Mapping[str, str]:
+        """Raise before anything changes if a settlement that applies enqueues an id that other content has taken, or a
+        unique job that is rejected. Returns the ids of jobs that must not be stored.
+        """
         carriers = [one for one in settlements if one.writes or one.enqueues]
         _, enqueues = extras_of([one for one in carriers if self._store.held(one.lease, now)])
         self._fresh(enqueues, now)
+        is_unique = any(one.unique is not None for one in enqueues)
+        return find_duplicates(enqueues, MemoryUniques(self._store, now)) if is_unique else {}
 
-    def _settle_one(self, settlement: Settlement, now: int) -> bool:
+    def _settle_one(self, settlement: Settlement, duplicates: Mapping[str, str], now: int) -> bool:
         lease, effect = settlement.lease, effect_of(settlement)
         record = self._store.held(lease, now)
         if record is None:
@@ -196,7 +201,7 @@ class MemoryJobs(Jobs):
         if settlement.writes and (applied := apply_writes(settlement.writes, self._store.cells, now)):
             self._store.cells |= applied.cells
         if settlement.enqueues:
-            self._insert(self._fresh(settlement.enqueues, now), now)
+            self._insert(self._fresh([one for one in settlement.enqueues if one.id not in duplicates], now), now)
         return True
 
     def _apply(self, record: StoredJob, effect: Effect, now: int) -> None:

@@ -102,8 +102,9 @@ class MemoryUniques(UniqueRows):
         return {key: self._store.uniques.get(key, UniqueRow(key)) for key in keys}
 
     def states(self, ids: Sequence[str]) -> Mapping[str, JobState | None]:
+        tombstones = {one: self._store.tombstones[one] for one in ids if one in self._store.tombstones}
         return {
-            **{one: None for one in ids if one in self._store.tombstones},
+            **{one: None for one, tombstone in tombstones.items() if tombstone.until_us > self.now_us},
             **{one: self._store.records[one].state for one in ids if one in self._store.records},
         }
 

@@ -29,7 +29,7 @@ from holdfast.queues.contract import (
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.damage import REPAIR, dead_letter
 from holdfast.queues.engines.sqlite.records import DELETE_JOB
-from holdfast.queues.engines.sqlite.slots import TO_REPAIR, SqliteSlots, SqliteUniques
+from holdfast.queues.engines.sqlite.slots import STOP_WAITING, TO_REPAIR, SqliteSlots, SqliteUniques
 from holdfast.queues.engines.sqlite.state import write_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteCaller, SqliteStatements, SqliteTransaction
 from holdfast.queues.engines.tables.rows import (
@@ -115,7 +115,6 @@ KNOWN: Final = """
         coalesce((SELECT CAST(wire AS BLOB) FROM holdfast_messages AS m WHERE m.seq = j.seq), x'')
     FROM holdfast_jobs AS j WHERE id = ?"""
 
-# Its row in `holdfast_blocked`, if any, no longer counts.
 RESCHEDULE: Final = f"""
     UPDATE holdfast_jobs
     SET state = {WAITING}, queue = :queue, job = :job, priority = :priority, trace_id = :trace_id, due_at = :due
@@ -355,6 +354,7 @@ class SqliteJobs(Jobs):
         except sqlite3.IntegrityError:
             connection.execute(self._sql(REPAIR), {"id": envelope.id, "seq": None})
             changed = connection.execute(self._sql(RESCHEDULE), query).fetchall()
+        connection.executemany(self._sql(STOP_WAITING), changed)
         connection.executemany(self._sql(REPLACE_MESSAGE), [(seq, envelope.wire) for (seq,) in changed])
         return bool(changed)
 

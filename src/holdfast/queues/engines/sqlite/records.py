@@ -22,7 +22,7 @@ from holdfast.queues.contract import (
 )
 from holdfast.queues.engines.sqlite.connections import SqliteFile
 from holdfast.queues.engines.sqlite.damage import REPAIR
-from holdfast.queues.engines.sqlite.slots import DELETE_WAITERS, IS_TAKEN
+from holdfast.queues.engines.sqlite.slots import DELETE_WAITERS, IS_TAKEN, STOP_WAITING
 from holdfast.queues.engines.tables.rows import (
     Row,
     conditions,
@@ -198,7 +198,8 @@ _UNUSED: Final = (
 
 CANCEL_WAITING: Final = f"""
     UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, finished_at = :now
-    WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
+    WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})
+    RETURNING seq"""
 # A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
     UPDATE holdfast_jobs SET cancel_request = coalesce(nullif(:reason, ''), cancel_request, '')
@@ -301,7 +302,8 @@ class SqliteRecords(Records):
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: sqlite3.Connection, now: int) -> CancelAnswer:
             query = {"id": job_id, "reason": reason, "now": now}
-            if connection.execute(self._sql(CANCEL_WAITING), query).rowcount:
+            if cancelled := connection.execute(self._sql(CANCEL_WAITING), query).fetchall():
+                connection.executemany(self._sql(STOP_WAITING), cancelled)
                 return CancelAnswer.CANCELLED
             if connection.execute(self._sql(REQUEST_CANCEL), query).rowcount:
                 return CancelAnswer.REQUESTED

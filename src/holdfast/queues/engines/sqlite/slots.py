@@ -68,6 +68,9 @@ STORE_WAITER: Final = """
     INSERT OR REPLACE INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
     SELECT seq, ?, queue, 9 - priority, due_at, id, ?, ? FROM holdfast_jobs WHERE seq = ?"""
 
+# When a blocked job is cancelled or rescheduled. Otherwise a promotion would have to skip the row.
+STOP_WAITING: Final = "DELETE FROM holdfast_blocked WHERE seq = ?"
+
 DELETE_WAITERS: Final = "DELETE FROM holdfast_blocked WHERE seq IN (SELECT value FROM json_each(?))"
 
 # One queue after the other: thousands of waiting jobs are not read. Texts sort after numbers and before blobs, so this
