@@ -99,10 +99,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
+            from holdfast.spelling import closest
 
-            near = get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else f"{ctx.command_path} --help lists the commands."
+            near = closest(args[0], COMMANDS)
+            hint = f"Did you mean '{near}'?" if near else f"{ctx.command_path} --help lists the commands."
             ctx.fail(f"No such command '{args[0]}'. {hint}")
         name, command, rest = super().resolve_command(ctx, args)
         return name, None if command is None else with_globals(command), rest

@@ -14,7 +14,7 @@ from holdfast.cli.completion import complete_job_ids
 from holdfast.cli.documents import CountDocument, ShownDocument
 from holdfast.cli.failing import NOT_FOUND
 from holdfast.cli.job_documents import history_document, job_document
-from holdfast.cli.options import did_you_mean, existing, json_option, jsonl_option, one_form, url_option, with_options
+from holdfast.cli.options import existing, json_option, jsonl_option, one_form, url_option, with_options
 from holdfast.cli.output import (
     json_text,
     note,
@@ -32,6 +32,7 @@ from holdfast.cli.style import BAD, COLOURS, Fit, Table, Tint, paint, painted_ta
 from holdfast.cli.why import why
 from holdfast.cli.words import age, attempt_summary, command, instant, utc_option
 from holdfast.errors import ConfigError, UnknownJob
+from holdfast.spelling import did_you_mean
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import format_duration
 from holdfast.values import AttemptView, JobFilter, JobHistory, JobState, JobView

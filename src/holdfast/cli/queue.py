@@ -25,7 +25,6 @@ from holdfast.cli.options import (
     States,
     WeightedQueues,
     app_option,
-    did_you_mean,
     existing,
     json_option,
     jsonl_option,
@@ -48,6 +47,7 @@ from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, paint
 from holdfast.cli.words import NOTHING, command, instant, utc_option
 from holdfast.cli.worker.choosing import queues_of
 from holdfast.cli.worker.options import work_options
+from holdfast.spelling import did_you_mean
 from holdfast.state.workers import WorkerRegistry
 from holdfast.units import counted, format_duration
 from holdfast.values import FINAL_STATES, JobState, JobView, QueuePause, WorkerState, WorkerView

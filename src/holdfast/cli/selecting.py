@@ -14,10 +14,11 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.completion import complete_handlers, complete_job_ids, complete_queues
-from holdfast.cli.options import States, did_you_mean, with_options
+from holdfast.cli.options import States, with_options
 from holdfast.cli.output import ask_for_word, ask_yes_or_no, note
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
+from holdfast.spelling import did_you_mean
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, JobView
 

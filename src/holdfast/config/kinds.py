@@ -8,6 +8,7 @@ import msgspec
 from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
+from holdfast.spelling import did_you_mean
 from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN
 
@@ -60,10 +61,7 @@ def _parse(key: Key, raw: Any) -> Any:
             return _words(raw)
         case "choice":
             if raw not in key.choices:
-                from difflib import get_close_matches
-
-                near = get_close_matches(str(raw), key.choices, n=1)
-                guess = f"did you mean '{near[0]}'? " if near else ""
+                guess = f"{near} " if (near := did_you_mean(str(raw), key.choices)) else ""
                 raise ValueError(f"{guess}choose one of {', '.join(key.choices)}")
             return str(raw)
         case "lists":

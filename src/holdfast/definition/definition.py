@@ -6,7 +6,6 @@ A definition has no id, so it can be shared and enqueued many times.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, NamedTuple, TypedDict, Unpack
 
 import msgspec
@@ -16,6 +15,7 @@ from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
+from holdfast.spelling import closest
 from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits
 
 MAX_RETRIES: Final = 1000
@@ -181,8 +181,8 @@ def check_options(options: Collection[str], *others: str) -> None:
     known = sorted({*JobOptions.__optional_keys__, *others})
     for name in sorted(options):
         if name not in known:
-            near = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, known, n=1)
-            guess = f" did you mean '{near[0]}'?" if near else ""
+            near = _ELSEWHERE.get(name) or closest(name, known)
+            guess = f" did you mean '{near}'?" if near else ""
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
