@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WEIGHT: Final = 1000
 LEAST_MEMORY: Final = 32 * 1024 * 1024
-_size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
+_SIZE: Final = r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?"
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: F) -> F:
@@ -184,7 +184,7 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = _size_pattern.fullmatch(str(value).strip().upper())
+        match = re.fullmatch(_SIZE, str(value).strip().upper())
         if match is None:
             self.fail(
                 f"{value!r} is not a size; use a number of bytes, or a value such as 500K, 300M or 2G", param, ctx

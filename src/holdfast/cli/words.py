@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,16 +37,18 @@ SIGNS: Final = {
 }
 _TO_ASCII: Final = str.maketrans(SIGNS)
 _SET_BY_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
-_well_formed: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}")
+_WELL_FORMED: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}"
 
 
 def is_well_formed(name: str) -> bool:
     """Whether this can be the id or name of a job, queue, handler or worker. A shell does not need quotes for it."""
-    return _well_formed.fullmatch(name) is not None
+    return re.fullmatch(_WELL_FORMED, name) is not None
 
 
 def command(*words: object) -> str:
     """A command line to copy, quoted for the shell where necessary."""
+    import shlex
+
     return shlex.join(map(str, words))
 
 

@@ -12,9 +12,8 @@ from holdfast.spelling import did_you_mean
 from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN
 
-_name_pattern = re.compile(INSTALLATION_PATTERN)
 _STRINGS: Final = "of names and strings"
-_whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+_WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
 
 
 def check_value(key: Key, raw: Any, where: str = "") -> Any:
@@ -92,13 +91,13 @@ def _text(raw: object) -> str:
 
 def _name(raw: object) -> str:
     name = _text(raw)
-    if not _name_pattern.fullmatch(name):
+    if not re.fullmatch(INSTALLATION_PATTERN, name):
         raise ValueError("use 1 to 64 letters, digits, dashes, underscores or dots")
     return name
 
 
 def _whole(raw: object) -> int:
-    if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and _whole_pattern.fullmatch(raw))):
+    if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and re.fullmatch(_WHOLE, raw))):
         raise ValueError("must be an integer")
     return int(raw)
 

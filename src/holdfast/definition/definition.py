@@ -25,7 +25,7 @@ _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
-_label = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}")
+_LABEL: Final = f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}"
 
 
 class Option(NamedTuple):
@@ -279,7 +279,7 @@ def _check_instant(option: str, instant: datetime | None) -> None:
 def _check_label(option: str, text: str | None) -> None:
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
         raise DefinitionError(f"{option} must be a string, like {str(text)!r}, not {text!r}")
-    if text is not None and not _label.fullmatch(text):
+    if text is not None and not re.fullmatch(_LABEL, text):
         raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
 
 

@@ -1,7 +1,6 @@
 """`EnvelopeFactory`: turns a definition into one job with an id, defaults and a signature."""
 
 import os
-import secrets
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -66,7 +65,7 @@ class JobIds:
         with self._lock:
             if millisecond > self._millisecond:
                 self._millisecond = millisecond
-                number = secrets.randbits(73)
+                number = int.from_bytes(os.urandom(10)) >> 7
             else:
                 number = self._number + 1
             self._number = number + count - 1

@@ -8,16 +8,17 @@ write lock: automatic checkpoints are off, and the connection whose commit excee
 
 import errno
 import os
-import random
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
@@ -475,7 +476,14 @@ def _patiently(action: Callable[[], T]) -> T:
         except sqlite3.Error as problem:
             if _code(problem) not in _BUSY or time.monotonic() >= give_up_at:
                 raise
-        time.sleep(random.uniform(0.001, 0.02))
+        from random import uniform
+
+        time.sleep(uniform(0.001, 0.02))
+
+
+def as_json(values: Sequence[object]) -> str:
+    """A list as JSON text, for `json_each`."""
+    return msgspec.json.encode(values).decode()
 
 
 def _as_text(connection: sqlite3.Connection, action: Callable[[], T]) -> T:

@@ -1,6 +1,5 @@
 """Reading and operating the records that `jobs.py` writes in an SQLite file."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
@@ -9,7 +8,7 @@ from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
 from holdfast.errors import BackendError
 from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
-from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.tables.rows import (
     Row,
     conditions,
@@ -188,7 +187,7 @@ class SqliteRecords(Records):
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)
-        query |= {"now": self._clock.now_us(), "ids": json.dumps(where.ids)}
+        query |= {"now": self._clock.now_us(), "ids": as_json(where.ids)}
         by_finish = is_by_finish(where)
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         # The index orders finished jobs within each state: a query over several states would read and sort all of them.
@@ -257,7 +256,7 @@ class SqliteRecords(Records):
         return None if row is None else STATES.get(row[0])
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
-        codes = json.dumps([CODES[state] for state in check_purge(states)])
+        codes = as_json([CODES[state] for state in check_purge(states)])
         ended = "SELECT seq FROM holdfast_jobs WHERE id = ? AND state IN (SELECT value FROM json_each(?))"
 
         def change(connection: sqlite3.Connection, now: int) -> bool:
@@ -291,7 +290,7 @@ class SqliteRecords(Records):
             message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
             digest = content_digest(message[0] if message else b"")
             self._forget(connection, {"seq": seq, "until": until, "digest": digest})
-        seqs = json.dumps([seq for seq, _ in stones])
+        seqs = as_json([seq for seq, _ in stones])
         for statement in (DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
             connection.execute(self._sql(statement), (seqs,))
 
@@ -304,12 +303,12 @@ class SqliteRecords(Records):
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
         for statement in (DELETE_JOB, DELETE_MESSAGE, DELETE_ATTEMPTS, DELETE_PROGRESS, DELETE_OUTPUTS):
-            connection.execute(self._sql(statement), (json.dumps(seqs),))
+            connection.execute(self._sql(statement), (as_json(seqs),))
 
     def delete_tombstones(self) -> int:
         def drop(connection: sqlite3.Connection, now: int) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
-            connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
+            connection.execute(self._sql(DELETE_JOB), (as_json([seq for (seq,) in old]),))
             return len(old)
 
         # Read first: a read does not block writers.
