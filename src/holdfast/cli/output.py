@@ -16,7 +16,6 @@ from typing import Final
 import click
 import msgspec
 
-from holdfast.cli.documents import ErrorDocument, ErrorText
 from holdfast.cli.words import in_ascii, is_well_formed, shows_unicode
 from holdfast.plaintext import one_line, plain, safe_json
 from holdfast.units import counted
@@ -108,6 +107,8 @@ def json_text(value: object) -> str:
 def write_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
     """Write an error to stderr: as a document, or as a message with a hint below it."""
     if as_json:
+        from holdfast.cli.documents import ErrorDocument, ErrorText
+
         document = ErrorDocument(error=ErrorText(code=code, message=message, hint=hint))
         click.echo(_json(document), err=True)
         return

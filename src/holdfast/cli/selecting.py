@@ -19,7 +19,6 @@ from holdfast.cli.output import ask_for_word, ask_yes_or_no, note
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
 from holdfast.spelling import did_you_mean
-from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -267,6 +266,8 @@ def say_if_unknown(engine: Engine, *queues: str | None) -> None:
 
 def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
     """The queues without a job, a pause or a worker, each with a suggestion."""
+    from holdfast.state.workers import WorkerRegistry
+
     known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
     known |= {name.partition(":")[0] for view in WorkerRegistry(engine.state).all() for name in view.report.queues}
     return {
