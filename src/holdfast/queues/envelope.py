@@ -5,16 +5,18 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_message
-from holdfast.definition.definition import JobDefinition, check_id
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
 from holdfast.values import JobEnvelope, JobTraits
+
+if TYPE_CHECKING:
+    from holdfast.definition import JobDefinition
 
 DEFAULT_MAX_RETRIES = 3
 DEFAULT_TIMEOUT_S = 300.0
@@ -97,18 +99,20 @@ class EnvelopeFactory:
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
 
-    def make(self, definition: JobDefinition, *, id: str | None = None) -> JobEnvelope:
+    def make(self, definition: "JobDefinition", *, id: str | None = None) -> JobEnvelope:
         """One job of this definition, with the caller's id or a new one."""
+        from holdfast.definition.definition import check_id  # imported here: engines that only read need no definition
+
         job_id = check_id(id) if id is not None else self._ids()
         return self._make(definition, job_id, from_us(self._clock.now_us()))
 
-    def make_many(self, definitions: Sequence[JobDefinition]) -> list[JobEnvelope]:
+    def make_many(self, definitions: "Sequence[JobDefinition]") -> list[JobEnvelope]:
         """One job of each definition, all created at the same time, with ids in the given order."""
         created_at = from_us(self._clock.now_us())
         ids = self._ids.many(len(definitions))
         return [self._make(one, job_id, created_at) for one, job_id in zip(definitions, ids, strict=True)]
 
-    def _make(self, definition: JobDefinition, job_id: str, created_at: datetime) -> JobEnvelope:
+    def _make(self, definition: "JobDefinition", job_id: str, created_at: datetime) -> JobEnvelope:
         expires_at = definition.expires_at
         if definition.expires_in is not None:
             expires_at = created_at + timedelta(seconds=definition.expires_in)

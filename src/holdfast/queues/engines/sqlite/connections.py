@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -26,9 +26,11 @@ from holdfast.queues import addresses
 from holdfast.queues.addresses import is_missing
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite.migrations import migrations
-from holdfast.queues.engines.sqlite.watch import CommitWatch
 from holdfast.queues.engines.tables.migrations import check_current, check_prefix, known_version
 from holdfast.queues.engines.tables.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.queues.engines.sqlite.watch import CommitWatch
 
 T = TypeVar("T")
 
@@ -186,8 +188,10 @@ class SqliteFile:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def watch(self) -> CommitWatch:
+    def watch(self) -> "CommitWatch":
         """This thread's watch on other connections' commits; it is closed with its thread or with the file."""
+        from holdfast.queues.engines.sqlite.watch import CommitWatch  # imported here: only workers wait for commits
+
         watch: CommitWatch | None = getattr(self._local, "watch", None)
         if watch is None:
             self.run(self.data_version)  # opening the file creates the directory to watch

@@ -5,6 +5,7 @@ makes the commit visible in shared memory, which the kernel does not report. So 
 at growing intervals (docs/decisions/0013-waking-by-inotify.md).
 """
 
+import ctypes
 import errno
 import os
 import struct
@@ -157,8 +158,6 @@ def _inotify_of(log: Path) -> Inotify | None:
 
 
 def _checked(function: str, *arguments: int | bytes) -> int:
-    import ctypes  # imported here: only workers wait for commits
-
     try:
         call = getattr(ctypes.CDLL(None, use_errno=True), function)
     except (AttributeError, TypeError) as missing:
