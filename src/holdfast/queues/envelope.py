@@ -101,9 +101,7 @@ class EnvelopeFactory:
 
     def make(self, definition: "JobDefinition", *, id: str | None = None) -> JobEnvelope:
         """One job of this definition, with the caller's id or a new one."""
-        from holdfast.definition.definition import check_id  # imported here: engines that only read need no definition
-
-        job_id = check_id(id) if id is not None else self._ids()
+        job_id = _checked(id) if id is not None else self._ids()
         return self._make(definition, job_id, from_us(self._clock.now_us()))
 
     def make_many(self, definitions: "Sequence[JobDefinition]") -> list[JobEnvelope]:
@@ -150,3 +148,9 @@ class EnvelopeFactory:
             delay=definition.delay or 0.0,
             run_at=definition.run_at,
         )
+
+
+def _checked(job_id: str) -> str:
+    from holdfast.definition.definition import check_id  # imported here: engines that only read need no definition
+
+    return check_id(job_id)
