@@ -3,8 +3,6 @@
 `docs/wire.md` specifies the format for other languages. `queues/signing.py` creates and verifies signatures.
 """
 
-import hashlib
-import json
 import math
 import re
 from collections import Counter
@@ -194,6 +192,8 @@ def _read(signed: bytes) -> tuple[JobMessage, dict[str, Any]]:
 
 def content_digest(wire: bytes) -> bytes:
     """A digest that is equal for messages of the same job: what runs and how, not when or under which key."""
+    import hashlib  # imported here: it loads OpenSSL, and commands that only read do not need it
+
     described = _described(wire)
     if described is None:
         return hashlib.blake2b(wire, digest_size=16).digest()
@@ -278,6 +278,8 @@ def strict_json(text: bytes, *, what: str = "the JSON", limit: int = MAX_WIRE_BY
     """Decode untrusted JSON; `PayloadRejected` for everything that two parsers could read differently."""
     if len(text) > limit:
         raise PayloadRejected(_too_large(what, len(text)))
+    import json  # imported here: messages are decoded by msgspec
+
     try:
         msgspec.json.decode(text)  # the grammar: no NaN, no BOM, no lone surrogates, nothing after the value
         value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_finite)

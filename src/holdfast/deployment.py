@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -20,6 +19,7 @@ from holdfast.queues.envelope import JobDefaults
 from holdfast.queues.keyfiles import KEY_FACTS, find_keyring
 from holdfast.queues.opening import EngineFactory, Mode
 from holdfast.queues.signing import Keyring, Signer, Unsigned
+from holdfast.spelling import did_you_mean
 from holdfast.state.facts import Facts
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class Deployment(Struct, frozen=True, kw_only=True):
     def url(self, name: str = DEFAULT, where: str = "") -> str:
         """The URL of a backend; an error says `where` it was named."""
         if name not in self.urls:
-            near = get_close_matches(name, self.urls, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known backends: {', '.join(self.urls)}"
+            hint = did_you_mean(name, self.urls) or f"known backends: {', '.join(self.urls)}"
             raise ConfigError(f"{where}there is no backend '{name}'; {hint}")
         return self.urls[name]
 

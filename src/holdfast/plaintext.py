@@ -7,17 +7,18 @@ from typing import Final
 LONGEST: Final = 128
 _BEGINNING: Final = 60
 # Characters that a terminal does not show as they are, as part of a regular expression: control characters except
-# tab and line feed, and format characters that reorder text, hide in it or break its line.
+# tab and line feed, and format characters that reorder text, hide in it or break its line. `re` compiles the patterns
+# when they are first used: that takes longer than all else that `--help` does with this module.
 CONTROLS: Final = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
 FORMATTING: Final = "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\U000e0000-\\U000e007f"
-_UNPRINTABLE: Final = re.compile(f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
+_UNPRINTABLE: Final = f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]"
 # JSON itself escapes control characters below U+0020.
-_unsafe_in_json: Final = re.compile(f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}\\ud800-\\udfff]")
+_UNSAFE_IN_JSON: Final = f"(?![\\x00-\\x1f])[{CONTROLS}{FORMATTING}\\ud800-\\udfff]"
 
 
 def plain(text: object) -> str:
     """The text with each control or format character, and each lone surrogate, replaced by U+FFFD."""
-    return _UNPRINTABLE.sub("\ufffd", str(text))
+    return re.sub(_UNPRINTABLE, "\ufffd", str(text))
 
 
 def one_line(text: object) -> str:
@@ -27,7 +28,7 @@ def one_line(text: object) -> str:
 
 def safe_json(text: str) -> str:
     """The JSON text with the characters escaped that a terminal would obey. Its value stays the same."""
-    return _unsafe_in_json.sub(_escape, text)
+    return re.sub(_UNSAFE_IN_JSON, _escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:

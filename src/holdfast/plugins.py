@@ -6,7 +6,6 @@ Each kind of plugin has its own group of entry points. A plugin is imported only
 import inspect
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.spelling import did_you_mean
 
 
 class Kind(Struct, frozen=True, kw_only=True):
@@ -113,8 +113,7 @@ def _hint(kind: Kind, name: str) -> str:
     from importlib.metadata import entry_points
 
     known = sorted({*kind.ours, *(point.name for point in entry_points(group=kind.group))})
-    near = get_close_matches(name, known, n=1)
-    if near:
-        return f"did you mean '{near[0]}'?"
+    if near := did_you_mean(name, known):
+        return near
     installed = f" or one of the installed ones: {', '.join(known)}" if known else "; no package provides one"
     return f"write MODULE:NAME{installed}"

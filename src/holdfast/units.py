@@ -5,12 +5,11 @@ from typing import Final
 
 UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 DURATION_PATTERN: Final = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|)"
-_duration: Final = re.compile(DURATION_PATTERN, re.ASCII)
 
 
 def parse_duration(text: str) -> float:
     """The duration in seconds; the ValueError explains the format."""
-    match = _duration.fullmatch(text.strip().lower())
+    match = re.fullmatch(DURATION_PATTERN, text.strip().lower(), re.ASCII)
     if match is None:
         raise ValueError("must be a number of seconds, or a value such as 90s, 15m, 2h or 3d")
     return float(match[1]) * UNITS[match[2]]

@@ -16,7 +16,7 @@ from holdfast.queues.engines.sqlite.engine import SqliteEngine
 from holdfast.testing.lab import LEASE_S, Lab, sqlite_lab
 from holdfast.testing.laws.slots import KEY, block, enter, hold, leave
 from holdfast.testing.laws.unique import accept, unique
-from holdfast.values import CancelAnswer, EntryOutcome, JobFilter, JobState, Slot, UniqueScope
+from holdfast.values import CancelAnswer, EntryOutcome, JobFilter, JobState, OnConflict, Slot, UniqueScope
 
 from ..attacks.damage_sqlite import SqliteStore
 from .sqlite_site import opened, plan_of, steps_of, stranger
@@ -254,7 +254,9 @@ def test_a_conflict_of_keys_leaves_the_rest_of_the_transaction_alone(lab: Lab, q
         connection.execute("BEGIN IMMEDIATE")
         lab.engine.accept([lab.envelope("before")], tx=connection)
         with pytest.raises(UniqueConflict):
-            lab.engine.accept([unique(lab, "free", key="z"), unique(lab, "b", reject=True)], tx=connection)
+            lab.engine.accept(
+                [unique(lab, "free", key="z"), unique(lab, "b", on_conflict=OnConflict.REJECT)], tx=connection
+            )
         connection.execute("COMMIT")
     assert sorted(lab.ids()) == ["before", "there"]
     assert accept(lab, unique(lab, "c", key="z")) == [("c", True)]

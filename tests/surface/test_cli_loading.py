@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 
+import pytest
+
 from .terminal import Terminal
 
 # What runs jobs, and what only it needs.
@@ -21,13 +23,17 @@ RUNNING = {
 STORING = {"holdfast.app", "holdfast.queues.contract", "holdfast.queues.opening", "holdfast.handlers"}
 ENGINES = {"holdfast.queues.engines.memory", "psycopg", "pymysql", "redis"}
 SLOW = {"dataclasses", "http.client", "logging", "ssl", "subprocess", "textual", "tomlkit"}
+# What prints jobs and queues.
+PRINTING = {"holdfast.cli.listing", "holdfast.cli.queue_views", "holdfast.cli.showing", "holdfast.cli.style"}
+# What only a command that runs needs: to hash, to suggest a similar word, to read or write a format, to draw at random.
+RARE = {"csv", "ctypes", "difflib", "hashlib", "importlib.resources", "json", "random", "secrets", "tempfile"}
 # The words before the cursor, what is offered, and what has not to be loaded for that.
 COMPLETED = (
     ("st", "plain,status", {"msgspec", "holdfast.config", "holdfast.cli.output", "sqlite3", *STORING, *SLOW}),
     ("list --st", "plain,--state", {"holdfast.config", "holdfast.search", "sqlite3", *STORING, *SLOW}),
     ("config get ma", "plain,max-retries", {"sqlite3", *STORING, *SLOW}),
-    ("queue show ", "plain,mail", set[str]()),
-    ("show jo", "plain,job1", set[str]()),
+    ("queue show ", "plain,mail", {"holdfast.definition", "logging", *PRINTING, *RARE}),
+    ("show jo", "plain,job1", {"holdfast.definition", "logging", *PRINTING, *RARE}),
 )
 HELP_OF_ALL = """
 import click
@@ -65,10 +71,17 @@ def test_the_help_of_the_program_loads_nothing_else_of_it(terminal: Terminal) ->
 
 def test_the_help_of_no_command_loads_what_the_command_works_with(terminal: Terminal) -> None:
     modules = loaded(terminal, "-c", HELP_OF_ALL, says="holdfast worker start")
-    assert {"holdfast.cli.selecting", "holdfast.cli.worker.options", "holdfast.cli.why", "holdfast.config"} <= modules
+    assert {"holdfast.cli.selecting", "holdfast.cli.worker.options", "holdfast.config"} <= modules
     # holdfast.definition declares the options of a job, and so the options of enqueue and run.
     unwanted = {"holdfast.search", "tomllib", "sqlite3"}
     assert not list(among(modules, {*unwanted, *RUNNING, *STORING, *ENGINES, *SLOW}))
+
+
+@pytest.mark.parametrize("command", ["list", "enqueue", "worker start", "config set"])
+def test_the_help_of_a_command_loads_nothing_that_only_running_it_needs(terminal: Terminal, command: str) -> None:
+    modules = loaded(terminal, "-m", "holdfast", *command.split(), "--help", says=f"Usage: holdfast {command}")
+    unwanted = {"holdfast.cli.listing", "holdfast.config.writing", "holdfast.search", "sqlite3"}
+    assert not list(among(modules, {*unwanted, *RUNNING, *STORING, *ENGINES, *SLOW, *RARE}))
 
 
 def test_completing_loads_at_most_the_embedded_engine(terminal: Terminal) -> None:

@@ -139,7 +139,7 @@ def test_a_burst_ends_when_nothing_is_due(shop: Terminal) -> None:
     shop("enqueue", '{"id": "later", "job": "add", "payload": {"a": 1}, "delay": "1h"}')
     shop("enqueue", '{"id": "now", "job": "fail", "payload": {"text": "no"}, "backoff": [3600]}')
     answer = shop("worker", "start", "shop", "--burst")
-    assert "stopped · 0 done · 1 retry scheduled" in answer.err
+    assert "stopped · 0 done · nothing lost; 1 job needed a retry" in answer.err
     assert "retrying in 60 m" in answer.out
     assert {job["id"]: job["state"] for job in shop.jobs()} == {"later": "scheduled", "now": "failed"}
 
@@ -212,8 +212,28 @@ def test_each_end_of_a_job_has_its_line_and_the_sum_is_told_at_the_end(shop: Ter
     assert "failed (attempt 1 of 4): ValueError: not yet; retrying in 60 s" in answer.out
     assert "no handler 'unknown' is registered" in answer.out
     assert answer.err.endswith(
-        "stopped · 1 done · 2 failed for good · 1 cancelled · 1 retry scheduled · 1 requeued · nothing lost\n"
+        "stopped · 1 done · 2 failed for good · 1 cancelled · 1 requeued · nothing lost; 1 job needed a retry\n"
     )
+
+
+def test_the_closing_line_counts_a_job_once_however_often_it_is_retried(shop: Terminal) -> None:
+    for id in ("one", "two"):
+        spec = {"id": id, "job": "fail", "payload": {"text": "never"}, "backoff": [0, 0], "maxRetries": 2}
+        assert shop("enqueue", json.dumps(spec)).code == 0
+    answer = shop("worker", "start", "shop", "--max-jobs", "6")
+    assert len(lines_of(answer.out)) == 6
+    assert answer.err.endswith("stopped · 0 done · 2 failed for good · nothing lost; 2 jobs needed a retry\n")
+
+
+def test_a_retry_is_counted_by_the_worker_in_which_the_job_failed_first(shop: Terminal) -> None:
+    spec = {"id": "job1", "job": "fail", "payload": {"text": "never"}, "backoff": [0, 0], "maxRetries": 2}
+    assert shop("enqueue", json.dumps(spec)).code == 0
+    endings = [shop("worker", "start", "shop", "--max-jobs", "1").err.splitlines()[-1] for _ in range(3)]
+    assert endings == [
+        "stopped · 0 done · nothing lost; 1 job needed a retry",
+        "stopped · 0 done · nothing lost",
+        "stopped · 0 done · 1 failed for good · nothing lost",
+    ]
 
 
 def test_as_json_each_job_is_one_document_on_a_line(shop: Terminal) -> None:

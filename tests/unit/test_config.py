@@ -20,9 +20,8 @@ from holdfast.config import (
     find_project,
     key_named,
     load_settings,
-    unset_setting,
-    write_setting,
 )
+from holdfast.config.writing import unset_setting, write_setting
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import sqlite_path
 

@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints, is_typeddict
@@ -17,6 +16,7 @@ import msgspec
 from holdfast import json_models
 from holdfast.codec import MAX_WIRE_BYTES, strict_json
 from holdfast.errors import DefinitionError, PayloadRejected
+from holdfast.spelling import did_you_mean
 
 JSON_SIGN: Final = ":"
 FILE_SIGN: Final = "@"
@@ -68,8 +68,7 @@ def typed(arguments: Mapping[str, Argument], payload_type: Any, *, job: str) -> 
         return untyped(arguments)
     for name in arguments:
         if name not in parameters:
-            near = get_close_matches(name.replace("-", "_"), parameters, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it takes {_listed(parameters)}"
+            hint = did_you_mean(name.replace("-", "_"), parameters) or f"it takes {_listed(parameters)}"
             raise DefinitionError(f"job '{job}' has no argument '{name}'; {hint}")
     missing = [name for name, known in parameters.items() if known.is_required and name not in arguments]
     if missing:

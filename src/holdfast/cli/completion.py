@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from holdfast.cli import COMPLETING
-from holdfast.cli.output import write, write_lines
 from holdfast.cli.words import is_well_formed
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def show(ctx: click.Context, shell: str) -> None:
       eval "$(holdfast completion show bash)"
     """
     from click.shell_completion import get_completion_class
+
+    from holdfast.cli.output import write, write_lines
 
     line, file = SHELLS[shell]
     write(f"# Add this line to {file}:  {line}")

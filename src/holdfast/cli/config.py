@@ -1,8 +1,6 @@
 """`holdfast config`: show, change and check settings."""
 
 from pathlib import Path
-from shutil import copyfile
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -26,8 +24,6 @@ from holdfast.config import (
     Reading,
     find_project,
     key_named,
-    unset_setting,
-    write_setting,
 )
 from holdfast.units import counted
 
@@ -143,6 +139,8 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
       holdfast config set max-retries 5
       holdfast config set allowed-commands sleep,echo
     """
+    from holdfast.config.writing import write_setting
+
     file, found = find_project().config_file, key_named(key)
     written = found.shown(_tried(file, key, value) if dry_run else write_setting(file, key, value))
     if as_json:
@@ -159,6 +157,11 @@ def set_setting(key: str, value: str, dry_run: bool, as_json: bool) -> None:
 
 def _tried(file: Path, key: str, value: str) -> Any:
     """Write to a copy of the file, to check everything that a write would check."""
+    from shutil import copyfile
+    from tempfile import TemporaryDirectory
+
+    from holdfast.config.writing import write_setting
+
     with TemporaryDirectory() as directory:
         copy = Path(directory) / file.name
         if file.is_file():
@@ -177,6 +180,8 @@ def unset(key: str, dry_run: bool, as_json: bool) -> None:
     Examples:
       holdfast config unset max-retries
     """
+    from holdfast.config.writing import unset_setting
+
     file, found = find_project().config_file, key_named(key)
     is_there = dry_run and settings_at().of(found).origin.place is Place.FILE
     removed = not dry_run and unset_setting(file, key)

@@ -11,7 +11,7 @@ from holdfast.cli.changing import Change, Result, make_change, only_in
 from holdfast.cli.completion import complete_job_ids, complete_queues
 from holdfast.cli.delete import removed
 from holdfast.cli.documents import DiscardDocument
-from holdfast.cli.jobs import ListShape, print_job, print_list, shape_options, taken
+from holdfast.cli.jobs import ListShape, shape_options, taken
 from holdfast.cli.options import existing, json_option, url_option, with_options
 from holdfast.cli.output import note_location
 from holdfast.cli.retry import ignore_expiry_option, replaying
@@ -48,6 +48,8 @@ def dlq() -> None:
 @shape_options
 def list_dead(url: str | None, **given: Any) -> int:
     """List dead letters, newest first."""
+    from holdfast.cli.listing import print_list
+
     return print_list(url, taken(Filters, {**given, "states": (_DEAD,)}), taken(ListShape, given))
 
 
@@ -58,6 +60,8 @@ def list_dead(url: str | None, **given: Any) -> int:
 @json_option
 def show(job_id: str, url: str | None, as_json: bool) -> None:
     """Show a dead letter with its history."""
+    from holdfast.cli.showing import print_job
+
     with existing(url, job=job_id) as site:
         note_location(site.location)
         print_job(site.engine, job_id, as_json=as_json, only_dead=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -14,6 +13,7 @@ import click
 from holdfast.cli import GLOBALS
 from holdfast.cli.completion import complete_app, matching
 from holdfast.errors import ConfigError, DefinitionError
+from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_QUEUE, JobState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_WEIGHT: Final = 1000
 LEAST_MEMORY: Final = 32 * 1024 * 1024
-_size_pattern: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?")
+_SIZE: Final = r"(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?"
 
 
 def with_options(options: Sequence[Callable[[Any], Any]], command: F) -> F:
@@ -184,7 +184,7 @@ class Size(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = _size_pattern.fullmatch(str(value).strip().upper())
+        match = re.fullmatch(_SIZE, str(value).strip().upper())
         if match is None:
             self.fail(
                 f"{value!r} is not a size; use a number of bytes, or a value such as 500K, 300M or 2G", param, ctx
@@ -214,13 +214,6 @@ class States(click.ParamType[tuple[JobState, ...]]):
             known = ", ".join(JobState)
             hints = [near for name in str(value).split(",") if (near := did_you_mean(name.strip().lower(), JobState))]
             self.fail(f"{value!r} is not a state; {' '.join([*hints, 'known states:'])} {known}", param, ctx)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion for an unknown word, or an empty text if no known word is similar."""
-    words = [str(each) for each in known]
-    near = [] if word in words else get_close_matches(word, words, n=1)
-    return f"did you mean '{near[0]}'?" if near else ""
 
 
 def settings_at(place: str | None = None) -> Reading:

@@ -5,7 +5,6 @@ the colours of `paint`, and no value can start a line. A lint rule keeps `click.
 module.
 """
 
-import csv
 import io
 import os
 import re
@@ -17,7 +16,6 @@ from typing import Final
 import click
 import msgspec
 
-from holdfast.cli.documents import ErrorDocument, ErrorText
 from holdfast.cli.words import in_ascii, is_well_formed, shows_unicode
 from holdfast.plaintext import one_line, plain, safe_json
 from holdfast.units import counted
@@ -26,7 +24,7 @@ COLOUR_CODES: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bright
 # Precedes every colour until it is written. It is random, so no stored text can contain a colour of its own.
 _MARK: Final = f"\x1b{os.urandom(8).hex()}"
 RESET: Final = f"{_MARK}[0m"
-_painted: Final = re.compile(f"{_MARK}(\\[[0-9]+m)")
+_PAINTED: Final = f"{_MARK}(\\[[0-9]+m)"
 
 
 def write(line: object = "") -> None:
@@ -65,6 +63,8 @@ def write_output(text: str, *, is_trusted: bool = False) -> None:
 
 def write_csv(rows: Iterable[Sequence[str]]) -> None:
     """Write rows to stdout as CSV, one line each."""
+    import csv
+
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([safe_line(cell) for cell in row] for row in rows)
     click.echo(text.getvalue(), nl=False, color=True)
@@ -107,6 +107,8 @@ def json_text(value: object) -> str:
 def write_error(code: str, message: str, hint: str | None = None, *, as_json: bool = True) -> None:
     """Write an error to stderr: as a document, or as a message with a hint below it."""
     if as_json:
+        from holdfast.cli.documents import ErrorDocument, ErrorText
+
         document = ErrorDocument(error=ErrorText(code=code, message=message, hint=hint))
         click.echo(_json(document), err=True)
         return
@@ -160,7 +162,9 @@ def paint(text: str, colour: str | None) -> str:
 
 def safe_line(line: str) -> str:
     """The line with the colours of `paint` and nothing else that a terminal obeys; a line feed is shown as a sign."""
-    text = "".join(f"\x1b{part}" if number % 2 else one_line(part) for number, part in enumerate(_painted.split(line)))
+    text = "".join(
+        f"\x1b{part}" if number % 2 else one_line(part) for number, part in enumerate(re.split(_PAINTED, line))
+    )
     return text if shows_unicode() else in_ascii(text)
 
 

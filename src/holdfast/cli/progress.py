@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import unicodedata
 from collections.abc import Callable
 from typing import Final
 
@@ -124,6 +123,8 @@ def cells(text: str) -> int:
 def _cell(sign: str) -> int:
     if sign.isascii():
         return 1
+    import unicodedata
+
     if unicodedata.combining(sign):
         return 0
     return 2 if unicodedata.east_asian_width(sign) in "WF" else 1

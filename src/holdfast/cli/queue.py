@@ -1,31 +1,21 @@
-"""`holdfast queue`: list queues; pause, resume, process, reap and purge them."""
+"""`holdfast queue`: list queues; pause, resume, process, reap and purge them. `queue_views.py` prints them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from holdfast.cli import OrderedGroup
-from holdfast.cli.advice import starting
 from holdfast.cli.completion import complete_queues
-from holdfast.cli.documents import (
-    PausedDocument,
-    PauseDocument,
-    PurgeDocument,
-    QueueDocument,
-    ReapDocument,
-    ResumedDocument,
-)
-from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.documents import PausedDocument, PurgeDocument, ReapDocument, ResumedDocument
 from holdfast.cli.options import (
     Span,
     States,
     WeightedQueues,
     app_option,
-    did_you_mean,
     existing,
     json_option,
     jsonl_option,
@@ -33,8 +23,7 @@ from holdfast.cli.options import (
     one_form,
     url_option,
 )
-from holdfast.cli.output import note, note_location, write, write_json, write_jsonl, write_names
-from holdfast.cli.private_queue import SHOWN, is_private
+from holdfast.cli.output import note, note_location, write, write_json
 from holdfast.cli.selecting import (
     Filters,
     change_options,
@@ -43,29 +32,16 @@ from holdfast.cli.selecting import (
     dry_run_option,
     unknown_queues,
 )
-from holdfast.cli.status import folded
-from holdfast.cli.style import COLOURS, DOUBTFUL, Fit, Table, Tint, paint, painted_table
-from holdfast.cli.words import NOTHING, command, instant, utc_option
-from holdfast.cli.worker.choosing import queues_of
+from holdfast.cli.words import command, utc_option
 from holdfast.cli.worker.options import work_options
-from holdfast.state.workers import WorkerRegistry
+from holdfast.spelling import did_you_mean
 from holdfast.units import counted, format_duration
-from holdfast.values import FINAL_STATES, JobState, JobView, QueuePause, WorkerState, WorkerView
+from holdfast.values import FINAL_STATES, JobState, JobView
 
 if TYPE_CHECKING:
     from holdfast.queues.contract import Engine
 
 EVERYTHING: Final = "all"
-FIT: Final = Fit(
-    pliant={"PAUSED": 12, "QUEUE": 16}, left_out=("CANCELLED", "COMPLETED", "RUNNING", "FAILED", "WORKERS", "DEAD")
-)
-NO_QUEUES: Final = "no queues yet; a queue appears here once it has a job or a worker, or is paused"
-
-
-class NoSuchQueue(click.ClickException):
-    """The queue has no jobs, no pause and no worker."""
-
-    exit_code = NOT_FOUND
 
 
 class FinalStates(States):
@@ -101,58 +77,13 @@ def queue() -> None:
 @json_option
 def list_queues(quiet: bool, as_jsonl: bool, url: str | None, as_json: bool) -> None:
     """List queues that have jobs or workers, or are paused."""
+    from holdfast.cli.queue_views import print_queues
+
     one_form({"--json": as_json, "--jsonl": as_jsonl, "--quiet": quiet})
     with existing(url) as site:
         if not quiet:
             note_location(site.location)
-        documents = _documents(site.engine)
-    if as_json:
-        write_json(documents)
-    elif as_jsonl:
-        write_jsonl(documents)
-    elif quiet:
-        write_names(document.queue for document in documents if document.queue != SHOWN)
-    elif documents:
-        _table(documents).print()
-    else:
-        note(NO_QUEUES)
-
-
-def _table(documents: Sequence[QueueDocument]) -> Table:
-    shown = (JobState.PROCESSING, JobState.FAILED, JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED)
-    headings = ("QUEUE", "WAITING", "RUNNING", *(state.upper() for state in shown[1:]), "WORKERS", "PAUSED")
-    colours: list[Tint] = [None, None, *(COLOURS.get(state) for state in shown), None, DOUBTFUL]
-    return painted_table(headings, [_row(document, shown) for document in documents], colours, fit=FIT)
-
-
-def _row(document: QueueDocument, shown: Sequence[JobState]) -> list[object]:
-    states = document.states
-    waiting = sum(states[state] for state in (JobState.BLOCKED, JobState.SCHEDULED, JobState.PENDING))
-    paused = NOTHING if document.paused is None else document.paused.reason or "yes"
-    numbers = [number or NOTHING for number in (waiting, *(states[state] for state in shown), len(document.workers))]
-    return [document.queue, *numbers, paused]
-
-
-def _documents(engine: Engine) -> list[QueueDocument]:
-    counts = folded(engine.counts())
-    pauses = {pause.queue: pause for pause in engine.pauses()}
-    workers = WorkerRegistry(engine.state).all()
-    served = {name for view in workers for name in queues_of(view) if not is_private(name)}
-    return [
-        _document(name, counts.get(name, {}), pauses.get(name), workers) for name in sorted({*counts, *pauses, *served})
-    ]
-
-
-def _document(
-    name: str, numbers: Mapping[JobState, int], pause: QueuePause | None, workers: Sequence[WorkerView]
-) -> QueueDocument:
-    live = (view for view in workers if view.state is WorkerState.LIVE)
-    return QueueDocument(
-        queue=name,
-        states={state: numbers.get(state, 0) for state in JobState},
-        paused=None if pause is None else PauseDocument(reason=pause.reason, since=pause.since),
-        workers=tuple(view.report.id for view in live if name in queues_of(view)),
-    )
+        print_queues(site.engine, quiet=quiet, as_jsonl=as_jsonl, as_json=as_json)
 
 
 @queue.command()
@@ -162,31 +93,11 @@ def _document(
 @json_option
 def show(name: str, url: str | None, as_json: bool) -> None:
     """Show a queue: its jobs, its workers, and whether it is paused."""
+    from holdfast.cli.queue_views import print_queue
+
     with existing(url, name) as site:
         note_location(site.location)
-        engine = site.engine
-        known = {document.queue: document for document in _documents(engine)}
-        workers = {view.report.id: view for view in WorkerRegistry(engine.state).all()}
-    if name not in known:
-        hint = did_you_mean(name, known)
-        names = f"known queues: {', '.join(known)}" if known else NO_QUEUES
-        raise NoSuchQueue(f"there is no queue '{name}'; {f'{hint} ' if hint else ''}{names}")
-    document = known[name]
-    if as_json:
-        write_json(document)
-        return
-    write(f"{'queue':<12} {name}")
-    if (paused := document.paused) is not None:
-        reason = f": {paused.reason}" if paused.reason else ""
-        write(f"{'paused':<12} {paint(f'since {instant(paused.since)}{reason}', DOUBTFUL)}")
-    for state, number in document.states.items():
-        if number:
-            write(f"{state:<12} {paint(f'{number:,}', COLOURS.get(state))}")
-    for worker_id in document.workers:
-        report = workers[worker_id].report
-        write(f"{'worker':<12} {f'{worker_id} on {report.host}, pid {report.pid}'}")
-    if not document.workers:
-        note(f"no worker processes this queue; start one:  {starting(name)}")
+        print_queue(site.engine, name, as_json=as_json)
 
 
 @queue.command()

@@ -11,9 +11,9 @@ import click
 import msgspec
 
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import did_you_mean
 from holdfast.cli.output import write_json
 from holdfast.cli.style import print_table
+from holdfast.spelling import did_you_mean
 
 # The type of each document, and the commands that print it: alone, in an array, or one per line.
 DOCUMENTS: Final = {

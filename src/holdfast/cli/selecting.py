@@ -14,11 +14,11 @@ import click
 from msgspec import Struct
 
 from holdfast.cli.completion import complete_handlers, complete_job_ids, complete_queues
-from holdfast.cli.options import States, did_you_mean, with_options
+from holdfast.cli.options import States, with_options
 from holdfast.cli.output import ask_for_word, ask_yes_or_no, note
 from holdfast.cli.private_queue import is_private
 from holdfast.errors import ConfigError
-from holdfast.state.workers import WorkerRegistry
+from holdfast.spelling import did_you_mean
 from holdfast.values import JobState, JobView
 
 if TYPE_CHECKING:
@@ -266,6 +266,8 @@ def say_if_unknown(engine: Engine, *queues: str | None) -> None:
 
 def unknown_queues(engine: Engine, *queues: str | None) -> dict[str, str]:
     """The queues without a job, a pause or a worker, each with a suggestion."""
+    from holdfast.state.workers import WorkerRegistry
+
     known = {*engine.counts(), *(pause.queue for pause in engine.pauses())}
     known |= {name.partition(":")[0] for view in WorkerRegistry(engine.state).all() for name in view.report.queues}
     return {

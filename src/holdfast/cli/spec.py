@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import msgspec
@@ -14,6 +13,7 @@ from holdfast.definition import JobBuilder, JobDefinition, JobOptions
 from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
+from holdfast.spelling import did_you_mean
 from holdfast.values import Backoff, UniqueScope
 
 Instant = Annotated[datetime, Meta(tz=True)]
@@ -124,8 +124,7 @@ def _known_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
             _check_new(spelled, value, _OF_NEW_JOBS[name])
             continue
         if name not in FIELD_TYPES:
-            near = get_close_matches(name, FIELD_TYPES, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(FIELD_TYPES)}"
+            hint = did_you_mean(name, FIELD_TYPES) or f"known fields: {', '.join(FIELD_TYPES)}"
             raise DefinitionError(f"unknown field '{spelled}'; {hint}")
         if name in known:
             raise DefinitionError(f"field '{name}' is given twice, once as '{spelled}'")

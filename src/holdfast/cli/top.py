@@ -8,12 +8,11 @@ from typing import Final
 import click
 from msgspec import Struct
 
-from holdfast.cli.jobs import possible_runs, runs
 from holdfast.cli.options import Site, Span, existing, json_option, url_option
 from holdfast.cli.output import write_json
 from holdfast.cli.private_queue import is_private
 from holdfast.cli.status import Status, read_status
-from holdfast.cli.words import age, command
+from holdfast.cli.words import age, command, possible_runs, runs
 from holdfast.errors import ConfigError
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import CancelAnswer, JobFilter, JobState, JobView, ReplayAnswer, WorkerView

@@ -7,9 +7,9 @@ import click
 
 from holdfast.cli import with_globals
 from holdfast.cli.failing import NOT_FOUND
-from holdfast.cli.options import did_you_mean
 from holdfast.cli.output import write_lines
 from holdfast.cli.style import WIDEST_TEXT, columns, definitions
+from holdfast.spelling import did_you_mean
 from holdfast.values import JobState
 
 STATES: Final = {

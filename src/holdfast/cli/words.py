@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from holdfast.units import format_duration
-from holdfast.values import AttemptRecord, Outcome
+from holdfast.values import AttemptRecord, JobState, JobView, Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,16 +37,18 @@ SIGNS: Final = {
 }
 _TO_ASCII: Final = str.maketrans(SIGNS)
 _SET_BY_PYTHON: Final = ("C.UTF-8", "C.utf8", "UTF-8")
-_well_formed: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}")
+_WELL_FORMED: Final = r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,199}"
 
 
 def is_well_formed(name: str) -> bool:
     """Whether this can be the id or name of a job, queue, handler or worker. A shell does not need quotes for it."""
-    return _well_formed.fullmatch(name) is not None
+    return re.fullmatch(_WELL_FORMED, name) is not None
 
 
 def command(*words: object) -> str:
     """A command line to copy, quoted for the shell where necessary."""
+    import shlex
+
     return shlex.join(map(str, words))
 
 
@@ -111,3 +112,18 @@ def attempt_summary(record: AttemptRecord) -> str:
     """The outcome of an attempt, its end and its duration."""
     how = "timed out" if record.outcome is Outcome.TIMEOUT else record.outcome
     return f"{how} at {instant(record.ended_at)}, took {format_duration(record.duration_s)}"
+
+
+def runs(job: JobView) -> int:
+    """The number of runs a job has started in this life: the failed ones, and the one that succeeded or is running."""
+    return job.attempts + (job.state in (JobState.COMPLETED, JobState.PROCESSING))
+
+
+def possible_runs(job: JobView) -> str:
+    """The number of runs after which a job is dead; `?` if unknown."""
+    return "?" if job.max_retries is None else str(job.max_retries + 1)
+
+
+def beginning(text: str | None) -> str:
+    """The beginning of a long text, and all of a short one."""
+    return f"{text[:77]}…" if text and len(text) > 78 else text or ""

@@ -9,7 +9,6 @@ from holdfast.config.kinds import as_seconds, check_value
 from holdfast.config.project import Project, find_project, user_project
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading, load_settings, read_settings
 from holdfast.config.trust import PROJECT_VARIABLE
-from holdfast.config.writing import unset_setting, write_setting
 
 __all__ = [
     "KEYS",
@@ -29,7 +28,5 @@ __all__ = [
     "key_named",
     "load_settings",
     "read_settings",
-    "unset_setting",
     "user_project",
-    "write_setting",
 ]

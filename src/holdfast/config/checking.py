@@ -6,7 +6,6 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from holdfast.queues.engines.kinds import Home
 from holdfast.queues.keyfiles import find_keyring, is_open, key_path, read_keyring
 from holdfast.queues.opening import EngineFactory, check_driver, check_plugin, missing_key
 from holdfast.queues.signing import Unsigned
+from holdfast.spelling import closest
 from holdfast.values import BackoffStrategy
 
 GENERATE_A_KEY: Final = "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
@@ -257,10 +257,10 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[Problem]:
     for name in sorted(environment.keys() - known - OTHER_VARIABLES):
         if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(BACKEND_PREFIX):
             continue
-        near = get_close_matches(name, known, n=1, cutoff=0.8)
+        near = closest(name, known, cutoff=0.8)
         if near:
             yield Problem(
-                message=f"${name} is not a setting and is ignored; did you mean ${near[0]}?",
+                message=f"${name} is not a setting and is ignored; did you mean ${near}?",
                 origin=Origin(place=Place.VARIABLE, name=name),
                 warning=True,
             )

@@ -1,7 +1,6 @@
 """The table of settings: validation, documentation, `config list` and the schema for editors are derived from it."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -9,6 +8,7 @@ from msgspec import Struct
 
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import redacted
+from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_INSTALLATION, BackoffStrategy
 
 ENVIRONMENT_PREFIX: Final = "HOLDFAST_"
@@ -276,6 +276,5 @@ def key_named(name: str, where: str = "") -> Key:
     normal = name.replace("_", "-").lower()
     if normal in KEYS:
         return KEYS[normal]
-    near = get_close_matches(normal, KEYS, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(KEYS)}"
+    hint = did_you_mean(normal, KEYS) or f"known keys: {', '.join(KEYS)}"
     raise ConfigError(f"there is no setting '{name}'{f' ({where})' if where else ''}; {hint}")

@@ -8,12 +8,12 @@ import msgspec
 from holdfast.config.keys import HIDDEN, Key
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import check_url
+from holdfast.spelling import did_you_mean
 from holdfast.units import parse_duration
 from holdfast.values import INSTALLATION_PATTERN
 
-_name_pattern = re.compile(INSTALLATION_PATTERN)
 _STRINGS: Final = "of names and strings"
-_whole_pattern = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
+_WHOLE: Final = r"\s*[+-]?[0-9]{1,18}\s*"
 
 
 def check_value(key: Key, raw: Any, where: str = "") -> Any:
@@ -60,10 +60,7 @@ def _parse(key: Key, raw: Any) -> Any:
             return _words(raw)
         case "choice":
             if raw not in key.choices:
-                from difflib import get_close_matches
-
-                near = get_close_matches(str(raw), key.choices, n=1)
-                guess = f"did you mean '{near[0]}'? " if near else ""
+                guess = f"{near} " if (near := did_you_mean(str(raw), key.choices)) else ""
                 raise ValueError(f"{guess}choose one of {', '.join(key.choices)}")
             return str(raw)
         case "lists":
@@ -94,13 +91,13 @@ def _text(raw: object) -> str:
 
 def _name(raw: object) -> str:
     name = _text(raw)
-    if not _name_pattern.fullmatch(name):
+    if not re.fullmatch(INSTALLATION_PATTERN, name):
         raise ValueError("use 1 to 64 letters, digits, dashes, underscores or dots")
     return name
 
 
 def _whole(raw: object) -> int:
-    if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and _whole_pattern.fullmatch(raw))):
+    if isinstance(raw, bool) or not (isinstance(raw, int) or (isinstance(raw, str) and re.fullmatch(_WHOLE, raw))):
         raise ValueError("must be an integer")
     return int(raw)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from holdfast.config.kinds import check_value
 from holdfast.config.project import OUR_TABLE, SHARED_FILE, Project, table_in, text_of
 from holdfast.errors import ConfigError
 
-_line_pattern = re.compile(r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)""")
+_LINE: Final = r"""\s*(?:\[\s*([^\[\]]+?)\s*\]\s*(?:\#.*)?|["']?([\w-]+)["']?\s*=.*)"""
 
 
 class Place(StrEnum):
@@ -276,7 +276,7 @@ def lines_of(text: str, table: str) -> dict[str, int]:
     doubtful: set[str] = set()
     here = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        match = _line_pattern.fullmatch(line)
+        match = re.fullmatch(_LINE, line)
         if match is None:
             continue
         if match[1]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, Final, TypeAlias
 
 from holdfast.errors import DefinitionError
+from holdfast.spelling import did_you_mean
 from holdfast.units import parse_duration
 from holdfast.values import Backoff, BackoffStrategy
 
@@ -41,8 +41,7 @@ def parse_backoff(text: str) -> Backoff:
         return Backoff(delays=tuple(map(parse_duration, parts)))
     strategy, colon, settings = text.partition(":")
     if strategy.strip() not in list(BackoffStrategy):
-        near = get_close_matches(strategy, BackoffStrategy, n=1)
-        guess = f" did you mean '{near[0]}'?" if near else ""
+        guess = f" {near}" if (near := did_you_mean(strategy, BackoffStrategy)) else ""
         raise ValueError(
             f"{strategy!r} is not a backoff strategy;{guess} use {', '.join(BackoffStrategy)}, or a list of delays"
         )

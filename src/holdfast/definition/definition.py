@@ -6,7 +6,6 @@ A definition has no id, so it can be shared and enqueued many times.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
@@ -16,6 +15,7 @@ from holdfast.codec import encode_payload
 from holdfast.definition.backoff import BackoffLike, as_backoff
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
+from holdfast.spelling import closest
 from holdfast.values import DEFAULT_QUEUE, Backoff, JobTraits, OnConflict, UniqueScope
 
 MAX_RETRIES: Final = 1000
@@ -27,8 +27,8 @@ _queue_name = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _handler_key = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,199}")
 _job_id = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
 _SHOWN: Final = 60
-_key = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}\\ud800-\\udfff]+")
-_label = re.compile(f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}")
+_KEY: Final = f"[^\\t\\n{CONTROLS}{FORMATTING}\\ud800-\\udfff]+"
+_LABEL: Final = f"[^\\t\\n{CONTROLS}{FORMATTING}]{{1,200}}"
 
 
 class Option(NamedTuple):
@@ -235,8 +235,8 @@ def check_options(options: Collection[str], *others: str) -> None:
     known = sorted({*JobOptions.__optional_keys__, *others})
     for name in sorted(options):
         if name not in known:
-            near = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, known, n=1)
-            guess = f" did you mean '{near[0]}'?" if near else ""
+            near = _ELSEWHERE.get(name) or closest(name, known)
+            guess = f" did you mean '{near}'?" if near else ""
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
 
 
@@ -355,7 +355,7 @@ def _check_key(option: str, key: str | None) -> None:
         return
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise DefinitionError(f"{option} must be a string, like {str(key)!r}, not {key!r}")
-    if not _key.fullmatch(key) or len(key.encode()) > MAX_KEY_BYTES:
+    if not re.fullmatch(_KEY, key) or len(key.encode()) > MAX_KEY_BYTES:
         raise DefinitionError(
             f"{option} {abridged(key)!r} must be 1 to {MAX_KEY_BYTES} bytes of printable text; hash a longer key"
         )
@@ -364,7 +364,7 @@ def _check_key(option: str, key: str | None) -> None:
 def _check_label(option: str, text: str | None) -> None:
     if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the same
         raise DefinitionError(f"{option} must be a string, like {str(text)!r}, not {text!r}")
-    if text is not None and not _label.fullmatch(text):
+    if text is not None and not re.fullmatch(_LABEL, text):
         raise DefinitionError(f"{option} {text!r} must be 1 to 200 printable characters")
 
 

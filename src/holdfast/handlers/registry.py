@@ -4,7 +4,6 @@ A key from a message is only looked up in a dictionary that the application has 
 import or an attribute access.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from holdfast.handlers.dependencies import (
 )
 from holdfast.handlers.function import FunctionHandler
 from holdfast.handlers.payload import check_readable
+from holdfast.spelling import did_you_mean
 
 Registrable: TypeAlias = Handler | type[Handler] | Callable[..., object]
 _SHOWN = 20
@@ -99,8 +99,7 @@ class HandlerRegistry:
                 self.overrides[factory] = before
 
     def _unknown(self, key: str) -> str:
-        near = difflib.get_close_matches(key[:_LONGEST], self._handlers, n=1)
-        guess = f" did you mean '{near[0]}'?" if near else ""
+        guess = f" {near}" if (near := did_you_mean(key[:_LONGEST], self._handlers)) else ""
         return f"no handler {_quoted(key)} is registered;{guess} known handlers: {_listed(self._handlers)}"
 
 

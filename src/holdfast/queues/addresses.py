@@ -6,6 +6,7 @@ Separate from `opening.py`, which needs the engines' contract: settings, `--help
 import re
 import shlex
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast import plugins
@@ -14,9 +15,9 @@ from holdfast.queues.engines.kinds import ALIASES, KINDS, EngineKind, Home
 
 _LONGEST_TIMEOUT_S = 3600.0
 _others: set[str] = set()
-_scheme = re.compile(r"[a-z][a-z0-9+.-]*")
-_password = re.compile(r"^(\w[\w+.-]*://[^/:@]*:).*@")
-_secret_option = re.compile(r"([?&][^=&]*password=)[^&#]*", re.IGNORECASE)
+_SCHEME: Final = r"[a-z][a-z0-9+.-]*"
+_USER_INFO: Final = r"^(\w[\w+.-]*://[^/:@]*:).*@"
+_LOGIN_OPTION: Final = r"([?&][^=&]*password=)[^&#]*"
 
 
 def kind_of(url: str) -> EngineKind:
@@ -44,7 +45,7 @@ def add_scheme(scheme: str) -> None:
     """Let URLs that start with this scheme name a third-party engine."""
     if scheme in KINDS or scheme in ALIASES:
         raise ConfigError(f"{scheme}: is one of Holdfast's own engines; choose another scheme")
-    if not _scheme.fullmatch(scheme):
+    if not re.fullmatch(_SCHEME, scheme):
         raise ConfigError(f"{scheme!r} is not a valid URL scheme; use lower-case letters, then digits, + . or -")
     _others.add(scheme)
 
@@ -132,7 +133,7 @@ def seconds_of(name: str, value: str | float) -> float:
 def redacted(url: str) -> str:
     """The URL without its password, for messages."""
     # Not by the rules of URLs, so that a password with an unescaped character is removed as well.
-    return _secret_option.sub(r"\1…", _password.sub(r"\1…@", url))
+    return re.sub(_LOGIN_OPTION, r"\1…", re.sub(_USER_INFO, r"\1…@", url), flags=re.IGNORECASE)
 
 
 def file_system(path: Path) -> str:

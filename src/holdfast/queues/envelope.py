@@ -2,22 +2,23 @@
 
 import hashlib
 import os
-import secrets
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.clock import SYSTEM_CLOCK, Clock, from_us
 from holdfast.codec import MAX_WIRE_BYTES, WIRE_VERSION, JobMessage, encode_message
-from holdfast.definition.definition import JobDefinition, check_id
 from holdfast.errors import PayloadRejected
 from holdfast.queues.signing import Signer
 from holdfast.values import JobEnvelope, JobTraits, Unique, UniqueScope
+
+if TYPE_CHECKING:
+    from holdfast.definition import JobDefinition
 
 DEFAULT_IDEMPOTENCY_TTL_S: Final = 86_400.0
 _TWELVE_DIGITS: Final = (1 << 48) - 1
@@ -67,7 +68,7 @@ class JobIds:
         with self._lock:
             if millisecond > self._millisecond:
                 self._millisecond = millisecond
-                number = secrets.randbits(73)
+                number = int.from_bytes(os.urandom(10)) >> 7
             else:
                 number = self._number + 1
             self._number = number + count - 1
@@ -108,18 +109,18 @@ class EnvelopeFactory:
         self._defaults = defaults
         self._max_bytes = max_bytes
 
-    def make(self, definition: JobDefinition, *, id: str | None = None) -> JobEnvelope:
+    def make(self, definition: "JobDefinition", *, id: str | None = None) -> JobEnvelope:
         """One job of this definition, with the caller's id or a new one."""
-        job_id = check_id(id) if id is not None else self._ids()
+        job_id = _checked(id) if id is not None else self._ids()
         return self._make(definition, job_id, from_us(self._clock.now_us()))
 
-    def make_many(self, definitions: Sequence[JobDefinition]) -> list[JobEnvelope]:
+    def make_many(self, definitions: "Sequence[JobDefinition]") -> list[JobEnvelope]:
         """One job of each definition, all created at the same time, with ids in the given order."""
         created_at = from_us(self._clock.now_us())
         ids = self._ids.many(len(definitions))
         return [self._make(one, job_id, created_at) for one, job_id in zip(definitions, ids, strict=True)]
 
-    def _make(self, definition: JobDefinition, job_id: str, created_at: datetime) -> JobEnvelope:
+    def _make(self, definition: "JobDefinition", job_id: str, created_at: datetime) -> JobEnvelope:
         defaults, expires_at = self._defaults, definition.expires_at
         if definition.expires_in is not None:
             expires_at = created_at + timedelta(seconds=definition.expires_in)
@@ -166,7 +167,13 @@ class EnvelopeFactory:
         )
 
 
-def _unique(definition: JobDefinition) -> Unique:
+def _checked(job_id: str) -> str:
+    from holdfast.definition.definition import check_id  # imported here: engines that only read need no definition
+
+    return check_id(job_id)
+
+
+def _unique(definition: "JobDefinition") -> Unique:
     """The unique key of a job, which belongs to its handler, and its scope."""
     key, scope = definition.unique, definition.unique_for
     if isinstance(key, bool):

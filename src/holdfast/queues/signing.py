@@ -1,9 +1,7 @@
 """HMAC-SHA256 over the exact bytes of a message: sign with the first key of the ring, verify with any of them."""
 
-import hashlib
-import hmac
+import os
 import re
-import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,10 +11,12 @@ from holdfast.codec import JobMessage as JobMessage, decode_message, decode_untr
 from holdfast.errors import BadSignature, ConfigError, EnvelopeRejected, NewerWire, UnknownKey, UnknownMember
 from holdfast.values import DEFAULT_INSTALLATION, INSTALLATION_PATTERN
 
+# hashlib and hmac load OpenSSL, which takes as long as loading the engine. Commands that only read have no key, so the
+# modules are imported in the functions that use one.
+
 MIN_KEY_BYTES: Final = 32
 _LABEL: Final = b"holdfast wire v1\0"
-_kid_pattern = re.compile(r"[A-Za-z0-9_.-]{1,32}")
-_installation_pattern = re.compile(INSTALLATION_PATTERN)
+_KID: Final = r"[A-Za-z0-9_.-]{1,32}"
 
 
 class SigningKey:
@@ -32,11 +32,14 @@ class SigningKey:
                 f"a signing key needs at least {MIN_KEY_BYTES} bytes, but this one has {len(secret)}: "
                 "generate one with  python -c 'import secrets; print(secrets.token_hex(32))'"
             )
-        if not _installation_pattern.fullmatch(installation):
+        if not re.fullmatch(INSTALLATION_PATTERN, installation):
             raise ConfigError(
                 f"{installation[:80]!a} is not a valid installation name: use 1 to 64 letters, digits, dashes, "
                 "underscores or dots"
             )
+        import hashlib
+        import hmac
+
         # So neither another use of the secret nor another installation with the same secret can sign for this one.
         key = hmac.digest(secret, _LABEL + installation.encode(), "sha256")
         # HMAC hashes the key into two states first (RFC 2104). Storing them halves the cost of a signature.
@@ -47,7 +50,7 @@ class SigningKey:
         """Identifies the key, and so the secret and the installation, without revealing the secret."""
         # Named by the secret alone: a message for another installation is refused, and does not wait for a key.
         self.kid = kid if kid is not None else _hashed(secret)[:8]
-        if not _kid_pattern.fullmatch(self.kid):
+        if not re.fullmatch(_KID, self.kid):
             # The text before the colon may be the start of a key that contains a colon: it is not repeated here.
             raise ConfigError(
                 "the name of a signing key, before the colon, must be 1 to 32 letters, digits, dots, dashes or "
@@ -62,7 +65,7 @@ class SigningKey:
     @staticmethod
     def generate_text() -> str:
         """A new random key as it is written to a file."""
-        return secrets.token_hex(32)
+        return os.urandom(32).hex()
 
     @classmethod
     def parse(cls, text: str, *, installation: str = DEFAULT_INSTALLATION) -> "SigningKey":
@@ -112,6 +115,8 @@ class Keyring:
         signed, signature = unseal(wire)
         if signature is None:
             raise self._why_unsigned(signed)
+        import hmac
+
         for key in self.keys:
             if hmac.compare_digest(key.sign(signed), signature):
                 return decode_message(signed)
@@ -162,6 +167,8 @@ class _KidOnly(msgspec.Struct):
 
 
 def _hashed(key: bytes) -> str:
+    import hashlib
+
     return hashlib.blake2b(key, digest_size=16, person=b"holdfast-key").hexdigest()
 
 

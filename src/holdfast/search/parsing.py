@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, tzinfo
-from difflib import get_close_matches
 from typing import Final, NamedTuple, NoReturn
 
 from holdfast.clock import MICROSECONDS, to_us
@@ -25,6 +24,7 @@ from holdfast.search.terms import (
     WordTerm,
     moment_of,
 )
+from holdfast.spelling import closest, did_you_mean
 from holdfast.units import UNITS
 from holdfast.values import DeadReason, JobState
 
@@ -284,7 +284,7 @@ class _SearchReader:
         if found is None:
             return
         name, path, sign, value = found.groups()
-        meant = next(iter(get_close_matches(_field(name), [*FIELDS, *ALIASES], n=1)), None)
+        meant = closest(_field(name), [*FIELDS, *ALIASES])
         is_understood = _field(name) in FIELDS and sign != "!="
         if meant is None or is_understood or (path and _field(meant) not in list(Root)):
             return
@@ -322,8 +322,7 @@ def _field(name: str) -> str:
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    near = get_close_matches(word, [str(each) for each in known], n=1)
-    return f"; did you mean '{near[0]}'?" if near else ";"
+    return f"; {near}" if (near := did_you_mean(word, known)) else ";"
 
 
 def _range(sign: str, text: str, read: Callable[[str], tuple[int, int]]) -> Range:

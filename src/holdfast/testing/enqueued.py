@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,6 +16,7 @@ from holdfast.definition.backoff import as_backoff
 from holdfast.definition.definition import as_unique_scope, check_id, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, UniqueScope, traits_of
 
 TOLERANCE_S: Final = 5.0
@@ -265,8 +265,7 @@ def _check_arguments(job: str, handler: Handler | None, args: object) -> None:
     for name in cast("Mapping[object, object]", args):
         if not isinstance(name, str) or not handler.takes(name):
             known = [known for known in inspect.signature(handler.function).parameters if handler.takes(known)]
-            near = get_close_matches(str(name), known, n=1)
-            guess = f"; did you mean '{near[0]}'?" if near else ";"
+            guess = f"; {near}" if (near := did_you_mean(str(name), known)) else ";"
             raise DefinitionError(f"job '{job}' has no parameter {name!r}{guess} it has {', '.join(known) or 'none'}")
 
 

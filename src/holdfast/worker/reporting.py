@@ -37,7 +37,12 @@ class Reporter:
     ) -> None:
         self._metrics = measuring(metrics)
         self._listener = listener
+        # How often settlements ended in each status. A job that is retried here is settled more than once.
         self.tally: Counter[WorkerStatus] = Counter()
+        # The number of jobs whose first attempt failed here and that were requeued for another one. Later failures of
+        # the same job are not counted, so the numbers of several workers add up. A job counts even after it is done
+        # or dead: successes are reported without ids, and the retry may run in another worker.
+        self.jobs_to_retry = 0
 
     @property
     def reports_each(self) -> bool:
@@ -74,6 +79,8 @@ class Reporter:
             queue = settlement.lease.queue
             status = status_of(settlement) if held else WorkerStatus.LOST_LEASE
             ends[status, queue] += 1
+            if status is WorkerStatus.REQUEUED and settlement.lease.attempts == 0:
+                self.jobs_to_retry += 1
             if settlement.record is not None:
                 durations.setdefault(queue, []).append(settlement.record.duration_s)
             if status is not WorkerStatus.ACKED or self.reports_each:

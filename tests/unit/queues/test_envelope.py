@@ -68,12 +68,12 @@ def test_a_clock_set_back_neither_repeats_nor_reorders_ids(clock: ManualClock) -
 @given(st.integers(0, 3) | st.integers(0, 2**80), st.booleans())
 def test_the_random_part_never_reaches_into_time_version_or_variant(number: int, from_the_top: bool) -> None:
     # The generator draws its start; here it is given one, to see both ends of what it can draw.
-    def drawn(bits: int) -> int:
-        start = number % (1 << bits)
-        return (1 << bits) - 1 - start if from_the_top else start
+    def drawn(size: int) -> bytes:
+        start = number % (1 << 8 * size)
+        return ((1 << 8 * size) - 1 - start if from_the_top else start).to_bytes(size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secrets.randbits", drawn)
+        patch.setattr("os.urandom", drawn)
         clock = ManualClock(NEW_YEAR)
         ids = JobIds(clock)
         made = [ids() for _ in range(9)]
@@ -85,11 +85,11 @@ def test_the_random_part_never_reaches_into_time_version_or_variant(number: int,
 
 @given(st.sampled_from([0, 1 << 48, 1 << 62, 5 << 62, (1 << 73) - 1]), st.integers(0, 9), st.integers(0, 9))
 def test_many_ids_are_those_that_would_be_made_one_by_one(edge: int, before: int, number: int) -> None:
-    def drawn(bits: int) -> int:
-        return max(0, edge - before) % (1 << bits)
+    def drawn(size: int) -> bytes:
+        return (max(0, edge - before) << 7).to_bytes(size)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secrets.randbits", drawn)
+        patch.setattr("os.urandom", drawn)
         singly, at_once = JobIds(ManualClock(NEW_YEAR), prefix="p-"), JobIds(ManualClock(NEW_YEAR), prefix="p-")
         expected = [singly() for _ in range(number + 2)]
         assert [at_once(), *at_once.many(number), at_once()] == expected

@@ -3,7 +3,6 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 from holdfast import __version__
@@ -15,6 +14,7 @@ from holdfast.cli.words import age
 from holdfast.cli.worker.choosing import queues_of, served_queues
 from holdfast.errors import HandlerError
 from holdfast.queues.contract import Engine, EngineInfo
+from holdfast.spelling import closest, did_you_mean
 from holdfast.units import counted, format_duration
 from holdfast.values import FINAL_STATES, JobFilter, JobState, QueuePause, WorkerState, WorkerView
 
@@ -124,8 +124,8 @@ def queue_findings(
             yield note("queues", message, f"holdfast queue resume {shlex.quote(queue)}")
         if queue not in served:
             found += 1
-            near = get_close_matches(queue, served, n=1)
-            guess = f"; a worker processes '{near[0]}': is one of the names misspelled?" if near else ""
+            near = closest(queue, served)
+            guess = f"; a worker processes '{near}': is one of the names misspelled?" if near else ""
             yield error(
                 "queues",
                 f"{queue} has {counted(waiting, 'job')} waiting and no worker{guess}",
@@ -168,8 +168,7 @@ def of_workers(workers: Sequence[WorkerView]) -> Callable[[str, str], object]:
     def resolve(job: str, queue: str) -> None:
         handlers: Collection[str] = known.get(queue, ())
         if queue in known and job not in handlers:
-            near = get_close_matches(job, handlers, n=1)
-            guess = f"; did you mean '{near[0]}'?" if near else ""
+            guess = f"; {near}" if (near := did_you_mean(job, handlers)) else ""
             raise HandlerError(f"no live worker of queue '{queue}' has the handler '{job}'{guess}")
 
     return resolve

@@ -11,9 +11,9 @@ from holdfast.cli.words import instant
 from holdfast.units import format_duration
 
 HOW: Final = "write 14:30, tomorrow 9:00, 2026-11-20, 2026-11-20 14:30, 2026-11-20T14:30:00+01:00, or +2h from now"
-_short_hour: Final = re.compile(r"(?<![\d:+-])(\d:\d\d)")
-_words: Final = re.compile(r"(today|tomorrow|yesterday|\d{4}-\d\d-\d\d)[ T]+(\d.*)", re.IGNORECASE)
-_offset: Final = re.compile(r"(?:in\s+|\+\s*)(.+)", re.IGNORECASE)
+_SHORT_HOUR: Final = r"(?<![\d:+-])(\d:\d\d)"
+_WORDS: Final = r"(today|tomorrow|yesterday|\d{4}-\d\d-\d\d)[ T]+(\d.*)"
+_OFFSET: Final = r"(?:in\s+|\+\s*)(.+)"
 
 
 class When(click.ParamType[datetime]):
@@ -59,11 +59,11 @@ def parse_instant(text: str, *, now: datetime, zone: tzinfo | None = None) -> da
     typed = text.strip()
     if is_duration(typed):
         raise ValueError(f"{text!r} is a duration, not a time; write +{typed}, or --delay {typed}")
-    if (ahead := _offset.fullmatch(typed)) and is_duration(ahead[1]):
+    if (ahead := re.fullmatch(_OFFSET, typed, re.IGNORECASE)) and is_duration(ahead[1]):
         typed = f"+{as_seconds(ahead[1]):.6f}s"
-    typed = _short_hour.sub(r"0\1", typed)
+    typed = re.sub(_SHORT_HOUR, r"0\1", typed)
     try:
-        if parts := _words.fullmatch(typed):
+        if parts := re.fullmatch(_WORDS, typed, re.IGNORECASE):
             day, _ = moment(parts[1].lower(), now=now, zone=zone)
             typed = f"{moment_of(day).astimezone(zone).date().isoformat()}T{parts[2]}"
         first, _ = moment(typed.lower() if typed.isalpha() else typed, now=now, zone=zone)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from contextlib import suppress
-from difflib import get_close_matches
 
 from holdfast.cli.advice import starting
 from holdfast.cli.private_queue import is_private
@@ -10,6 +9,7 @@ from holdfast.cli.words import command
 from holdfast.errors import BackendError
 from holdfast.handlers import COMMAND_KEY
 from holdfast.queues.contract import Engine
+from holdfast.spelling import did_you_mean
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import QueuePause, WorkerState, WorkerView
 
@@ -54,5 +54,4 @@ def remarks(
 
 
 def _guess(word: str, known: Collection[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
+    return f" ({near})" if (near := did_you_mean(word, known)) else ""

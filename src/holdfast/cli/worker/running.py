@@ -169,15 +169,16 @@ def _outcome(result: WorkerResult) -> str:
 
 
 def _farewell(supervisor: Supervisor) -> str:
-    """The closing line: the number of jobs by outcome, and that every claimed job is accounted for."""
-    tally = supervisor.reporter.tally
-    retries, requeued = tally[WorkerStatus.REQUEUED], tally[WorkerStatus.RELEASED]
+    """The closing line: the number of jobs by outcome, and that every claimed job is accounted for.
+
+    A job that needed a retry may also be one of those that are done or failed for good, so it is not listed with them.
+    """
+    tally, to_retry = supervisor.reporter.tally, supervisor.reporter.jobs_to_retry
     parts = {
         "done": tally[WorkerStatus.ACKED],
         "failed for good": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
         "cancelled": tally[WorkerStatus.CANCELLED],
-        "retry scheduled" if retries == 1 else "retries scheduled": retries,
-        "requeued": requeued,
+        "requeued": tally[WorkerStatus.RELEASED],
         "taken over by another worker": tally[WorkerStatus.LOST_LEASE],
     }
     shown = [f"{number:,} {what}" for what, number in parts.items() if number or what == "done"]
@@ -190,7 +191,8 @@ def _farewell(supervisor: Supervisor) -> str:
         shown.append("nothing lost")
     else:
         shown.append(f"{supervisor.claimed - tally.total():,} unaccounted for: please report this")
-    return " · ".join(["stopped", *shown])
+    retried = f"; {counted(to_retry, 'job')} needed a retry" if to_retry else ""
+    return " · ".join(["stopped", *shown]) + retried
 
 
 def _without_reload(argv: list[str]) -> list[str]:

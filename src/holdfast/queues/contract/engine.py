@@ -6,13 +6,12 @@ It also has the verbs of its jobs and records: most callers need nothing but the
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 from msgspec import Struct
 
 from holdfast.codec import MAX_WIRE_BYTES
-from holdfast.definition import JobDefinition
 from holdfast.errors import NotSupported
 from holdfast.queues.contract.jobs import EngineTransaction, Jobs, new_owner_token
 from holdfast.queues.contract.records import Records
@@ -44,6 +43,9 @@ from holdfast.values import (
     SlotView,
     Write,
 )
+
+if TYPE_CHECKING:
+    from holdfast.definition import JobDefinition
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -136,7 +138,7 @@ class Engine:
 
     # One message at a time.
 
-    def enqueue(self, definition: JobDefinition, *, id: str | None = None, tx: object | None = None) -> str:
+    def enqueue(self, definition: "JobDefinition", *, id: str | None = None, tx: object | None = None) -> str:
         """Store one job of this definition and return its id."""
         return self.accept([self.envelopes.make(definition, id=id)], tx)[0].id
 

@@ -5,7 +5,7 @@ settlement is the same on every engine: `effect_of`. `holdfast.testing.conforman
 """
 
 import math
-import secrets
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import Enum
@@ -160,12 +160,12 @@ def take_once(remaining: set[K], one: K) -> bool:
 
 def new_session() -> bytes:
     """64 random bits that all claims of one worker share."""
-    return secrets.token_bytes(8)
+    return os.urandom(8)
 
 
 def new_owner_token(session: bytes | None = None) -> str:
     """The token of one claim: the session of the worker (default: a new one), then 64 random bits of this claim."""
-    return ((session or new_session()) + secrets.token_bytes(8)).hex()
+    return ((session or new_session()) + os.urandom(8)).hex()
 
 
 class EngineTransaction(ABC):

@@ -8,16 +8,17 @@ write lock: automatic checkpoints are off, and the connection whose commit excee
 
 import errno
 import os
-import random
 import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from holdfast.clock import Clock
 from holdfast.errors import BackendError, BackendUnavailable, ConfigError, ForeignDatabase
@@ -25,9 +26,11 @@ from holdfast.queues import addresses
 from holdfast.queues.addresses import is_missing
 from holdfast.queues.contract import EngineInfo
 from holdfast.queues.engines.sqlite.migrations import migrations
-from holdfast.queues.engines.sqlite.watch import CommitWatch
 from holdfast.queues.engines.tables.migrations import check_current, check_prefix, known_version
 from holdfast.queues.engines.tables.rows import Row
+
+if TYPE_CHECKING:
+    from holdfast.queues.engines.sqlite.watch import CommitWatch
 
 T = TypeVar("T")
 
@@ -198,8 +201,10 @@ class SqliteFile:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def watch(self) -> CommitWatch:
+    def watch(self) -> "CommitWatch":
         """This thread's watch on other connections' commits; it is closed with its thread or with the file."""
+        from holdfast.queues.engines.sqlite.watch import CommitWatch  # imported here: only workers wait for commits
+
         watch: CommitWatch | None = getattr(self._local, "watch", None)
         if watch is None:
             self.run(self.data_version)  # opening the file creates the directory to watch
@@ -488,7 +493,14 @@ def _patiently(action: Callable[[], T]) -> T:
         except sqlite3.Error as problem:
             if _code(problem) not in _BUSY or time.monotonic() >= give_up_at:
                 raise
-        time.sleep(random.uniform(0.001, 0.02))
+        from random import uniform
+
+        time.sleep(uniform(0.001, 0.02))
+
+
+def as_json(values: Sequence[object]) -> str:
+    """A list as JSON text, for `json_each`."""
+    return msgspec.json.encode(values).decode()
 
 
 def _as_text(connection: sqlite3.Connection, action: Callable[[], T]) -> T:

@@ -4,12 +4,13 @@ Accepted means committed and synced. Writers take turns, so every verb is one sh
 a whole batch, and polling an empty queue only reads. The engine's clock is the host's; `connections.py` opens the file.
 """
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from itertools import chain, count, groupby
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from holdfast.clock import Clock, duration_us
 from holdfast.codec import content_digest
@@ -26,7 +27,7 @@ from holdfast.queues.contract import (
     slot_names,
     take_once,
 )
-from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.damage import REPAIR, dead_letter
 from holdfast.queues.engines.sqlite.records import DELETE_JOB
 from holdfast.queues.engines.sqlite.slots import STOP_WAITING, TO_REPAIR, SqliteSlots, SqliteUniques
@@ -390,7 +391,7 @@ class SqliteJobs(Jobs):
                 if (digest if state == FORGOTTEN else content_digest(wire)) != content_digest(envelope.wire):
                     raise IdConflict(envelope.id)
                 return False
-            connection.execute(self._sql(DELETE_JOB), (json.dumps([known_seq]),))
+            connection.execute(self._sql(DELETE_JOB), (as_json([known_seq]),))
         row = (envelope.queue, envelope.job, envelope.priority, envelope.trace_id, now, seq, envelope.id, due)
         connection.execute(self._sql(INSERT_JOB), row)
         connection.execute(self._sql(INSERT_MESSAGE), (seq, envelope.wire))
@@ -425,22 +426,22 @@ class SqliteJobs(Jobs):
         while held == "[]":  # every chosen job was dead-lettered: choose again
             seqs, crashes, number = connection.execute(sql(CHOSEN), query).fetchone()
             if crashes:
-                seqs = json.dumps(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
+                seqs = as_json(alone_if_suspect(connection.execute(sql(CANDIDATES), query).fetchall()))
             if not number:
                 return []
             held = self._hold(connection, query, seqs)
         rows = {row[0]: row for row in connection.execute(sql(LEASES), query)}
-        return [rows[seq] for seq in json.loads(held)]
+        return [rows[seq] for seq in msgspec.json.decode(held)]
 
     def _hold(self, connection: sqlite3.Connection, query: dict[str, Any], seqs: str) -> str:
         """Stamp these and return those that could be. A damaged record is dead-lettered; the others go on."""
         try:
             connection.execute(self._sql(CLAIM), {**query, "seqs": seqs})
         except sqlite3.IntegrityError as problem:
-            chosen: list[int] = json.loads(seqs)
+            chosen: list[int] = msgspec.json.decode(seqs)
             if len(chosen) > 1:
-                each = [json.loads(self._hold(connection, query, f"[{seq}]")) for seq in chosen]
-                return json.dumps([seq for held in each for seq in held])
+                each = [msgspec.json.decode(self._hold(connection, query, f"[{seq}]")) for seq in chosen]
+                return as_json([seq for held in each for seq in held])
             dead_letter(connection, self._sql, chosen[0], query["now"], problem)
             return "[]"
         return seqs
@@ -545,7 +546,7 @@ class SqliteJobs(Jobs):
 
     def _ack_all(self, connection: SqliteStatements, batch: Sequence[Settlement], token: str, now: int) -> list[bool]:
         seqs = [one.lease.token for one in batch]
-        query = {"seqs": json.dumps(seqs), "token": bytes.fromhex(token), "now": now}
+        query = {"seqs": as_json(seqs), "token": bytes.fromhex(token), "now": now}
         if connection.execute(self._sql(ACK), query).rowcount == len(seqs):
             return [True] * len(seqs)
         settled = {seq for (seq,) in connection.execute(self._sql(ACKED), query).fetchall()}
@@ -589,7 +590,7 @@ class SqliteJobs(Jobs):
         held: dict[tuple[str, Any], bool] = {}
         by_token = sorted(leases, key=lambda lease: lease.owner_token)
         for token, group in groupby(by_token, key=lambda lease: lease.owner_token):
-            seqs = json.dumps([lease.token for lease in group])
+            seqs = as_json([lease.token for lease in group])
             query = {"seqs": seqs, "token": bytes.fromhex(token), "now": now}
             for seq, cancel in connection.execute(self._sql(statement), query).fetchall():
                 held[token, seq] = bool(cancel)

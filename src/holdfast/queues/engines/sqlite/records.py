@@ -1,6 +1,5 @@
 """Reading and operating the records that `jobs.py` writes in an SQLite file."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from holdfast.queues.contract import (
     check_purge,
     has_expired,
 )
-from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.damage import REPAIR
 from holdfast.queues.engines.sqlite.slots import DELETE_WAITERS, IS_TAKEN, STOP_WAITING
 from holdfast.queues.engines.tables.rows import (
@@ -260,7 +259,7 @@ class SqliteRecords(Records):
 
     def find(self, where: JobFilter, *, limit: int = 50, after: str | None = None) -> Page:
         chosen, query = conditions(where, after, CONDITIONS)
-        query |= {"now": self._clock.now_us(), "ids": json.dumps(where.ids)}
+        query |= {"now": self._clock.now_us(), "ids": as_json(where.ids)}
         by_finish = is_by_finish(where)
         newest_first = "j.finished_at DESC, j.seq DESC" if by_finish else "j.seq DESC"
         # The index orders finished jobs within each state: a query over several states would read and sort all of them.
@@ -293,7 +292,7 @@ class SqliteRecords(Records):
 
         def read(connection: sqlite3.Connection) -> list[SlotView]:
             used = [row[0] for row in connection.execute(self._sql(USED_SLOTS), query)] if names is None else names
-            query["slots"] = json.dumps(list(used))
+            query["slots"] = as_json(list(used))
             holders, waiting, waiters = (connection.execute(one, query).fetchall() for one in statements)
             return slot_views(holders, waiting, waiters)
 
@@ -342,7 +341,7 @@ class SqliteRecords(Records):
         return None if row is None else STATES.get(row[0])
 
     def discard(self, job_id: str, *, states: Iterable[JobState] = (JobState.DEAD,)) -> bool:
-        codes = json.dumps([CODES[state] for state in check_purge(states)])
+        codes = as_json([CODES[state] for state in check_purge(states)])
         ended = "SELECT seq FROM holdfast_jobs WHERE id = ? AND state IN (SELECT value FROM json_each(?))"
 
         def change(connection: sqlite3.Connection, now: int) -> bool:
@@ -376,7 +375,7 @@ class SqliteRecords(Records):
             message = connection.execute(self._sql(MESSAGE), (seq,)).fetchone()
             digest = content_digest(message[0] if message else b"")
             self._forget(connection, {"seq": seq, "until": until, "digest": digest})
-        seqs = json.dumps([seq for seq, _ in stones])
+        seqs = as_json([seq for seq, _ in stones])
         for statement in _DELETE_THE_REST:
             connection.execute(self._sql(statement), (seqs,))
 
@@ -389,12 +388,12 @@ class SqliteRecords(Records):
 
     def _delete(self, connection: sqlite3.Connection, seqs: Sequence[int]) -> None:
         for statement in (DELETE_JOB, *_DELETE_THE_REST):
-            connection.execute(self._sql(statement), (json.dumps(seqs),))
+            connection.execute(self._sql(statement), (as_json(seqs),))
 
     def delete_tombstones(self) -> int:
         def drop(connection: sqlite3.Connection, now: int) -> int:
             old = connection.execute(self._sql(OLD_TOMBSTONES), (now, PRUNE_BATCH)).fetchall()
-            connection.execute(self._sql(DELETE_JOB), (json.dumps([seq for (seq,) in old]),))
+            connection.execute(self._sql(DELETE_JOB), (as_json([seq for (seq,) in old]),))
             return len(old)
 
         # Read first: a read does not block writers.

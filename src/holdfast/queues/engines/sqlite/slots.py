@@ -4,7 +4,6 @@ There is one writer at a time: the transaction that reads these rows has already
 slot or a key has no row before there is something to store in it.
 """
 
-import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +12,7 @@ from holdfast.clock import duration_us
 from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
 from holdfast.queues.contract.slots import JobNumber
 from holdfast.queues.contract.state import CellName
+from holdfast.queues.engines.sqlite.connections import as_json
 from holdfast.queues.engines.sqlite.damage import dead_letter
 from holdfast.queues.engines.sqlite.state import read_cells
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
@@ -135,7 +135,7 @@ class SqliteSlots(SlotRows):
         self._sizes: dict[str, int | None] = {}
 
     def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
-        rows = [repaired(row, _SLOT) for row in self._rows(SLOTS, slots=json.dumps(names))]
+        rows = [repaired(row, _SLOT) for row in self._rows(SLOTS, slots=as_json(names))]
         found = {name: SlotRow(min(fence, _LAST_FENCE), size) for name, fence, size in rows}
         self._sizes = {name: row.size for name, row in found.items()}
         return {name: found.get(name, SlotRow(0)) for name in names}
@@ -147,14 +147,14 @@ class SqliteSlots(SlotRows):
         return {
             (seq, token)
             for token, seqs in by_token.items()
-            for (seq,) in self._rows(HELD, seqs=json.dumps(seqs), token=bytes.fromhex(token))
+            for (seq,) in self._rows(HELD, seqs=as_json(seqs), token=bytes.fromhex(token))
         }
 
     def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
         return read_cells(self._connection, self._sql, names, self.now_us)
 
     def places(self, names: Sequence[str]) -> list[Place]:
-        return [Place(*row) for row in self._rows(PLACES, slots=json.dumps(names))]
+        return [Place(*row) for row in self._rows(PLACES, slots=as_json(names))]
 
     def take(self, places: Sequence[Place]) -> None:
         taken = [
@@ -171,7 +171,7 @@ class SqliteSlots(SlotRows):
 
     def free_dead(self, names: Sequence[str]) -> None:
         """Delete the places in these slots that do not count, so that `TO_REPAIR` does not find them again."""
-        self._connection.execute(self._sql(FREE_DEAD), {"slots": json.dumps(names), "now": self.now_us})
+        self._connection.execute(self._sql(FREE_DEAD), {"slots": as_json(names), "now": self.now_us})
 
     def block(self, waiters: Sequence[Waiter]) -> None:
         blocked = self._change(BLOCK, [one.number for one in waiters])
@@ -179,7 +179,7 @@ class SqliteSlots(SlotRows):
         self._connection.executemany(self._sql(STORE_WAITER), rows)
 
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
-        return [(slot, queue) for slot, queue in self._rows(QUEUES, slots=json.dumps(names))]
+        return [(slot, queue) for slot, queue in self._rows(QUEUES, slots=as_json(names))]
 
     def best(self, pairs: Sequence[tuple[str, str]], limit: int) -> list[Waiter]:
         statement = self._sql(BEST)
@@ -188,7 +188,7 @@ class SqliteSlots(SlotRows):
     def promote(self, waiters: Sequence[Waiter], until_us: int) -> set[JobNumber]:
         numbers = [one.number for one in waiters]
         promoted = self._change(PROMOTE, numbers)
-        self._connection.execute(self._sql(DELETE_WAITERS), (json.dumps(numbers),))
+        self._connection.execute(self._sql(DELETE_WAITERS), (as_json(numbers),))
         rows = [(one.slot, one.number, one.queue, self.now_us, until_us) for one in waiters if one.number in promoted]
         self._connection.executemany(self._sql(RESERVE), rows)
         return promoted
@@ -196,7 +196,7 @@ class SqliteSlots(SlotRows):
     def _change(self, statement: str, numbers: Sequence[JobNumber]) -> set[JobNumber]:
         """Change these jobs and return those that were. A damaged record is dead-lettered; the others go on."""
         try:
-            return {seq for (seq,) in self._rows(statement, seqs=json.dumps(numbers))}
+            return {seq for (seq,) in self._rows(statement, seqs=as_json(numbers))}
         except sqlite3.IntegrityError as problem:
             if len(numbers) > 1:
                 return {seq for number in numbers for seq in self._change(statement, [number])}
@@ -224,7 +224,7 @@ class SqliteUniques(UniqueRows):
         }
 
     def states(self, ids: Sequence[str]) -> Mapping[str, JobState | None]:
-        query = {"ids": json.dumps(ids), "now": self.now_us}
+        query = {"ids": as_json(ids), "now": self.now_us}
         rows = self._connection.execute(self._sql(STATES_OF), query).fetchall()
         return {text(id): STATES.get(state) for id, state in rows}
 

@@ -1,13 +1,12 @@
 """Shared state in an SQLite file. There is one writer at a time, so what a transaction reads cannot change under it."""
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from holdfast.clock import Clock
 from holdfast.queues.contract.state import PAGE, CellName, SharedState, StoredCell, apply_writes, cell_of, spend_all
-from holdfast.queues.engines.sqlite.connections import SqliteFile
+from holdfast.queues.engines.sqlite.connections import SqliteFile, as_json
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.rows import repaired, text
 from holdfast.values import Cell, Spend, Spent, Write
@@ -59,7 +58,7 @@ class SqliteState(SharedState):
         query = {"kind": kind, "after": after, "limit": limit, "now": now}
         statement = READ
         if keys is not None:
-            statement, query["keys"] = READ_THESE, json.dumps(list(keys))
+            statement, query["keys"] = READ_THESE, as_json(list(keys))
         rows = self._file.rows(statement, query)
         return [cell_of((kind, text(key)), _stored(stored), now) for key, *stored in rows]
 

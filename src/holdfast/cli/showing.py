@@ -1,0 +1,123 @@
+"""Prints one job with its history, and why it is in its state."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from holdfast.cli.documents import ShownDocument, lock_document
+from holdfast.cli.failing import NOT_FOUND
+from holdfast.cli.job_documents import history_document
+from holdfast.cli.job_options import trait_facts
+from holdfast.cli.output import write, write_block, write_json
+from holdfast.cli.progress import words
+from holdfast.cli.style import BAD, COLOURS, paint
+from holdfast.cli.why import why
+from holdfast.cli.words import age, attempt_summary, beginning, command, instant, possible_runs, runs
+from holdfast.errors import UnknownJob
+from holdfast.state.ownership import slot_names_of
+from holdfast.state.workers import WorkerRegistry
+from holdfast.units import format_duration
+from holdfast.values import AttemptView, JobHistory, JobState, JobView
+
+if TYPE_CHECKING:
+    from holdfast.queues.contract import Engine
+
+
+def print_job(engine: Engine, job_id: str, *, as_json: bool, only_dead: bool = False) -> None:
+    """Print a job with all its attempts."""
+    history = engine.get(job_id)
+    if history is None:
+        raise UnknownJob(job_id)
+    if only_dead and history.job.state is not JobState.DEAD:
+        see = command("holdfast", "show", job_id)
+        raise NotDead(f"job '{job_id}' is {history.job.state}, not dead; see  {see}")
+    names = slot_names_of(history.job)
+    locks = engine.slots(names) if names else []
+    reasons = why(history, engine.pauses(), WorkerRegistry(engine.state).all(), locks, datetime.now(UTC))
+    if as_json:
+        tag = ShownDocument.__struct_config__.tag
+        locked = [lock_document(one) for one in locks]
+        write_json({**history_document(history), "schema": tag, "why": reasons, "locks": locked})
+    else:
+        _print_history(history, reasons)
+
+
+class NotDead(click.ClickException):
+    """The job exists, but it is not a dead letter."""
+
+    exit_code = NOT_FOUND
+
+
+def _print_history(history: JobHistory, reasons: list[str]) -> None:
+    for name, value in _facts(history.job, reasons):
+        colour = COLOURS.get(history.job.state) if name == "state" else BAD if name == "last error" else None
+        write(f"{name:<12} {paint(str(value), colour)}")
+    for number, attempt in enumerate(history.attempts, start=1):
+        _print_attempt(number, attempt)
+    if history.live_output is not None:
+        write()
+        write(f"#{len(history.attempts) + 1} is running")
+        _print_output(history.live_output.marked)
+
+
+def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object | None]] = [
+        ("id", job.id),
+        ("state", f"{job.state} ({job.dead_reason})" if job.dead_reason else job.state),
+        *(("why", reason) for reason in reasons),
+        ("job", job.job),
+        ("name", job.name),
+        ("queue", f"{job.queue} (priority {job.priority})"),
+        ("attempts", f"{runs(job)} of {possible_runs(job)}{f', {job.attempts} failed' if job.attempts else ''}"),
+        ("crashes", job.crashes or None),
+        ("accepted", instant(job.accepted_at)),
+        ("due", instant(job.due_at)),
+        ("finished", instant(job.finished_at) if job.finished_at else None),
+        ("progress", _progress(job)),
+        ("leased until", instant(job.lease_until) if job.lease_until else None),
+        ("expires", instant(job.expires_at) if job.expires_at else None),
+        ("timeout", None if job.timeout is None else format_duration(job.timeout) if job.timeout else "none"),
+        ("cancelled", job.cancel_reason or None),
+        ("cancelling", "requested; its worker will stop it" if job.cancel_requested else None),
+        *trait_facts(job).items(),
+        ("payload", bytes(job.payload).decode(errors="replace")),
+        ("last error", job.last_error),
+    ]
+    return [(name, value) for name, value in facts if value is not None]
+
+
+def _progress(job: JobView) -> str | None:
+    if job.progress is None:
+        return None
+    ago = f", {age(job.progress.at)} ago" if job.progress.at else ""
+    return f"{words(job.progress)}{ago}"
+
+
+def _print_attempt(number: int, attempt: AttemptView) -> None:
+    record = attempt.record
+    write()
+    write(f"#{number} {attempt_summary(record)}")
+    if record.result is not None:
+        write(f"  result  {_formatted(record.result)}")
+    if record.note:
+        write(f"  note    {record.note}")
+    if record.error is not None:
+        write_block(record.error.traceback or record.error.line, "  | ")
+    _print_output(record.output)
+
+
+def _formatted(result: bytes) -> str:
+    try:
+        return msgspec.json.format(result, indent=0).decode()
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return beginning(result.decode(errors="replace"))
+
+
+def _print_output(output: str) -> None:
+    if output:
+        write("  output:")
+        write_block(output, "  | ")
