@@ -99,7 +99,7 @@ def _part(name: str) -> str:
 
 PREPARE: Final = Script("prepare")
 REPAIR: Final = Script("repair")
-REINDEX: Final = Script("ending", "reindex")
+REINDEX: Final = Script("ending", "slots", "reindex")
 RECOUNT: Final = Script("recount")
 REBUILT: Final = Script("rebuilt")
 # The errors of a script that meets a key written by another program.
