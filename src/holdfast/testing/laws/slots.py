@@ -425,14 +425,18 @@ class SlotLaws:
         assert left.waiting == 11
 
     def test_unused_slots_are_deleted(self, lab: Lab) -> None:
-        leave(lab, hold(lab, "first"))
+        first = hold(lab, "first")
+        fence = enter(lab, first).fence
+        leave(lab, first)
         hold(lab, "second", Slot(name="key:b"))
         lab.advance(3601)
         lab.engine.reap_expired()
         lab.engine.prune()
         assert lab.engine.slots() == []
         assert lab.engine.records.delete_unused() == 0
-        assert enter(lab, lab.take("second")).outcome is ENTERED
+        answer = enter(lab, lab.take("second"))
+        assert answer.outcome is ENTERED
+        assert answer.fence > fence
 
     def test_racing_jobs_never_exceed_the_places(self, lab: Lab) -> None:
         ids = [f"job{number:02}" for number in range(24)]

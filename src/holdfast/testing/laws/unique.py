@@ -53,10 +53,11 @@ class UniqueLaws:
 
     def test_a_rejected_job_refuses_the_whole_call(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a"))
+        free, again = (unique(lab, id, key="z", scope=UniqueScope.PERIOD, period=600) for id in ("free", "again"))
         with lab.unchanged(), pytest.raises(UniqueConflict) as caught:
-            accept(lab, lab.envelope("plain"), unique(lab, "free", key="z"), unique(lab, "b", reject=True))
+            accept(lab, lab.envelope("plain"), free, unique(lab, "b", reject=True))
         assert (caught.value.key, caught.value.job_id) == ("k", "a")
-        assert accept(lab, unique(lab, "d", key="z", reject=True)) == [("d", True)]
+        assert accept(lab, again) == [("again", True)]
 
     def test_while_it_waits_ends_with_the_start_of_the_job(self, lab: Lab) -> None:
         waiting = UniqueScope.WAITING
@@ -108,9 +109,10 @@ class UniqueLaws:
 
     def test_an_id_conflict_takes_no_key(self, lab: Lab) -> None:
         lab.put("taken", payload=1)
+        scope = UniqueScope.PERIOD
         with lab.unchanged(), pytest.raises(IdConflict):
-            accept(lab, unique(lab, "a"), unique(lab, "taken", key="z", payload=2))
-        assert accept(lab, unique(lab, "b")) == [("b", True)]
+            accept(lab, unique(lab, "a", scope=scope, period=600), unique(lab, "taken", key="z", payload=2))
+        assert accept(lab, unique(lab, "b", scope=scope, period=600)) == [("b", True)]
 
     def test_a_key_never_stops_a_retry_or_a_replay(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a", scope=UniqueScope.WAITING))
