@@ -29,6 +29,15 @@ for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
   end
 end
 
+for _, name in ipairs(call('ZRANGE', base .. 'used', 0, 999)) do
+  check('places:' .. name, 'hash')
+  if not check('queues:' .. name, 'set') then
+    for _, queue in ipairs(call('SMEMBERS', base .. 'queues:' .. name)) do
+      check('waiting:' .. name .. ':' .. queue, 'zset')
+    end
+  end
+end
+
 -- A sweep also uses the kinds of the cells that expire next.
 local kinds = {}
 for _, kind in ipairs(ARGV) do
