@@ -70,7 +70,8 @@ class SlotRows(ABC):
     @abstractmethod
     def places(self, names: Sequence[str]) -> list[Place]:
         """The places that are taken in these slots: of jobs that are processing under that owner token with an
-        unexpired lease, and of jobs whose promotion has not expired. Other rows may be deleted.
+        unexpired lease, and of jobs whose promotion has not expired. Other rows show `repair` that there is a free
+        place: they may be deleted only together with a promotion, or if no job waits for the slot.
         """
 
     @abstractmethod

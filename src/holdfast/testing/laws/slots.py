@@ -293,6 +293,18 @@ class SlotLaws:
         assert lab.engine.repair() == 0
         assert enter(lab, lab.take("second")).outcome is ENTERED
 
+    def test_repair_notices_a_dead_holder_though_another_one_enters_again(self, lab: Lab) -> None:
+        wide = Slot(name="key:wide", size=2)
+        hold(lab, "first", wide)
+        lab.advance(LEASE_S / 2)
+        second = hold(lab, "second", wide)
+        block(lab, "third", slot=wide)
+        lab.advance(LEASE_S / 2)
+        assert enter(lab, second, wide).outcome is ENTERED
+        lab.engine.records.delete_unused()
+        assert lab.engine.repair() == 1
+        assert enter(lab, lab.take("third"), wide).outcome is ENTERED
+
     def test_a_promoted_job_that_was_cancelled_passes_the_slot_on(self, lab: Lab) -> None:
         first = hold(lab, "first")
         block(lab, "second", "third")

@@ -6,12 +6,12 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import IdConflict, UniqueConflict
+from holdfast.errors import IdConflict, StateConflict, UniqueConflict
 from holdfast.queues.contract import Engine
 from holdfast.testing.lab import Lab
 from holdfast.testing.laws.racing import at_once
 from holdfast.testing.laws.slots import KEY, block, hold
-from holdfast.values import DEFAULT_QUEUE, Accepted, Entry, JobEnvelope, JobState, Unique, UniqueScope
+from holdfast.values import DEFAULT_QUEUE, Accepted, Entry, JobEnvelope, JobState, Put, Unique, UniqueScope
 
 CROWD = 4
 
@@ -113,6 +113,12 @@ class UniqueLaws:
         with lab.unchanged(), pytest.raises(IdConflict):
             accept(lab, unique(lab, "a", scope=scope, period=600), unique(lab, "taken", key="z", payload=2))
         assert accept(lab, unique(lab, "b", scope=scope, period=600)) == [("b", True)]
+
+    def test_a_failed_condition_takes_no_key(self, lab: Lab) -> None:
+        first, second = (unique(lab, id, scope=UniqueScope.PERIOD, period=600) for id in ("a", "b"))
+        with lab.unchanged(), pytest.raises(StateConflict):
+            lab.engine.accept([first], writes=[Put(kind="mark", key="a", if_version=1)])
+        assert accept(lab, second) == [("b", True)]
 
     def test_a_key_never_stops_a_retry_or_a_replay(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a", scope=UniqueScope.WAITING))

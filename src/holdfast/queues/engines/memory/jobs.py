@@ -59,11 +59,11 @@ class MemoryJobs(Jobs):
             now = self.clock.now_us()
             is_unique = any(one.unique is not None for one in envelopes)
             self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
-            duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now)) if is_unique else {}
-            fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
             applied = apply_writes(writes, self._store.cells, now)
             if applied is None:
                 raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
+            duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now)) if is_unique else {}
+            fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
             self._store.cells |= applied.cells
             self._insert(fresh, now)
             created = set(fresh)
