@@ -594,6 +594,14 @@ BUGS: dict[str, Bug] = {
         "test_repair_finishes_what_a_reaper_left_undone",
         (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if next(taken[name]) then"),
     ),
+    "dead holder deleted while jobs wait": bug(
+        "test_repair_notices_a_dead_holder_though_another_one_enters_again",
+        (SLOTS, "left[#left + 1] = { name, stored[at] }", "call('HDEL', base .. 'places:' .. name, stored[at])"),
+    ),
+    "dead holder swept while jobs wait": bug(
+        "test_repair_notices_a_dead_holder_though_another_one_enters_again",
+        (DELETE_UNUSED, "if call('EXISTS', base .. 'queues:' .. name) == 0 then", "if true then"),
+    ),
     "repair promotes where there is no place": bug(
         "test_a_refused_settlement_leaves_nothing",
         (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if true then"),
@@ -677,6 +685,10 @@ BUGS: dict[str, Bug] = {
     "key taken by a refused call": bug(
         "test_a_rejected_job_refuses_the_whole_call",
         (UNIQUES, "        return nil, { key", "        uniques.store(taken)\n        return nil, { key"),
+    ),
+    "key taken though a condition failed": bug(
+        "test_a_failed_condition_takes_no_key",
+        (ACCEPT_UNIQUE, "if not versions then\n", "if not versions then\n  uniques.store(taken)\n"),
     ),
     "running job rescheduled": bug(
         "test_a_job_that_has_started_is_not_rescheduled",
