@@ -1,6 +1,6 @@
 -- Unique keys: the decisions of `contract/uniques.py`, written again on the hash `uniques`. Functions have the names
 -- they have there, and decide in the same order. A script is alone on the server, so there is nothing to lock.
-local WAITING_SCOPE, OPEN_SCOPE, PERIOD_SCOPE = 'waiting', 'open', 'period'
+local WAITING_SCOPE, PERIOD_SCOPE = 'waiting', 'period'
 local STARTED = { [PROCESSING] = true, [COMPLETED] = true, [DEAD] = true, [CANCELLED] = true }
 
 local uniques = {}
@@ -41,7 +41,7 @@ local function is_in_scope(row, scope, state)
   elseif scope == WAITING_SCOPE then
     return not STARTED[state]
   end
-  return not FINISHED[state]
+  return not FINISHED[state] -- open
 end
 
 -- Which jobs must not be stored: their ids, each with the id of the job that has its key; and the rows of the keys that
