@@ -125,6 +125,7 @@ class RedisStore:
 BAD_RECORD, BAD_WIRE, BAD_TOLD = f"job:{BAD}", f"wire:{BAD}", f"told:{BAD}"
 READY = f"ready:{QUEUE}:5"
 TOKEN = "0123456789abcdef"
+SLOT = "key:a"
 END = b"\0" * 17
 """The claim and the verdict in front of how an attempt ended."""
 COUNTS = {"largest": LARGEST, "negative": -1, "a text": "many", "a fraction": 0.5, "empty": ""}
@@ -262,6 +263,11 @@ def _keys() -> Iterable[Case]:
     yield _expired("attempt of a delivery under way", Fate.ENDS, **{"end:1": there})
 
 
+def _used() -> tuple[Any, ...]:
+    """A job waits for the slot, as far as the indexes know."""
+    return do("ranked", "used", SLOT, 0), do("ranked", "waited", SLOT, 0), do("member", f"queues:{SLOT}", QUEUE)
+
+
 def _beside() -> Iterable[Case]:
     """What is not a record of a job, but is read with them."""
     for name, said in REPORTS.items():
@@ -277,6 +283,19 @@ def _beside() -> Iterable[Case]:
     yield beside("pause without a time", do("hash", "pauses", {OTHER_QUEUE: ""}))
     for kind in FACTS:
         yield _cell("key is not UTF-8", kind, b"1  ", key=NOT_UTF8)
+    for index in ("waited", "used", "slots", "uniques", f"blocked:{QUEUE}", f"places:{SLOT}", f"queues:{SLOT}"):
+        yield beside(f"{index} is a string", do("ranked", "used", SLOT, 0), do("string", index, "x"))
+    for name, value in {"largest": LARGEST, "infinite": float("inf")}.items():
+        yield beside(f"fence {name}", do("ranked", "slots", SLOT, value))
+        yield beside(f"place until {name}", *_used(), do("hash", f"places:{SLOT}", {BAD: f"0 1 {value} {QUEUE}"}))
+    for name, stored in {"a text": b"x", "not UTF-8": NOT_UTF8, "empty": b""}.items():
+        yield beside(f"place {name}", *_used(), do("hash", f"places:{SLOT}", {"ghost": stored}))
+        yield beside(f"unique key {name}", do("hash", "uniques", {NOT_UTF8: stored}))
+        yield beside(f"waiting job {name}", *_used(), do("ranked", f"waiting:{SLOT}:{QUEUE}", stored, 0))
+    yield beside("slot is not UTF-8", do("ranked", "used", NOT_UTF8, 0), do("ranked", "waited", NOT_UTF8, 0))
+    for state in ("3", f"31:{LARGEST} 1", f"31:{LARGEST} {LARGEST}{LARGEST} {SLOT}", "31:1 1 \udcff"):
+        stored = state.encode(errors="surrogateescape")
+        yield _record(f"state {state!r} of a job that failed before", Stage.FAILED, Fate.STAYS, state=stored)
     yield beside("name of a queue is not UTF-8", do("member", "queues", NOT_UTF8))
     yield beside(
         "completions is a text", do("member", "queues", OTHER_QUEUE), do("hash", "completions", {OTHER_QUEUE: "x"})

@@ -223,6 +223,8 @@ class Site:
         self.engine.slots()
         self.engine.prune()
         self.engine.tidy()
+        self.engine.repair()
+        self.engine.slots()
         self.engine.counts()
         self.engine.counts(QUEUE)
         assert WorkerRegistry(self.engine.state).all()[-1].report.id == "w-good"

@@ -33,11 +33,13 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     base = f"{{{prefix}}}:"
     keys = {key.decode("latin-1").removeprefix(base) for key in client.scan_iter(match=f"{base}*", count=1000)}
     expected = {"schema", "number", "queues", "lengths", "pauses", "completions", "expiries", "buckets"}
+    expected |= {"slots", "used", "uniques"}
     members: Counter[tuple[str, str]] = Counter()
     completed: Counter[tuple[str, float, str]] = Counter()
     held: dict[str, dict[str, float]] = {}
     waiting: set[tuple[str, str]] = set()
     delivered: set[tuple[str, str]] = set()
+    blocked: dict[str, list[bytes]] = {}
     for name in sorted(key for key in keys if key.startswith("job:")):
         id = name.removeprefix("job:")
         record = client.hgetall(base + name)
@@ -56,6 +58,9 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
                 delivered.add((queue, id))
         if state == 2:
             held.setdefault(f"claim:{claim}:{queue}", {})[id] = instant
+        if state == 3:
+            _, _, slot = record[b"state"].decode().split(" ", 2)
+            blocked.setdefault(f"waiting:{slot}:{queue}", []).append(_waiter(id, record))
         if state == 4:
             completed[queue, instant, id] += 1
     for index in {index for index, _ in members}:
@@ -66,6 +71,7 @@ def check_indexes(client: Any, prefix: str = PREFIX) -> None:
     _check_claims(client, base, keys, held)
     _check_completed(client, base, keys, completed)
     _check_cells(client, base, keys)
+    expected |= _check_slots(client, base, keys, blocked)
     aids = ("claim:", "leased:", "renewed:", "completed:", "again:", "wake:", "cells:", "keys:", "damaged:")
     surplus = {key for key in keys - expected if not key.startswith(aids)}
     assert not surplus, f"left behind: {sorted(surplus)}"
@@ -111,6 +117,32 @@ def _check_completed(client: Any, base: str, keys: set[str], completed: Counter[
     assert {queue: number for queue, number in counted.items() if number} == Counter(queue for queue, _, _ in completed)
 
 
+def _check_slots(client: Any, base: str, keys: set[str], blocked: dict[str, list[bytes]]) -> set[str]:
+    """Check that every blocked job is indexed by its slot, and every used slot by its name. Returns their keys."""
+    for index, waiters in blocked.items():
+        assert client.zrange(base + index, 0, -1) == sorted(waiters), index
+    queues: dict[str, set[bytes]] = {}
+    for index in blocked:
+        slot, _, queue = index.removeprefix("waiting:").rpartition(":")
+        queues.setdefault(slot, set()).add(queue.encode())
+    for slot, names in queues.items():
+        assert client.smembers(f"{base}queues:{slot}") == names, slot
+    held = {key.removeprefix("places:") for key in keys if key.startswith("places:")}
+    assert _names(client, base + "waited") == sorted(queues)
+    assert _names(client, base + "used") == sorted(held | queues.keys())
+    own = {*blocked, *(f"queues:{slot}" for slot in queues), *(f"places:{slot}" for slot in held)}
+    return own | ({"waited"} if queues else set())
+
+
+def _names(client: Any, key: str) -> list[str]:
+    return [name.decode() for name in client.zrange(key, 0, -1)]
+
+
+def _waiter(id: str, record: dict[bytes, bytes]) -> bytes:
+    """The entry of a blocked job in the index of its slot and queue."""
+    return f"{9 - int(record[b'priority'])}{int(record[b'due_at']):016}{id}".encode()
+
+
 def _check_cells(client: Any, base: str, keys: set[str]) -> None:
     """Check that every cell is indexed by its kind and, if it expires, by when it may be swept."""
     kinds = {key.removeprefix("cells:") for key in keys if key.startswith("cells:")}
@@ -149,5 +181,11 @@ def _indexes(record: dict[bytes, bytes]) -> list[str]:
     if state == 7:
         return ["stones"]
     ready = f"ready:{queue}:{record[b'priority'].decode()}"
-    by_state = {0: [ready], 1: [ready, f"failed:{queue}"], 5: [f"dead:{queue}"], 6: [f"cancelled:{queue}"]}
+    by_state = {
+        0: [ready],
+        1: [ready, f"failed:{queue}"],
+        3: [f"blocked:{queue}"],
+        5: [f"dead:{queue}"],
+        6: [f"cancelled:{queue}"],
+    }
     return ["jobs", *by_state.get(state, [])]

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from holdfast.errors import BackendUnavailable
@@ -14,6 +15,7 @@ from holdfast.queues.engines.redis import (
     connections as redis_connections,
     jobs as redis,
     records as redis_inspector,
+    slots as redis_slots,
     state as redis_state,
 )
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
@@ -22,6 +24,8 @@ from holdfast.values import (
     Ack,
     CancelAnswer,
     DeadReason,
+    Entry,
+    EntryOutcome,
     JobFilter,
     JobLease,
     JobState,
@@ -30,7 +34,9 @@ from holdfast.values import (
     Progress,
     Put,
     ReplayAnswer,
+    Slot,
     Spend,
+    Unique,
 )
 
 from ..faults.processes import until
@@ -42,7 +48,7 @@ SLOTS = 16384
 BASE = f"{{{PREFIX}}}:"
 SCRIPTS = {
     one
-    for module in (redis, redis_inspector, redis_state, redis_connections)
+    for module in (redis, redis_inspector, redis_slots, redis_state, redis_connections)
     for one in vars(module).values()
     if isinstance(one, Script)
 }
@@ -143,6 +149,7 @@ def test_every_script_uses_only_the_slot_of_its_installation(cluster: Cluster, m
         redis_connections.REPAIR,
         redis_connections.REINDEX,
         redis_connections.RECOUNT,
+        redis_connections.RELIST,
         redis_connections.REBUILT,
     }
     with cluster.ours.client() as ours, cluster.others.client() as others:
@@ -180,6 +187,7 @@ def _live(engine: RedisEngine) -> None:
     assert engine.purge([JobState.CANCELLED], older_than=timedelta(0)) == 1
     assert engine.prune() == 1
     _share(engine)
+    _enter(engine)
 
 
 def _damage(engine: RedisEngine, server: RedisServer) -> None:
@@ -204,6 +212,20 @@ def _share(engine: RedisEngine) -> None:
     chained = Ack(lease=second, writes=(put,), enqueues=(job("fourth", queue="mail"),))
     answers, leases = engine.exchange([chained], "mail", 5, owner_token=new_owner_token())
     assert (answers, [lease.id for lease in leases]) == ([True], ["third", "fourth"])
+
+
+def _enter(engine: RedisEngine) -> None:
+    key = Slot(name="key:a")
+    one, other = (msgspec.structs.replace(job(id, queue="keyed"), unique=Unique(key=id)) for id in ("one", "other"))
+    assert [answer.created for answer in engine.accept([one, other])] == [True, True]
+    leases = engine.claim("keyed", 2, owner_token=new_owner_token())
+    answers = engine.enter([Entry(lease=lease, slots=(key,)) for lease in leases])
+    assert [answer.outcome for answer in answers] == [EntryOutcome.ENTERED, EntryOutcome.BLOCKED]
+    assert [slot.waiting for slot in engine.slots()] == [1]
+    assert engine.repair() == 0
+    assert engine.settle([Ack(lease=leases[0], leaves=(key.name,))]) == [True]
+    assert engine.reschedule([other]) == [True]
+    assert engine.records.delete_unused() == 1
 
 
 def test_who_asks_another_node_is_led_to_the_one_that_has_the_keys(cluster: Cluster) -> None:

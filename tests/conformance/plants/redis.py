@@ -24,6 +24,7 @@ def part(name: str) -> str:
 
 
 ACCEPT = part("accept")
+ACCEPT_UNIQUE = part("accept_unique")
 ACCEPTING = part("accepting")
 BURY = part("bury")
 CANCEL = part("cancel")
@@ -33,21 +34,28 @@ CELLS = part("cells")
 CLAIM = part("claim")
 COMMON = part("common")
 COUNTS = part("counts")
+DELETE_UNUSED = part("delete_unused")
 DROP_TOMBSTONES = part("drop_tombstones")
 ENDING = part("ending")
+ENTER = part("enter")
 EXPIRE = part("expire")
 FORGETTING = part("forgetting")
 LEASES = part("leases")
+LIST_SLOTS = part("list_slots")
 LOOK = part("look")
+PROMOTE = part("promote")
 READ = part("read")
 REAP = part("reap")
 RENEW = part("renew")
 REPLAY = part("replay")
 REPORT = part("report")
+RESCHEDULE = part("reschedule")
 SETTLE = part("settle")
 SIFT = part("sift")
+SLOTS = part("slots")
 SPEND = part("spend")
 SWEEP = part("sweep")
+UNIQUES = part("uniques")
 VIEW = part("view")
 WRITE = part("write")
 
@@ -55,6 +63,9 @@ HOLDER = "owner ~= token or "
 IN_TIME = "(lease_until or 0) > now and lease_until"
 IS_HELD = "held_until(token, record[1])"
 IS_PROCESSING = "state_of(record[1]) == PROCESSING"
+STILL_BLOCKED = "state_of(record[1]) == BLOCKED and (blocked_on(record[1]) or one.slot) == one.slot"
+IF_UNKNOWN = "if #open > 0 then\n  return { open }\nend\n"
+STORE_FENCE = "    write('ZADD', 'slots', { digits(one.fence), one.slot })\n"
 
 BUGS: dict[str, Bug] = {
     "takeover robs every worker": bug(
@@ -490,6 +501,218 @@ BUGS: dict[str, Bug] = {
     ),
     "accepted without the writes": bug(
         "test_jobs_are_accepted_with_writes_or_not_at_all", (ACCEPT, "store(cells)\n", "")
+    ),
+    "slot held without a lease": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (SLOTS, "return held_until(place.owner_token, state_field(place.number))", "return true"),
+    ),
+    "slot entered without a lease": bug(
+        "test_a_job_without_a_lease_cannot_enter",
+        (ENTER, "held[place] = held_until(entry[2], state_field(entry[1]))", "held[place] = true"),
+    ),
+    "repeated entry enters again": bug(
+        "test_repeating_an_entry_returns_the_same_fence", (ENTER, "if is_repeated then", "if false then")
+    ),
+    "more holders than places": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places", (ENTER, "return others >= size", "return others > size")
+    ),
+    "blocked job stays held": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost", (SLOTS, "      let_go(token, queue, { id })\n", "")
+    ),
+    "blocked jobs not counted": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost",
+        (COUNTS, "processing, call('ZCARD', base .. 'blocked:' .. queue),", "processing, 0,"),
+    ),
+    "slot of a blocked job not shown": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost", (VIEW, "slot or false, since", "false, since")
+    ),
+    "worst job promoted": bug("test_the_best_waiting_job_is_promoted", (SLOTS, "9 - rank(priority)", "rank(priority)")),
+    "promotion without a mark": bug(
+        "test_a_newcomer_does_not_overtake_a_promoted_job",
+        (SLOTS, "digits(until_us) .. ' ' .. queue", "at_once .. ' ' .. queue"),
+    ),
+    "newcomer takes the place of a promoted job": bug(
+        "test_a_newcomer_does_not_overtake_a_promoted_job",
+        (ENTER, "not (is_promoted and not place.owner_token)", "place.owner_token"),
+    ),
+    "promoted jobs wait for each other": bug(
+        "test_of_jobs_promoted_in_two_queues_one_enters",
+        (ENTER, " and not (is_promoted and not place.owner_token)", ""),
+    ),
+    "promotion that never ends": bug(
+        "test_a_promotion_expires",
+        (SLOTS, "place.expires > now and place.expires <= now + PROMOTION_US", "true"),
+    ),
+    "every waiting job promoted": bug(
+        "test_each_of_many_jobs_is_claimed_at_most_twice",
+        (SLOTS, "ahead >= waiter.size and not is_finished", "false"),
+    ),
+    "jobs of one queue promoted": bug(
+        "test_a_paused_queue_does_not_keep_the_others_waiting",
+        (SLOTS, "ipairs(queues)", "ipairs({ queues[#queues] })"),
+    ),
+    "one job promoted of all queues": bug(
+        "test_a_paused_queue_does_not_keep_the_others_waiting",
+        (SLOTS, "if one.owner_token or one.queue == waiter.queue then", "if one then"),
+        (SLOTS, "    table.sort(queues)\n", "    table.sort(queues, function(one, other) return one > other end)\n"),
+    ),
+    "promotion in one slot kept by a job blocked on another": bug(
+        "test_a_promoted_job_that_is_blocked_elsewhere_passes_the_slot_on",
+        (ENTER, "      table.insert(changes.freed, { slot[1], number })\n", ""),
+    ),
+    "cancelled job promoted": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (CANCEL, "  unblock(id, record[1], queue, priority, record[4])\n", ""),
+        (SLOTS, STILL_BLOCKED, "true"),
+    ),
+    "cancelled job promoted instead of the next": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (CANCEL, "  unblock(id, record[1], queue, priority, record[4])\n", ""),
+        (SLOTS, " or stale[crowd]", ""),
+    ),
+    "settlement leaves nothing": bug(
+        "test_leaving_promotes_the_next_job_in_the_same_commit", (CARRYING, "    locked.leave(freed)\n", "")
+    ),
+    "refused settlement leaves": bug(
+        "test_a_refused_settlement_leaves_nothing", (CARRYING, "== APPLIED then", "~= '' then")
+    ),
+    "slot left by its name alone": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (CARRYING, "== APPLIED then", "~= '' then"),
+        (
+            SLOTS,
+            "    write('HDEL', 'places:' .. one[1], { one[2] })\n",
+            "    write('DEL', 'places:' .. one[1], { base })\n",
+        ),
+    ),
+    "left place stays taken": bug(
+        "test_leaving_promotes_the_next_job_in_the_same_commit",
+        (SLOTS, "    write('HDEL', 'places:' .. one[1], { one[2] })\n", ""),
+        (SLOTS, "return held_until(place.owner_token, state_field(place.number))", "return true"),
+    ),
+    "dead holder not noticed": bug(
+        "test_repair_finishes_what_a_reaper_left_undone",
+        (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if next(taken[name]) then"),
+    ),
+    "dead holder deleted while jobs wait": bug(
+        "test_repair_notices_a_dead_holder_though_another_one_enters_again",
+        (SLOTS, "left[#left + 1] = { name, stored[at] }", "call('HDEL', base .. 'places:' .. name, stored[at])"),
+    ),
+    "dead holder swept while jobs wait": bug(
+        "test_repair_notices_a_dead_holder_though_another_one_enters_again",
+        (DELETE_UNUSED, "if call('EXISTS', base .. 'queues:' .. name) == 0 then", "if true then"),
+    ),
+    "repair promotes where there is no place": bug(
+        "test_a_refused_settlement_leaves_nothing",
+        (PROMOTE, "if next(gone[name]) or not next(taken[name]) then", "if true then"),
+        (SLOTS, "ahead >= waiter.size and not is_finished", "ahead > waiter.size"),
+    ),
+    "fences start at one": bug(
+        "test_fences_grow_from_holder_to_holder",
+        (ENTER, "local fence = now", "local fence = 0"),
+        (SLOTS, STORE_FENCE, ""),
+    ),
+    "fences of a deleted slot start at one": bug(
+        "test_unused_slots_are_deleted", (ENTER, "local fence = now", "local fence = 0")
+    ),
+    "fences by the clock alone": bug(
+        "test_fences_grow_from_holder_to_holder", (ENTER, "math.max(fence, fences[slot[1]] + 1)", "fence")
+    ),
+    "done work not noticed": bug(
+        "test_done_work_spares_the_job_and_all_that_wait",
+        (ENTER, "  if #spared == 0 and not full then", "  if not full then"),
+    ),
+    "done work spares one job": bug(
+        "test_done_work_spares_the_job_and_all_that_wait", (SLOTS, "finished and finished[waiter.slot]", "false")
+    ),
+    "expired mark spares": bug("test_expired_marks_spare_nothing", (ENTER, "version and is_live(expires)", "version")),
+    "waiters listed in any order": bug(
+        "test_slots_can_be_listed", (LIST_SLOTS, "return one[1] < other[1]", "return one[1] > other[1]")
+    ),
+    "page of slots begins with the one before it": bug(
+        "test_slots_can_be_listed", (LIST_SLOTS, "'(' .. ARGV[4]", "'[' .. ARGV[4]")
+    ),
+    "promoted job has a fence": bug(
+        "test_slots_can_be_listed", (LIST_SLOTS, "one.owner_token and one.fence or false", "one.fence")
+    ),
+    "places of dead jobs stay": bug(
+        "test_unused_slots_are_deleted",
+        (DELETE_UNUSED, "      rows.free(left)\n", ""),
+    ),
+    "unique key not stored": bug(
+        "test_a_second_job_with_the_key_is_not_stored", (ACCEPT_UNIQUE, "uniques.store(taken)\n", "")
+    ),
+    "second job of a call with the key stored": bug(
+        "test_of_jobs_in_one_call_the_first_is_stored", (UNIQUES, "local row = taken[key]", "local row = nil")
+    ),
+    "accepted though a key was refused": bug(
+        "test_a_rejected_job_refuses_the_whole_call",
+        (
+            ACCEPT_UNIQUE,
+            "if not duplicates then\n",
+            "if not duplicates then\n  insert(jobs, place_of, known, free, reserve(#jobs))\n",
+        ),
+    ),
+    "key stays with a job that runs": bug(
+        "test_while_it_waits_ends_with_the_start_of_the_job",
+        (UNIQUES, "return not STARTED[state]", "return not FINISHED[state]"),
+    ),
+    "key is free while a job runs": bug(
+        "test_until_done_ends_with_the_job", (UNIQUES, "return not FINISHED[state]", "return not STARTED[state]")
+    ),
+    "key of a blocked job is free": bug(
+        "test_a_blocked_job_is_waiting", (UNIQUES, "STARTED = {", "STARTED = { [BLOCKED] = true,")
+    ),
+    "period ends with its job": bug(
+        "test_a_period_ends_by_the_clock_alone",
+        (UNIQUES, "return row.job_id ~= '' and row.until_us > now", "return state and not FINISHED[state]"),
+    ),
+    "period without end": bug("test_a_period_ends_by_the_clock_alone", (UNIQUES, " and row.until_us > now", "")),
+    "key deleted before its period ends": bug(
+        "test_a_period_ends_by_the_clock_alone", (DELETE_UNUSED, "time_of(expires) <= now and ", "")
+    ),
+    "key of an open job deleted": bug(
+        "test_unused_keys_are_deleted", (DELETE_UNUSED, "or FINISHED[state]) then", "or state) then")
+    ),
+    "repeated call takes its successor for its job": bug(
+        "test_repeating_a_call_answers_for_its_own_job", (UNIQUES, "if not state(id) and not", "if not")
+    ),
+    "key taken despite a conflict of ids": bug(
+        "test_an_id_conflict_takes_no_key",
+        (ACCEPT_UNIQUE, IF_UNKNOWN, ""),
+        (ACCEPT_UNIQUE, "uniques.store(taken)\n", "uniques.store(taken)\n" + IF_UNKNOWN),
+    ),
+    "key taken by a refused call": bug(
+        "test_a_rejected_job_refuses_the_whole_call",
+        (UNIQUES, "        return nil, { key", "        uniques.store(taken)\n        return nil, { key"),
+    ),
+    "key taken though a condition failed": bug(
+        "test_a_failed_condition_takes_no_key",
+        (ACCEPT_UNIQUE, "if not versions then\n", "if not versions then\n  uniques.store(taken)\n"),
+    ),
+    "running job rescheduled": bug(
+        "test_a_job_that_has_started_is_not_rescheduled",
+        (RESCHEDULE, "if state == WAITING", "if state == PROCESSING or state == WAITING"),
+    ),
+    "rescheduled job keeps its message": bug(
+        "test_a_rescheduled_job_gets_its_new_message_and_time",
+        (RESCHEDULE, "    call('SET', base .. 'wire:' .. id, wire)\n", ""),
+    ),
+    "rescheduled job keeps its time": bug(
+        "test_a_rescheduled_job_gets_its_new_message_and_time",
+        (RESCHEDULE, "due_of(delay, due, immediate)", "record[4]"),
+    ),
+    "rescheduled job in both queues": bug(
+        "test_a_rescheduled_job_is_counted_once",
+        (RESCHEDULE, "    write('ZREM', 'ready:' .. old_queue .. ':' .. rank(record[3]), { id })\n", ""),
+    ),
+    "rescheduled job still waits for its slot": bug(
+        "test_a_blocked_job_can_be_rescheduled",
+        (RESCHEDULE, "      unblock(id, record[1], old_queue, record[3], record[4])\n", ""),
+    ),
+    "rescheduled job forgets its attempts": bug(
+        "test_a_failed_job_can_be_rescheduled_and_keeps_its_attempts",
+        (RESCHEDULE, "      'priority', priority })", "      'priority', priority, 'attempts', 0 })"),
     ),
 }
 

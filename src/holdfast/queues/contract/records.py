@@ -113,8 +113,8 @@ class Records(ABC):
     @abstractmethod
     def delete_unused(self) -> int:
         """Delete up to `PRUNE_BATCH` rows that nothing uses: unique keys whose job is final or deleted and whose period
-        is over, places of jobs that no longer hold them, and slots that were not used for `IDLE_SLOT_S`. Returns how
-        many were found.
+        is over, places of jobs that no longer hold them (unless others wait for the slot: see `Jobs.repair`), and slots
+        that were not used for `IDLE_SLOT_S`. Returns how many were found.
         """
 
     def purge(

@@ -70,7 +70,8 @@ class SlotRows(ABC):
     @abstractmethod
     def places(self, names: Sequence[str]) -> list[Place]:
         """The places that are taken in these slots: of jobs that are processing under that owner token with an
-        unexpired lease, and of jobs whose promotion has not expired. Other rows may be deleted.
+        unexpired lease, and of jobs whose promotion has not expired. Other rows show `repair` that there is a free
+        place: they may be deleted only together with a promotion, or if no job waits for the slot.
         """
 
     @abstractmethod
@@ -215,13 +216,15 @@ class LockedSlots:
         promoted = tried = 0
         while pairs and tried < MAX_PROMOTIONS:
             found = self._rows.best(pairs, PROMOTE_AT_ONCE)
+            before = {(one.slot, one.number): self._taken[one.slot].get(one.number) for one in found}
             chosen = [waiter for waiter in found if self._reserve(waiter, waiter.slot in finished)]
             really: set[JobNumber] = self._rows.promote(chosen, until_us) if chosen else set()
             promoted += len(really)
             tried += len(chosen)
             for waiter in chosen:
                 if waiter.number not in really:
-                    del self._taken[waiter.slot][waiter.number]
+                    # Its row was stale. It may have a place by now, which it keeps.
+                    self._restore(waiter, before[waiter.slot, waiter.number])
             # Those from which all that were found were chosen: there may be more places, or stale rows in front.
             number = {pair: sum((one.slot, one.queue) == pair for one in chosen) for pair in pairs}
             stale = {(one.slot, one.queue) for one in chosen if one.number not in really}
@@ -236,6 +239,14 @@ class LockedSlots:
             return False
         taken[waiter.number] = Place(waiter.slot, waiter.number, waiter.queue)
         return True
+
+    def _restore(self, waiter: Waiter, place: Place | None) -> None:
+        """Undo the reservation for a job that does not wait."""
+        taken = self._taken[waiter.slot]
+        if place is None:
+            del taken[waiter.number]
+        else:
+            taken[waiter.number] = place
 
 
 def slot_names(entries: Iterable[Entry]) -> set[str]:

@@ -293,6 +293,18 @@ class SlotLaws:
         assert lab.engine.repair() == 0
         assert enter(lab, lab.take("second")).outcome is ENTERED
 
+    def test_repair_notices_a_dead_holder_though_another_one_enters_again(self, lab: Lab) -> None:
+        wide = Slot(name="key:wide", size=2)
+        hold(lab, "first", wide)
+        lab.advance(LEASE_S / 2)
+        second = hold(lab, "second", wide)
+        block(lab, "third", slot=wide)
+        lab.advance(LEASE_S / 2)
+        assert enter(lab, second, wide).outcome is ENTERED
+        lab.engine.records.delete_unused()
+        assert lab.engine.repair() == 1
+        assert enter(lab, lab.take("third"), wide).outcome is ENTERED
+
     def test_a_promoted_job_that_was_cancelled_passes_the_slot_on(self, lab: Lab) -> None:
         first = hold(lab, "first")
         block(lab, "second", "third")
@@ -425,14 +437,18 @@ class SlotLaws:
         assert left.waiting == 11
 
     def test_unused_slots_are_deleted(self, lab: Lab) -> None:
-        leave(lab, hold(lab, "first"))
+        first = hold(lab, "first")
+        fence = enter(lab, first).fence
+        leave(lab, first)
         hold(lab, "second", Slot(name="key:b"))
         lab.advance(3601)
         lab.engine.reap_expired()
         lab.engine.prune()
         assert lab.engine.slots() == []
         assert lab.engine.records.delete_unused() == 0
-        assert enter(lab, lab.take("second")).outcome is ENTERED
+        answer = enter(lab, lab.take("second"))
+        assert answer.outcome is ENTERED
+        assert answer.fence > fence
 
     def test_racing_jobs_never_exceed_the_places(self, lab: Lab) -> None:
         ids = [f"job{number:02}" for number in range(24)]

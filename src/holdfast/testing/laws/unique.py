@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from holdfast.errors import IdConflict, UniqueConflict
+from holdfast.errors import IdConflict, StateConflict, UniqueConflict
 from holdfast.queues.contract import TOMBSTONE_S, Engine
 from holdfast.testing.lab import Lab
 from holdfast.testing.laws.racing import at_once
@@ -20,6 +20,7 @@ from holdfast.values import (
     JobFilter,
     JobState,
     OnConflict,
+    Put,
     Unique,
     UniqueScope,
 )
@@ -65,10 +66,11 @@ class UniqueLaws:
 
     def test_a_rejected_job_refuses_the_whole_call(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a"))
+        free, again = (unique(lab, id, key="z", scope=UniqueScope.PERIOD, period=600) for id in ("free", "again"))
         with lab.unchanged(), pytest.raises(UniqueConflict) as caught:
-            accept(lab, lab.envelope("plain"), unique(lab, "free", key="z"), unique(lab, "b", on_conflict=REJECT))
+            accept(lab, lab.envelope("plain"), free, unique(lab, "b", on_conflict=REJECT))
         assert (caught.value.key, caught.value.job_id) == ("k", "a")
-        assert accept(lab, unique(lab, "d", key="z", on_conflict=REJECT)) == [("d", True)]
+        assert accept(lab, again) == [("again", True)]
 
     def test_while_it_waits_ends_with_the_start_of_the_job(self, lab: Lab) -> None:
         waiting = UniqueScope.WAITING
@@ -120,9 +122,16 @@ class UniqueLaws:
 
     def test_an_id_conflict_takes_no_key(self, lab: Lab) -> None:
         lab.put("taken", payload=1)
+        scope = UniqueScope.PERIOD
         with lab.unchanged(), pytest.raises(IdConflict):
-            accept(lab, unique(lab, "a"), unique(lab, "taken", key="z", payload=2))
-        assert accept(lab, unique(lab, "b")) == [("b", True)]
+            accept(lab, unique(lab, "a", scope=scope, period=600), unique(lab, "taken", key="z", payload=2))
+        assert accept(lab, unique(lab, "b", scope=scope, period=600)) == [("b", True)]
+
+    def test_a_failed_condition_takes_no_key(self, lab: Lab) -> None:
+        first, second = (unique(lab, id, scope=UniqueScope.PERIOD, period=600) for id in ("a", "b"))
+        with lab.unchanged(), pytest.raises(StateConflict):
+            lab.engine.accept([first], writes=[Put(kind="mark", key="a", if_version=1)])
+        assert accept(lab, second) == [("b", True)]
 
     def test_a_job_enqueued_by_a_settlement_can_be_unique(self, lab: Lab) -> None:
         lab.put("x", "y")

@@ -57,14 +57,14 @@ class MemoryJobs(Jobs):
     ) -> list[Accepted]:
         with self._store.lock:
             now = self.clock.now_us()
-            duplicates: Mapping[str, str] = {}
-            if any(one.unique is not None for one in envelopes):
-                self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
-                duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now))
-            fresh = self._fresh([one for one in envelopes if one.id not in duplicates], now)
+            fresh = self._fresh(envelopes, now)  # before any key is taken: a known id must belong to the same job
             applied = apply_writes(writes, self._store.cells, now)
             if applied is None:
                 raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
+            duplicates: Mapping[str, str] = {}
+            if any(one.unique is not None for one in envelopes):
+                duplicates = find_duplicates(envelopes, MemoryUniques(self._store, now))
+                fresh = {id: one for id, one in fresh.items() if id not in duplicates}
             self._store.cells |= applied.cells
             self._insert(fresh, now)
             created = set(fresh)

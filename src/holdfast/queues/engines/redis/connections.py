@@ -99,8 +99,9 @@ def _part(name: str) -> str:
 
 PREPARE: Final = Script("prepare")
 REPAIR: Final = Script("repair")
-REINDEX: Final = Script("ending", "reindex")
+REINDEX: Final = Script("ending", "slots", "reindex")
 RECOUNT: Final = Script("recount")
+RELIST: Final = Script("relist")
 REBUILT: Final = Script("rebuilt")
 # The errors of a script that meets a key written by another program.
 DAMAGED: Final = ("WRONGTYPE", "value is not an integer", "increment or decrement would overflow")
@@ -200,6 +201,8 @@ class RedisConnections:
                 break
         if any(name.startswith((b"completed:", b"completions")) for name in notes):
             self._run(RECOUNT)
+        if b"used" in notes:
+            self._run(RELIST)
         self._run(REBUILT, *(word for note in notes.items() for word in note))
         log.warning("%s: indexes rebuilt from job records: %s", self.place, b", ".join(notes).decode(errors="replace"))
 

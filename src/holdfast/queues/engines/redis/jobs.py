@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.clock import Clock, duration_us, to_us
 from holdfast.codec import content_digest
-from holdfast.errors import IdConflict, NotSupported, StateConflict
+from holdfast.errors import IdConflict, NotSupported, StateConflict, UniqueConflict
 from holdfast.queues.contract import (
     PRUNE_BATCH,
     Crashes,
@@ -29,6 +29,7 @@ from holdfast.queues.contract import (
     until_done,
 )
 from holdfast.queues.engines.redis.connections import ESCAPED, RedisConnections, Script
+from holdfast.queues.engines.redis.slots import ENTER, PROMOTE, entered, entry_rows, unique_row
 from holdfast.queues.engines.redis.state import packed, write_rows
 from holdfast.queues.engines.tables.rows import Row, attempt_columns, lease_state, leased, pauses, text
 from holdfast.queues.engines.tables.states import CODES
@@ -36,6 +37,8 @@ from holdfast.values import (
     Accepted,
     Ack,
     AttemptRecord,
+    Entered,
+    Entry,
     JobEnvelope,
     JobLease,
     LeaseState,
@@ -48,13 +51,17 @@ from holdfast.values import (
 )
 
 ACCEPT: Final = Script("accepting", "cells", "accept")
+ACCEPT_UNIQUE: Final = Script("accepting", "uniques", "cells", "accept_unique")
+RESCHEDULE: Final = Script("ending", "accepting", "slots", "reschedule")
 CLAIM: Final = Script("room", "ending", "claim", "claim_only")
 LOOK: Final = Script("look")
 SETTLE: Final = Script("room", "ending", "settle", "settle_only")
-CARRY_AND_SETTLE: Final = Script("room", "ending", "settle", "accepting", "cells", "carrying", "carry_and_settle")
+CARRY_AND_SETTLE: Final = Script(
+    "room", "ending", "settle", "accepting", "uniques", "cells", "slots", "carrying", "carry_and_settle"
+)
 EXCHANGE: Final = Script("room", "ending", "settle", "claim", "exchange")
 CARRY_AND_EXCHANGE: Final = Script(
-    "room", "ending", "settle", "accepting", "cells", "carrying", "claim", "carry_and_exchange"
+    "room", "ending", "settle", "accepting", "uniques", "cells", "slots", "carrying", "claim", "carry_and_exchange"
 )
 RENEW: Final = Script("room", "ending", "renew")
 LEASES: Final = Script("ending", "leases")
@@ -69,6 +76,10 @@ RESUME: Final = Script("resume")
 MOST_JOBS: Final = 20_000
 MOST_BYTES: Final = 128 * 1024 * 1024
 
+# How many slots one call of `repair` checks, and in how many of them it promotes jobs.
+CHECKED_SLOTS: Final = 1000
+REPAIRED_SLOTS: Final = 100
+
 # Maximum time between two polls while waiting, in case a hint was lost.
 LOOK_EVERY_S: Final = 1.0
 
@@ -76,6 +87,7 @@ LOOK_EVERY_S: Final = 1.0
 VERDICTS: Final = {"ack": b"a", "nack": b"n", "release": b"r", "abandon": b"d", "cancel": b"c"}
 # Start and end of an acknowledgement without a record.
 NO_TIMES: Final = (0, 0)
+REFUSED_WRITES: Final = "a condition on shared state did not hold; nothing was enqueued"
 CRASHES: Final = {Crashes.RESET: "reset", Crashes.KEEP: "keep", Crashes.ADD: "add"}
 REFUSED: Final = ord("0")
 
@@ -104,11 +116,31 @@ class RedisJobs(Jobs):
         jobs = list(fresh.values())
         tail: _Words = [_pack(write_rows(writes))] if writes else []
         kinds = [one.kind for one in writes]
+        if any(one.unique is not None for one in envelopes):
+            return self._accept_unique(envelopes, jobs, tail, kinds)
         known, [is_applied] = self._compare(ACCEPT, [], jobs, tail, repeats=not writes, kinds=kinds)
         if not is_applied:
-            raise StateConflict("a condition on shared state did not hold; nothing was enqueued")
+            raise StateConflict(REFUSED_WRITES)
         created = {one.id for number, one in enumerate(jobs, 1) if number not in known}
         return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
+
+    def _accept_unique(
+        self, envelopes: Sequence[JobEnvelope], jobs: list[JobEnvelope], writes: _Words, kinds: Sequence[str]
+    ) -> list[Accepted]:
+        numbers = {one.id: number for number, one in enumerate(jobs, 1)}
+        asking = [(numbers[one.id], *unique_row(one.unique)) for one in envelopes if one.unique is not None]
+        known, [is_applied, *rest] = self._compare(
+            ACCEPT_UNIQUE, [], jobs, [_pack(asking), *writes], repeats=not writes, kinds=kinds
+        )
+        if len(rest) > 1:
+            raise _unique_conflict(rest[1])
+        if not is_applied:
+            raise StateConflict(REFUSED_WRITES)
+        others: list[tuple[int, bytes]] = rest[0]
+        duplicates = {jobs[number - 1].id: text(existing) for number, existing in others}
+        created = {one.id for number, one in enumerate(jobs, 1) if number not in known and one.id not in duplicates}
+        ids = [(one.id, duplicates.get(one.id, one.id)) for one in envelopes]
+        return [Accepted(id=id, created=take_once(created, asked)) for asked, id in ids]
 
     def _compare(
         self,
@@ -126,11 +158,7 @@ class RedisJobs(Jobs):
         The server cannot compare contents. It returns the known jobs and writes nothing; then the call is repeated with
         the records that were found to be the same.
         """
-        words: _Words = [len(jobs)]
-        for one in jobs:
-            delay = duration_us(one.delay) if one.delay > 0 else 0
-            due = 0 if one.run_at is None else to_us(one.run_at)
-            words += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
+        words = _job_words(jobs)
         known: dict[int, bytes] = {}
         while True:
             compared: _Words = [len(known), *(word for pair in known.items() for word in pair)]
@@ -143,12 +171,30 @@ class RedisJobs(Jobs):
                 _refuse_other_content(jobs[number - 1], digest or content_digest(wire or b""))
                 known[number] = record
 
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        _refuse_too_many(envelopes)
+        return [answer == 1 for answer in self._connections.run(RESCHEDULE, *_job_words(envelopes), 0)]
+
     def claim_now(self, queue: str, limit: int, owner_token: str) -> list[JobLease]:
         asked_at = self.clock.monotonic()
         length = duration_us(self.policy.lease_s)
         groups, dead = self._connections.run(CLAIM, queue, limit, bytes.fromhex(owner_token), length)
         _log_dead_letters(dead)
         return leased(_rows(groups), queue, owner_token, asked_at)
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        kinds = {slot.unless[0] for entry in entries for slot in entry.slots if slot.unless is not None}
+        now, answers, dead = self._connections.run(ENTER, _pack(entry_rows(entries)), kinds=list(kinds))
+        _log_dead_letters(dead)
+        return [entered(answer, now) for answer in answers]
+
+    def repair(self) -> int:
+        promoted, last = 0, b""
+        while last is not None:
+            number, last, dead = self._connections.run(PROMOTE, last, CHECKED_SLOTS, REPAIRED_SLOTS)
+            _log_dead_letters(dead)
+            promoted += number
+        return promoted
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -164,9 +210,12 @@ class RedisJobs(Jobs):
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         words, places = _settlements(settlements)
         head: _Words = [self.policy.crash_limit]
-        if any(extras_of(settlements)):
+        if _carry(settlements):
             jobs, extras = _extras(settlements, places)
-            _, [answers] = self._compare(CARRY_AND_SETTLE, head, jobs, [extras, *words], kinds=_kinds(settlements))
+            tail: _Words = [extras, *words]
+            _, [answers, *refusal] = self._compare(CARRY_AND_SETTLE, head, jobs, tail, kinds=_kinds(settlements))
+            if refusal:
+                raise _unique_conflict(refusal[0])
         else:
             answers = self._connections.run(SETTLE, *head, *words)
         return _answers(answers, places)
@@ -178,10 +227,12 @@ class RedisJobs(Jobs):
         words, places = _settlements(settlements)
         length, token = duration_us(self.policy.lease_s), bytes.fromhex(owner_token)
         head: _Words = [queue, limit, token, length, self.policy.crash_limit]
-        if any(extras_of(settlements)):
+        if _carry(settlements):
             jobs, extras = _extras(settlements, places)
             tail: _Words = [extras, *words]
             _, [answers, groups, dead] = self._compare(CARRY_AND_EXCHANGE, head, jobs, tail, kinds=_kinds(settlements))
+            if answers is None:
+                raise _unique_conflict(groups)
         else:
             answers, groups, dead = self._connections.run(EXCHANGE, *head, *words)
         _log_dead_letters(dead)
@@ -252,6 +303,21 @@ def _refuse_too_many(envelopes: Sequence[JobEnvelope]) -> None:
         )
 
 
+def _job_words(envelopes: Sequence[JobEnvelope]) -> _Words:
+    """The arguments for jobs, as `accepting.lua` takes them."""
+    words: _Words = [len(envelopes)]
+    for one in envelopes:
+        delay = duration_us(one.delay) if one.delay > 0 else 0
+        due = 0 if one.run_at is None else to_us(one.run_at)
+        words += (one.id, one.queue, one.job, one.priority, one.wire, delay, due)
+    return words
+
+
+def _unique_conflict(found: Sequence[bytes]) -> UniqueConflict:
+    key, job_id = found
+    return UniqueConflict(text(key), text(job_id))
+
+
 def _log_dead_letters(ids: Sequence[bytes]) -> None:
     for id in ids:
         log.error("job %s was dead-lettered: its record is damaged", text(id))
@@ -262,10 +328,16 @@ def _refuse_other_content(envelope: JobEnvelope, digest: bytes) -> None:
         raise IdConflict(envelope.id)
 
 
+def _carry(settlements: Sequence[Settlement]) -> bool:
+    """Whether any of them leaves a slot, or carries writes or jobs."""
+    return any(one.leaves or one.writes or one.enqueues for one in settlements)
+
+
 def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[list[JobEnvelope], bytes]:
-    """The jobs that settlements enqueue, and what each settlement carries: the number of its answer, its claim, writes,
-    and the numbers of its jobs. `places` has the settlement of each answer.
+    """The jobs that settlements enqueue, and what each settlement carries, as `carrying.lua` takes it. `places` has the
+    settlement of each answer.
     """
+    extras_of(settlements)  # refuses conditions
     answers = {place: number for number, place in enumerate(places, 1)}
     # An id with several contents has a number for each.
     jobs: dict[tuple[str, bytes], tuple[int, JobEnvelope]] = {}
@@ -282,9 +354,12 @@ def _extras(settlements: Sequence[Settlement], places: Sequence[int]) -> tuple[l
             one.lease.delivery,
             write_rows(one.writes),
             [number_of(envelope) for envelope in one.enqueues],
+            one.leaves,
+            [(number_of(job), *unique_row(job.unique)) for job in one.enqueues if job.unique is not None],
+            str(CODES[effect_of(one).state]),
         )
         for place, one in enumerate(settlements)
-        if one.writes or one.enqueues
+        if one.leaves or one.writes or one.enqueues
     ]
     enqueues = [envelope for _, envelope in jobs.values()]
     _refuse_too_many(enqueues)

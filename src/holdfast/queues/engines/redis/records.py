@@ -9,17 +9,37 @@ import msgspec
 
 from holdfast.clock import duration_us, to_us
 from holdfast.codec import content_digest, describe
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge
+from holdfast.queues.contract import (
+    IDLE_SLOT_S,
+    PRUNE_BATCH,
+    SHOWN_WAITERS,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+)
 from holdfast.queues.engines.redis.connections import RedisConnections, Script
-from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, text, view
+from holdfast.queues.engines.redis.slots import DELETE_UNUSED, LIST_SLOTS
+from holdfast.queues.engines.tables.rows import Row, history, is_by_finish, slot_views, text, view
 from holdfast.queues.engines.tables.states import CODES
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, JobView, Outcome, Page, ReplayAnswer
+from holdfast.values import (
+    CancelAnswer,
+    JobFilter,
+    JobHistory,
+    JobState,
+    JobView,
+    Outcome,
+    Page,
+    ReplayAnswer,
+    SlotView,
+)
 
 COUNTS: Final = Script("counts")
 FIND: Final = Script("view", "find")
 GET: Final = Script("view", "get")
 MESSAGE: Final = Script("message")
-CANCEL: Final = Script("room", "ending", "cancel")
+CANCEL: Final = Script("room", "ending", "slots", "cancel")
 REPLAY: Final = Script("room", "ending", "replay")
 SIFT: Final = Script("forgetting", "sift")
 BURY: Final = Script("forgetting", "bury")
@@ -30,12 +50,14 @@ COUNTED: Final = (
     JobState.SCHEDULED,
     JobState.FAILED,
     JobState.PROCESSING,
+    JobState.BLOCKED,
     JobState.COMPLETED,
     JobState.DEAD,
     JobState.CANCELLED,
 )
 # How many jobs one call of a search checks, and how many bytes of messages one call returns: no call takes long.
 LOOK_AT: Final = 2000
+SLOTS_AT_ONCE: Final = 500
 SIFT_BYTES: Final = 8 * 1024 * 1024
 # The size of the claim and the verdict before the result of an attempt; start and end of one that succeeded.
 END_HEAD: Final = 17
@@ -101,6 +123,20 @@ class RedisRecords(Records):
         outputs = [(delivery, *_unpacked(stored, 2)) for delivery, stored in _by_delivery(details, b"output:")]
         return history(job, sorted(attempts, key=lambda row: row[0]), outputs)
 
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        # Python compares by code points, which is the order of UTF-8 bytes.
+        chosen = () if names is None else sorted(set(names))
+        found: list[SlotView] = []
+        if limit <= 0 or (names is not None and not chosen):
+            return found
+        last: bytes | None = after.encode()
+        while last is not None and len(found) < limit:
+            *rows, last = self._connections.run(
+                LIST_SLOTS, limit - len(found), SHOWN_WAITERS, SLOTS_AT_ONCE, last, *chosen
+            )
+            found += slot_views(*rows)
+        return found
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         return CancelAnswer(self._connections.run(CANCEL, job_id, reason).decode())
 
@@ -118,6 +154,19 @@ class RedisRecords(Records):
     def delete_tombstones(self) -> int:
         dropped: int = self._connections.run(DROP_TOMBSTONES, PRUNE_BATCH)
         return dropped
+
+    def delete_unused(self) -> int:
+        return sum(self._delete_unused(what) for what in ("uniques", "places", "slots"))
+
+    def _delete_unused(self, what: str) -> int:
+        """Delete all of these, in batches, so that no other call waits long for the server."""
+        total, position = 0, b""
+        while position is not None:
+            deleted, position = self._connections.run(
+                DELETE_UNUSED, what, position, PRUNE_BATCH, duration_us(IDLE_SLOT_S)
+            )
+            total += deleted
+        return total
 
     def delete(self, outdated: Outdated) -> int:
         """Delete all of these records, in batches, so that no other call waits long for the server."""
@@ -160,13 +209,14 @@ def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
 def _view(row: Sequence[Any], now: int) -> JobView:
     """The view of a job, from a row of `view.lua`."""
     id, wire, number, queue, state, job, attempts, crashes, accepted_at, due_at, dead_reason, cancel_reason = row[:12]
-    cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at = row[12:]
+    cancel_request, last_error, deliveries, finished_at, lease_until, progress, progress_at, *blocked = row[12:]
     counts = (_number(attempts or b"0"), _number(crashes or b"0"), deliveries)
     times = (_number(accepted_at), _number(due_at), finished_at, lease_until)
     texts = (_text(dead_reason), _text(cancel_reason), _text(cancel_request), _text(last_error))
     reported: Row = (*_unpacked(progress, 3), None if progress_at is None else _number(progress_at))
+    blocked_on, blocked_since = blocked
     head = (_number(number), _text(id), _text(queue), _number(state), _text(job), wire or b"")
-    return view((*head, *counts, *times, *texts, *reported), now)
+    return view((*head, *counts, *times, *texts, *reported, _text(blocked_on), blocked_since), now)
 
 
 def _end(stored: bytes) -> Row:

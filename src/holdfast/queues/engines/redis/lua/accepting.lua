@@ -51,6 +51,11 @@ local function reserve(count)
   return call('INCRBY', base .. 'number', count) - count
 end
 
+-- When a job is due: after its delay, at its time, or at once.
+local function due_of(delay, due, immediate)
+  return delay ~= '0' and digits(now + delay) or tonumber(due) > now and due or digits(immediate)
+end
+
 -- Store these jobs, except those that are known, with the numbers after this one. No write fails: see `write`.
 local function insert(jobs, place_of, known, free, number)
   local all, wires, ready, queues = {}, {}, {}, {}
@@ -67,7 +72,7 @@ local function insert(jobs, place_of, known, free, number)
         write('ZREM', 'stones', { id })
       end
       number = number + 1
-      due = delay ~= '0' and digits(now + delay) or tonumber(due) > now and due or digits(immediate)
+      due = due_of(delay, due, immediate)
       local score = digits(number)
       call('HSET', base .. 'job:' .. id, 'state', WAITING, 'queue', queue, 'job', job, 'priority', priority,
         'number', score, 'accepted_at', at_once, 'due_at', due)

@@ -9,7 +9,8 @@
 -- The first character of `state` is the state; the number of deliveries follows. If the job is held or was
 -- acknowledged, there are also a colon, an instant (when the lease expires, or when the job completed), a space and
 -- the claim (16 bytes). An acknowledgement adds the verdict (one letter), start and end (8 bytes each, big-endian; 0
--- without a record).
+-- without a record). If the job is blocked, there are a colon, since when, a space, the size of the slot as its message
+-- has it, a space, and the name of the slot.
 --
 -- The others are indexes of the records. Their scores are stored nowhere else, except for the instants above and the
 -- due time:
@@ -27,7 +28,20 @@
 --   dead: cancelled:            zsets by the time of finishing, per queue
 --   stones                      zset: ids of tombstones, by when they expire
 --   lengths                     zset: every length that leases have had, by itself
+--   blocked:<queue>             zset by since when: blocked jobs
+--   waiting:<slot>:<queue>      zset, every score 0: blocked jobs, best first: 9 minus the priority, the due time (16
+--                               digits), the id
+--   queues:<slot>               set: the queues in which jobs wait for the slot
+--   waited                      zset, every score 0: slots that jobs wait for, in the order of their bytes
 --   wake:<queue>                list: a hint that the queue has work, at most one, and never the work itself
+--
+-- Slots and unique keys:
+--
+--   places:<slot>               hash: places that are taken, by job; each counts while its job is held by the claim in
+--                               it, or while its promotion has not expired
+--   used                        zset, every score 0: slots that jobs hold or wait for, in the order of their bytes
+--   slots                       zset: slots, by the last fence that was given out
+--   uniques                     hash: the job that was last stored with a key, and when its period ends
 --
 -- Shared state:
 --
@@ -94,6 +108,22 @@ end
 
 local function state_of(field)
   return field and string.sub(field, 1, 1)
+end
+
+-- A stored instant; 0 if it is not one, or lies after the year 2250, beyond which no number is exact.
+local function time_of(stored)
+  local number = math.floor(tonumber(stored or 0) or 0)
+  return number >= 0 and number < 9e15 and number or 0
+end
+
+-- The slot of a blocked job, its size, and since when the job is blocked.
+local function blocked_on(field)
+  if state_of(field) ~= BLOCKED then
+    return nil
+  end
+  local _, _, since, rest = read_state(field)
+  local size, slot = string.match(rest, '^(%d+) (.+)$')
+  return slot, tonumber(size), time_of(since)
 end
 
 -- When this finished job finished.

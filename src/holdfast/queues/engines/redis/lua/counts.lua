@@ -1,5 +1,5 @@
 -- ARGV: the queue, if not all. Returns for each queue its name and how many jobs are pending, scheduled, failed,
--- processing, completed, dead and cancelled.
+-- processing, blocked, completed, dead and cancelled.
 local answer = {}
 local after = '(' .. at_once
 for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queues')) do
@@ -16,7 +16,7 @@ for _, queue in ipairs(ARGV[1] and { ARGV[1] } or call('SMEMBERS', base .. 'queu
     processing = processing + count(fields(base .. 'claim:' .. token .. ':' .. queue, 'held')[1])
   end
   answer[#answer + 1] = {
-    queue, pending, scheduled, call('ZCARD', failed), processing,
+    queue, pending, scheduled, call('ZCARD', failed), processing, call('ZCARD', base .. 'blocked:' .. queue),
     count(call('HGET', base .. 'completions', queue)), call('ZCARD', base .. 'dead:' .. queue),
     call('ZCARD', base .. 'cancelled:' .. queue),
   }

@@ -110,17 +110,18 @@ local function few(ids)
 end
 
 local READY, LEASED = 'ready:', 'leased:'
-local WHERE = { ['pending'] = READY, ['scheduled'] = READY, [FAILED] = 'failed:', [PROCESSING] = LEASED }
+local WHERE = { ['pending'] = READY, ['scheduled'] = READY, [FAILED] = 'failed:', [PROCESSING] = LEASED,
+  [BLOCKED] = 'blocked:' }
 
 -- The ids in the indexes that hold every unfinished job in the requested states, and perhaps others; nil if a requested
 -- state has no such index, or if there are too many.
 local function unfinished()
   local names, ids = {}, {}
   for _, state in ipairs(states) do
-    if not WHERE[state] and state ~= BLOCKED then
+    if not WHERE[state] then
       return nil
     end
-    names[WHERE[state] or 'none:'] = true
+    names[WHERE[state]] = true
   end
   for name in pairs(names) do
     for _, queue in ipairs(queues) do

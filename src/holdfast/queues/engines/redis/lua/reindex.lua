@@ -38,6 +38,12 @@ for _, id in ipairs(ARGV) do
       -- A claim is indexed by the first of its leases to expire.
       index('leased:' .. queue, instant, string.sub(owner, 1, 16), 'LT')
       index('renewed:' .. queue, instant, id)
+    elseif state == BLOCKED then
+      -- All of its indexes: the damage of one may have emptied the others.
+      local slot, _, since = blocked_on(field)
+      if slot then
+        start_waiting(slot, queue, id, member_of(id, priority, due), since)
+      end
     elseif state == COMPLETED then
       -- Jobs that completed since then are in the new index.
       if (instant or 0) < (set_aside_at['completed:' .. queue] or 0) then

@@ -1,9 +1,10 @@
 -- Set aside every index of the wrong type. ARGV: kinds of cells to check as well. Returns the names of the keys that
 -- were set aside.
 local TYPES = { jobs = 'zset', queues = 'set', completions = 'hash', pauses = 'hash', stones = 'zset',
-  lengths = 'zset', expiries = 'zset', buckets = 'zset', rebuild = 'hash' }
-local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', completed = 'zset', dead = 'zset',
-  cancelled = 'zset', wake = 'list' }
+  lengths = 'zset', waited = 'zset', used = 'zset', slots = 'zset', uniques = 'hash', expiries = 'zset',
+  buckets = 'zset', rebuild = 'hash' }
+local OF_QUEUE = { failed = 'zset', again = 'set', leased = 'zset', renewed = 'zset', blocked = 'zset',
+  completed = 'zset', dead = 'zset', cancelled = 'zset', wake = 'list' }
 local found = {}
 
 local function check(name, wanted)
@@ -25,6 +26,15 @@ for _, queue in ipairs(call('SMEMBERS', base .. 'queues')) do
   end
   for priority = 0, 9 do
     check('ready:' .. queue .. ':' .. priority, 'zset')
+  end
+end
+
+for _, name in ipairs(call('ZRANGE', base .. 'used', 0, 999)) do
+  check('places:' .. name, 'hash')
+  if not check('queues:' .. name, 'set') then
+    for _, queue in ipairs(call('SMEMBERS', base .. 'queues:' .. name)) do
+      check('waiting:' .. name .. ':' .. queue, 'zset')
+    end
   end
 end
 

@@ -1,5 +1,5 @@
 -- The view of a record: id, message, the fields below, deliveries, when it finished, when its lease expires, and the
--- latest progress with its time, if it is shown.
+-- latest progress with its time, if it is shown; the slot of a blocked job, and since when it is blocked.
 local VIEW = { 'number', 'queue', 'state', 'job', 'attempts', 'crashes', 'accepted_at', 'due_at', 'dead_reason',
   'cancel_reason', 'cancel_request', 'last_error' }
 local SHOWS_PROGRESS = { [FAILED] = true, [PROCESSING] = true, [DEAD] = true, [CANCELLED] = true }
@@ -23,5 +23,7 @@ local function view(id)
   row[16] = FINISHED[state] and finished_at(id, field, queue) or false
   row[17] = state == PROCESSING and lease_until or false
   row[18], row[19] = is_shown and told[2] or false, is_shown and told[3] or false
+  local slot, _, since = blocked_on(field)
+  row[20], row[21] = slot or false, since or false
   return row
 end

@@ -1,0 +1,18 @@
+-- Promote jobs that wait for a slot with a free place. ARGV: the name after which to continue, how many slots to check,
+-- and how many to promote in. Returns how many jobs were promoted, the last slot checked if there may be more, and the
+-- ids of dead-lettered jobs.
+local limit, most = tonumber(ARGV[2]), tonumber(ARGV[3])
+local names = call('ZRANGEBYLEX', base .. 'waited', '(' .. ARGV[1], '+', 'LIMIT', 0, limit)
+local chosen, number, last = {}, 0, #names == limit and names[limit]
+for _, name in ipairs(names) do
+  locked._read({ [name] = true })
+  if next(gone[name]) or not next(taken[name]) then
+    chosen[name] = true
+    number = number + 1
+    if number == most then
+      last = name
+      break
+    end
+  end
+end
+return { locked.promote(chosen), last, dead_lettered }

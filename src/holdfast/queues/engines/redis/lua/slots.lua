@@ -1,0 +1,278 @@
+-- Slots: the decisions of `contract/slots.py`, written again on the keys of this server. Functions have the names they
+-- have there, and decide in the same order: `rows` are the rows of slots, `locked` is `LockedSlots`. A script is alone
+-- on the server, so there is no slot to lock; and no size is stored that could replace the one in a message.
+--
+-- No function fails because of a damaged key. An index of the wrong type is set aside where it is met, and what is
+-- stored in the others is compared with the record of the job, which is the truth.
+local PROMOTION_US, PROMOTE_AT_ONCE, MAX_PROMOTIONS = 5000000, 16, 1000
+
+local rows, locked = {}, {}
+-- By name: the last fence of each slot, the places that are taken (by job), and jobs whose place no longer counts.
+local fences, taken, gone = {}, {}, {}
+
+-- The reply of a command that reads an index, which is a list.
+local function found_in(command, name, ...)
+  local reply = try(command, base .. name, ...)
+  if reply.err then
+    set_aside(name)
+    return {}
+  end
+  return reply
+end
+
+-- A place is stored as fence, since when and until when it is taken (nothing if it is held), and the rest: the claim
+-- (16 bytes) if it is held, and the queue.
+local function read_place(slot, number, stored)
+  local fence, since, expires, rest = string.match(stored, '^(%d+) (%d+) (%d*) (.*)$')
+  if not fence then
+    return nil
+  end
+  local place = { slot = slot, number = number, fence = time_of(fence), since = time_of(since), queue = rest }
+  if expires == '' then
+    place.owner_token, place.queue = string.sub(rest, 1, 16), string.sub(rest, 17)
+  else
+    place.expires = time_of(expires)
+  end
+  return place
+end
+
+-- A promotion cannot last longer than it does when it is given: the clock was set back, or the row is damaged.
+local function is_taken(place)
+  if place.owner_token then
+    return held_until(place.owner_token, state_field(place.number))
+  end
+  return place.expires > now and place.expires <= now + PROMOTION_US
+end
+
+-- The place of a blocked job among those of its slot and queue: by priority, due time and id.
+local function member_of(id, priority, due)
+  return 9 - rank(priority) .. string.format('%016.0f', time_of(due)) .. id
+end
+
+local function tidy_slot(name)
+  if call('EXISTS', base .. 'places:' .. name, base .. 'queues:' .. name) == 0 then
+    write('ZREM', 'used', { name })
+  end
+end
+
+-- Index a job that is blocked on this slot. Repeating this changes nothing.
+local function start_waiting(slot, queue, id, member, since)
+  write('ZADD', 'waiting:' .. slot .. ':' .. queue, { 0, member })
+  write('SADD', 'queues:' .. slot, { queue })
+  write('ZADD', 'waited', { 0, slot })
+  write('ZADD', 'used', { 0, slot })
+  write('ZADD', 'blocked:' .. queue, { digits(since), id })
+end
+
+local function stop_waiting(slot, queue, member)
+  local waiting = 'waiting:' .. slot .. ':' .. queue
+  write('ZREM', waiting, { member })
+  if call('EXISTS', base .. waiting) == 0 then
+    write('SREM', 'queues:' .. slot, { queue })
+    if call('EXISTS', base .. 'queues:' .. slot) == 0 then
+      write('ZREM', 'waited', { slot })
+      tidy_slot(slot)
+    end
+  end
+end
+
+-- Remove a blocked job from its indexes. The caller changes its state.
+local function unblock(id, field, queue, priority, due)
+  local slot = blocked_on(field)
+  if slot then
+    stop_waiting(slot, queue, member_of(id, priority, due))
+  end
+  write('ZREM', 'blocked:' .. queue, { id })
+end
+
+function rows.places(names)
+  local found, left = {}, {}
+  for _, name in ipairs(names) do
+    local stored = found_in('HGETALL', 'places:' .. name)
+    for at = 1, #stored, 2 do
+      local place = read_place(name, stored[at], stored[at + 1])
+      if place and is_taken(place) then
+        found[#found + 1] = place
+      else
+        left[#left + 1] = { name, stored[at] }
+      end
+    end
+  end
+  return found, left
+end
+
+function rows.take(places)
+  for _, one in ipairs(places) do
+    local stored = digits(one.fence) .. ' ' .. at_once .. '  ' .. one.owner_token .. one.queue
+    write('HSET', 'places:' .. one.slot, { one.number, stored })
+    write('ZADD', 'slots', { digits(one.fence), one.slot })
+    write('ZADD', 'used', { 0, one.slot })
+  end
+end
+
+function rows.free(places)
+  for _, one in ipairs(places) do
+    write('HDEL', 'places:' .. one[1], { one[2] })
+    tidy_slot(one[1])
+  end
+end
+
+-- A job may be asked about twice in a batch: it is blocked once.
+function rows.block(waiters)
+  for _, one in ipairs(waiters) do
+    local id, queue, token = one.number, one.queue, one.owner_token
+    local record = fields(base .. 'job:' .. id, 'state', 'priority', 'due_at')
+    if held_until(token, record[1]) then
+      local _, deliveries = read_state(record[1])
+      local field = BLOCKED .. deliveries .. ':' .. at_once .. ' ' .. digits(one.size) .. ' ' .. one.slot
+      start_waiting(one.slot, queue, id, member_of(id, record[2], record[3]), now)
+      write('HSET', 'job:' .. id, { 'state', field, 'queue', queue })
+      let_go(token, queue, { id })
+    end
+  end
+end
+
+function rows.queues(names)
+  local crowds = {}
+  for _, name in ipairs(names) do
+    local queues = found_in('SMEMBERS', 'queues:' .. name)
+    table.sort(queues)
+    for _, queue in ipairs(queues) do
+      crowds[#crowds + 1] = { name, queue }
+    end
+  end
+  return crowds
+end
+
+-- A job that is no longer blocked on this slot has no size: it is chosen, and then found not to wait.
+function rows.best(crowds, limit)
+  local found = {}
+  for _, crowd in ipairs(crowds) do
+    local name, queue = unpack(crowd)
+    for _, member in ipairs(found_in('ZRANGE', 'waiting:' .. name .. ':' .. queue, 0, limit - 1)) do
+      local id = string.sub(member, 18)
+      local slot, size = blocked_on(state_field(id))
+      found[#found + 1] = { crowd = crowd, slot = name, number = id, queue = queue, member = member,
+        size = slot == name and size or math.huge }
+    end
+  end
+  return found
+end
+
+-- One without a readable record is dead-lettered.
+function rows.promote(waiters, until_us)
+  local promoted = {}
+  for _, one in ipairs(waiters) do
+    local id, queue = one.number, one.queue
+    local record = fields(base .. 'job:' .. id, 'state', 'priority', 'due_at')
+    stop_waiting(one.slot, queue, one.member)
+    if not record[1] then
+      write('ZREM', 'blocked:' .. queue, { id })
+      dead_letter(id, queue)
+    elseif state_of(record[1]) == BLOCKED and (blocked_on(record[1]) or one.slot) == one.slot then
+      local _, deliveries = read_state(record[1])
+      write('ZREM', 'blocked:' .. queue, { id })
+      move(id, queue, record[2], WAITING, count(deliveries), digits(time_of(record[3])), { 'queue', queue })
+      write('HSET', 'places:' .. one.slot, { id, '0 ' .. at_once .. ' ' .. digits(until_us) .. ' ' .. queue })
+      write('ZADD', 'used', { 0, one.slot })
+      promoted[id] = true
+    end
+  end
+  return promoted
+end
+
+-- The jobs of settlements that were just applied leave their slots: slot and job of each.
+function locked.leave(freed)
+  local names = {}
+  for _, one in ipairs(freed) do
+    names[one[1]] = true
+  end
+  rows.free(freed)
+  locked._read(names)
+  return locked._promote(names)
+end
+
+-- Promote as many waiting jobs as there are free places in these slots (name: true), which were read.
+function locked.promote(names)
+  return locked._promote(names)
+end
+
+local function sorted(names)
+  local found = {}
+  for name in pairs(names) do
+    found[#found + 1] = name
+  end
+  table.sort(found)
+  return found
+end
+
+function locked._read(names)
+  for name in pairs(names) do
+    taken[name], gone[name] = {}, {}
+  end
+  local places, left = rows.places(sorted(names))
+  for _, place in ipairs(places) do
+    taken[place.slot][place.number] = place
+  end
+  for _, one in ipairs(left) do
+    table.insert(gone[one[1]], one[2])
+  end
+end
+
+-- Promote the best jobs of each queue: a paused queue must not keep the others waiting. All jobs that wait for a slot
+-- whose work is finished are promoted, since none of them has to run.
+function locked._promote(names, finished)
+  local chosen_names = sorted(names)
+  local crowds = rows.queues(chosen_names)
+  local until_us, promoted, touched = now + PROMOTION_US, 0, 0
+  while #crowds > 0 and touched < MAX_PROMOTIONS do
+    local chosen, number, stale, rest = {}, {}, {}, {}
+    for _, waiter in ipairs(rows.best(crowds, PROMOTE_AT_ONCE)) do
+      if locked._reserve(waiter, finished and finished[waiter.slot]) then
+        chosen[#chosen + 1] = waiter
+      end
+    end
+    local really = rows.promote(chosen, until_us)
+    for _, waiter in ipairs(chosen) do
+      number[waiter.crowd] = (number[waiter.crowd] or 0) + 1
+      if really[waiter.number] then
+        promoted = promoted + 1
+      else
+        taken[waiter.slot][waiter.number] = waiter.before
+        stale[waiter.crowd] = true
+      end
+    end
+    -- Those from which all that were found were chosen: there may be more places, or stale rows in front.
+    for _, crowd in ipairs(crowds) do
+      if number[crowd] == PROMOTE_AT_ONCE or stale[crowd] then
+        rest[#rest + 1] = crowd
+      end
+    end
+    crowds, touched = rest, touched + #chosen
+  end
+  -- Until its waiters were promoted, a place that no longer counts shows `repair` that there is a free one.
+  for _, name in ipairs(#crowds == 0 and chosen_names or {}) do
+    for _, id in ipairs(gone[name]) do
+      if not taken[name][id] then
+        rows.free({ { name, id } })
+      end
+    end
+  end
+  return promoted
+end
+
+-- Reserve a place for a waiting job, if there is one.
+function locked._reserve(waiter, is_finished)
+  local places, ahead = taken[waiter.slot], 0
+  for _, one in pairs(places) do
+    if one.owner_token or one.queue == waiter.queue then
+      ahead = ahead + 1
+    end
+  end
+  if ahead >= waiter.size and not is_finished then
+    return false
+  end
+  waiter.before = places[waiter.number]
+  places[waiter.number] = { slot = waiter.slot, number = waiter.number, queue = waiter.queue, fence = 0 }
+  return true
+end
