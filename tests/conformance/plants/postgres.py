@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy, LockedSlots
 from holdfast.queues.engines.postgres import records as inspector, state
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
@@ -407,18 +407,30 @@ class RefundsWithoutLimit(PostgresState):
 class CarriesForAll(PostgresJobs):
     """Applies the extras of all settlements of a batch, even refused ones."""
 
-    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
-        super()._carry(connection, settlements, [True] * len(applied))
+    def _carry(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        applied: Sequence[bool],
+        locked: LockedSlots | None,
+    ) -> None:
+        super()._carry(connection, settlements, [True] * len(applied), locked)
 
 
 class CarriesForRepetitions(PostgresJobs):
     """Applies the extras of repeated settlements again."""
 
-    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+    def _carry(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        applied: Sequence[bool],
+        locked: LockedSlots | None,
+    ) -> None:
         answers = [
             is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, applied, strict=True)
         ]
-        super()._carry(connection, settlements, answers)
+        super()._carry(connection, settlements, answers, locked)
 
 
 class TransactionsCarryNothing(PostgresJobs):
