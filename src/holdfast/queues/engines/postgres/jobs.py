@@ -1,9 +1,9 @@
 """Moving jobs in a PostgreSQL database, shared by any number of machines.
 
 Every verb is one transaction and, for a batch of any size, one or two round trips (a few more if jobs enter or leave
-slots, or if a settlement enqueues jobs); none is open while a handler runs. The clock is the server's. A claim locks the rows it takes and skips rows that
-are locked, so workers never wait for each other. `connections.py` opens connections and retries transactions;
-`docs/schema.md` describes the tables.
+slots, or if a settlement enqueues jobs); none is open while a handler runs. The clock is the server's. A claim locks
+the rows it takes and skips rows that are locked, so workers never wait for each other. `connections.py` opens
+connections and retries transactions; `docs/schema.md` describes the tables.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -80,8 +80,7 @@ REPAIRS_AT_ONCE: Final = 100
 _Sent: TypeAlias = tuple[list[Settlement], psycopg.Cursor[Row]]
 """Settlements that one statement applies, and the cursor with its result."""
 
-_GIVEN: Final = """
-    given AS MATERIALIZED (
+_GIVEN: Final = """given AS MATERIALIZED (
         SELECT * FROM unnest(:ids::text[], :queues::text[], :jobs::text[], :priorities::smallint[], :traces::text[],
             :delays::bigint[], :instants::bigint[], :wires::bytea[]) WITH ORDINALITY
             AS g (id, queue, job, priority, trace_id, delay_us, run_at, wire, place)
@@ -89,12 +88,13 @@ _GIVEN: Final = """
 
 # Jobs given together are due a microsecond after each other, which preserves their order.
 _DUE: Final = f"""
-    CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at ELSE {NOW} - :number + place END"""
+            CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at
+                 ELSE {NOW} - :number + place END"""
 
 INSERT: Final = f"""
     WITH {NOW_IS}, {_GIVEN}, new AS (
         INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, wire, accepted_at, due_at)
-        SELECT id, queue, job, priority, trace_id, wire, {NOW}, {_DUE}
+        SELECT id, queue, job, priority, trace_id, wire, {NOW},{_DUE}
         FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, due_at, priority, id, queue
     ), opened AS (
         INSERT INTO holdfast.open_jobs (seq, due_at, priority, id, queue) SELECT * FROM new
@@ -106,7 +106,7 @@ INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg
 # A row in `blocked` stays, and is stale: it could be locked only before the job.
 RESCHEDULE: Final = f"""
     WITH {NOW_IS}, {_GIVEN}, chosen AS MATERIALIZED (
-        SELECT o.seq, given.*, {_DUE} AS due_at
+        SELECT o.seq, given.*,{_DUE} AS due_at
         FROM given JOIN holdfast.jobs AS j ON j.id = given.id JOIN holdfast.open_jobs AS o ON o.seq = j.seq
         WHERE o.state <> {PROCESSING} ORDER BY o.seq FOR UPDATE OF o
     ), moved AS (
