@@ -344,6 +344,14 @@ class SlotLaws:
         assert lab.engine.repair() == 0
         assert lab.view("second").state is JobState.COMPLETED
 
+    def test_a_blocked_job_that_was_rescheduled_reserves_nothing(self, lab: Lab) -> None:
+        first = hold(lab, "first")
+        block(lab, "second")
+        assert lab.engine.reschedule([lab.envelope("second", delay=60)]) == [True]
+        leave(lab, first)
+        assert lab.view("second").state is JobState.SCHEDULED
+        hold(lab, "third")
+
     def test_a_refused_settlement_leaves_nothing(self, lab: Lab) -> None:
         lease = hold(lab, "first")
         block(lab, "second")
