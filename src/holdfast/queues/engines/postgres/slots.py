@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from holdfast.clock import duration_us
 from holdfast.queues.contract import PROMOTION_S, Place, SlotRow, SlotRows, UniqueRow, UniqueRows, Waiter
-from holdfast.queues.contract.slots import JobNumber
+from holdfast.queues.contract.slots import PROMOTE_AT_ONCE, JobNumber
 from holdfast.queues.contract.state import CellName, StoredCell, cell_of
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.statements import CLOCK, NOW, NOW_IS, PostgresStatements, numbers
@@ -143,8 +143,10 @@ FREE_PLACES: Final = f"""
     )
     SELECT DISTINCT pairs.slot FROM pairs LEFT JOIN holdfast.slots AS s ON s.name = pairs.slot
     CROSS JOIN LATERAL (
-        SELECT b.size FROM holdfast.blocked AS b WHERE b.slot = pairs.slot AND b.queue = pairs.queue
-        ORDER BY b.lane, b.due_at, b.id LIMIT 1
+        SELECT max(first.size) AS size FROM (
+            SELECT b.size FROM holdfast.blocked AS b WHERE b.slot = pairs.slot AND b.queue = pairs.queue
+            ORDER BY b.lane, b.due_at, b.id LIMIT {PROMOTE_AT_ONCE}
+        ) AS first
     ) AS best
     WHERE coalesce(s.size, best.size) > (
         SELECT count(*) FROM holdfast.places AS p
