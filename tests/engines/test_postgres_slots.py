@@ -4,8 +4,9 @@ import itertools
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import psycopg
@@ -374,6 +375,17 @@ def test_a_refused_call_in_an_open_transaction_takes_no_key(engine: PostgresEngi
             engine.accept([job(engine, "free", key="z"), job(engine, "taken", queue="other", key="y")], tx)
     assert execute(engine, "SELECT key FROM holdfast.uniques") == [("k",)]
     assert engine.accept([job(engine, "free", key="z")]) == [Accepted(id="free", created=True)]
+
+
+def test_another_driver_enqueues_unique_jobs_and_reschedules(engine: PostgresEngine) -> None:
+    psycopg2: Any = import_module("psycopg2")
+    engine.accept([job(engine, "first", key="k")])
+    with closing(psycopg2.connect(engine.connections.conninfo)) as tx:
+        answers = engine.accept([job(engine, "second", key="k"), job(engine, "third", key="z")], tx)
+        assert answers == [Accepted(id="first", created=False), Accepted(id="third", created=True)]
+        assert engine.reschedule([job(engine, "first", queue="other")], tx) == [True]
+        tx.commit()
+    assert engine.counts() == {"default": {JobState.PENDING: 1}, "other": {JobState.PENDING: 1}}
 
 
 def test_a_rescheduled_job_changes_with_the_commit_of_its_caller(engine: PostgresEngine) -> None:

@@ -1,7 +1,7 @@
 -- Slots, which are semaphores held by running jobs, and unique keys. A transaction that decides about a slot locks its
 -- row first and reads the other tables afterwards.
 
--- `fence` is the last one that was given out. `size` counts if it is set; otherwise the size in a job's message counts.
+-- `fence` is the last one that was given out. If `size` is null, the size in a job's message counts.
 CREATE TABLE holdfast.slots (
     fence bigint  NOT NULL,
     size  integer,
@@ -23,8 +23,8 @@ CREATE TABLE holdfast.places (
 
 CREATE INDEX places_by_job ON holdfast.places (seq);
 
--- The slot for which each blocked job waits. A row whose job is not blocked is stale. `lane` is the order of priority;
--- `size` is the size of the slot in the job's message.
+-- The slot for which each blocked job waits. A row whose job is not blocked is stale. `lane` is the order of priority,
+-- and `size` is the size of the slot in the job's message.
 CREATE TABLE holdfast.blocked (
     seq    bigint   PRIMARY KEY,
     due_at bigint   NOT NULL,
