@@ -210,6 +210,21 @@ class SlotLaws:
         assert lab.view("both").blocked_on == other.name
         assert enter(lab, lab.take("next"), KEY).outcome is ENTERED
 
+    def test_jobs_promoted_in_two_slots_do_not_keep_each_other_waiting(self, lab: Lab) -> None:
+        other = Slot(name="key:b")
+        first = hold(lab, "first", KEY, other)
+        slots = {"a": (KEY, other), "b": (other, KEY), "c": (KEY, other), "d": (other, KEY)}
+        for id, asked in slots.items():
+            lab.put(id)
+            assert enter(lab, lab.take(id), *asked).outcome is BLOCKED
+        leave(lab, first, KEY, other)
+        order: list[str] = []
+        for _ in slots:
+            [entered] = [one for one in lab.claim() if enter(lab, one, *slots[one.id]).outcome is ENTERED]
+            leave(lab, entered, KEY, other)
+            order.append(entered.id)
+        assert order == sorted(slots)
+
     def test_fences_grow_from_holder_to_holder(self, lab: Lab) -> None:
         other = Slot(name="key:b")
         fences: list[int] = []
