@@ -72,13 +72,13 @@ SLOW_BUCKETS: Edit = (
 SLOW_PLACES: Edit = (
     slots.PLACES,
     "WHERE p.slot = ANY (:names::text[])",
-    "RIGHT JOIN (SELECT count(*) AS number FROM generate_series(1, 50000)) AS slow ON p.slot = ANY (:names::text[])"
+    "RIGHT JOIN (SELECT count(*) AS number FROM generate_series(1, 300000)) AS slow ON p.slot = ANY (:names::text[])"
     " WHERE p.slot IS NOT NULL AND slow.number > 0",
 )
 SLOW_KEYS: Edit = (
-    slots.LOCK_UNSTARTED,
-    "ORDER BY seq FOR UPDATE",
-    "AND (SELECT count(*) FROM generate_series(1, 50000 + 0 * seq)) > 0 ORDER BY seq FOR UPDATE",
+    slots.STATES_OF,
+    "WHERE j.id",
+    "WHERE (SELECT count(*) FROM generate_series(1, 300000 + 0 * j.seq)) > 0 AND j.id",
 )
 
 BUGS: dict[str, Bug] = {
