@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from .cases import NOT_UTF8, QUEUE, Case, Fate, Stage, case, do
+from .cases import BAD, NOT_UTF8, QUEUE, TIMES, Case, Fate, Stage, beside, case, do
 from .sql_cases import COUNTERS, SqlStore, job, progress, sql_cases
 
 COLUMNS = {
@@ -19,7 +19,10 @@ COLUMNS = {
         *("cancel_reason", "dead_reason", "last_error", *COUNTERS),
     },
 }
-TABLES = (*COLUMNS, "attempts", "progress", "live_output", "pauses", "cells", "buckets")
+TABLES = (
+    *(*COLUMNS, "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
+    *("slots", "places", "blocked", "uniques"),
+)
 
 
 class PostgresStore(SqlStore):
@@ -82,8 +85,24 @@ def _own_cases() -> Iterable[Case]:
     yield case("deliveries largest at first", Stage.WAITING, Fate.ENDS, most, with_worker=True)
 
 
+def _slot_cases() -> Iterable[Case]:
+    """Rows of slots and unique keys that no process wrote."""
+    place = {"slot": "key:a", "queue": QUEUE, "fence": 1}
+    waiter = {"slot": "key:a", "queue": QUEUE, "lane": 0, "due_at": 1, "id": BAD, "size": 1}
+    for name, value in TIMES.items():
+        yield beside(f"slot fence {name}", do("insert", "slots", name="key:a", fence=value))
+        yield beside(f"place since {name}", do("insert", "places", **place, seq=-1, since=value, owner_token=b"x"))
+        yield beside(f"promotion until {name}", do("insert", "places", **place, seq=-1, since=1, until=value))
+        yield beside(f"blocked since {name}", do("insert", "blocked", **waiter, seq=-1, since=value))
+        yield beside(f"unique key until {name}", do("insert", "uniques", key="k", id="unknown", until=value))
+    yield beside("promotion without an end", do("insert", "places", **place, seq=-1, since=1))
+    yield beside("blocked row of a job that is not blocked", do("add", "blocked", **waiter, since=1))
+    yield case("blocked without a slot", Stage.WAITING, Fate.STAYS, do("job", state=3))
+    yield case("promotion of a running job", Stage.LEASED, Fate.STAYS, do("add", "places", **place, since=1))
+
+
 FRACTIONS = {"negative": -1.0, "infinite": float("inf"), "huge": 1e308}
-CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases()]
+CASES = [*sql_cases(LARGEST_COUNT, FRACTIONS), *_own_cases(), *_slot_cases()]
 REFUSED = frozenset(
     (
         "state -1",

@@ -1,14 +1,14 @@
 """Bugs for the PostgreSQL engine: statements that lack a condition, a lock or a column."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy
-from holdfast.queues.engines.postgres import records as inspector, state
+from holdfast.queues.contract import DEFAULT_POLICY, LeasePolicy, LockedSlots, Place, SlotRow
+from holdfast.queues.engines.postgres import records as inspector, slots, state
 from holdfast.queues.engines.postgres.connections import Connection
 from holdfast.queues.engines.postgres.engine import PostgresEngine
 from holdfast.queues.engines.postgres.jobs import (
@@ -28,6 +28,7 @@ from holdfast.queues.engines.postgres.jobs import (
     RENEW,
     REPORT_OUTPUT,
     REPORT_PROGRESS,
+    RESCHEDULE,
     SETTLED_AS,
     PostgresJobs,
 )
@@ -65,6 +66,19 @@ SLOW_BUCKETS: Edit = (
     state.FULL_AT,
     "WHERE name",
     "WHERE (SELECT count(*) FROM generate_series(1, 50000 + 0 * full_at)) > 0 AND name",
+)
+
+# The same in the middle of a decision about slots or unique keys.
+SLOW_PLACES: Edit = (
+    slots.PLACES,
+    "WHERE p.slot = ANY (:names::text[])",
+    "RIGHT JOIN (SELECT count(*) AS number FROM generate_series(1, 300000)) AS slow ON p.slot = ANY (:names::text[])"
+    " WHERE p.slot IS NOT NULL AND slow.number > 0",
+)
+SLOW_KEYS: Edit = (
+    slots.STATES_OF,
+    "WHERE j.id",
+    "WHERE (SELECT count(*) FROM generate_series(1, 300000 + 0 * j.seq)) > 0 AND j.id",
 )
 
 BUGS: dict[str, Bug] = {
@@ -377,6 +391,112 @@ BUGS: dict[str, Bug] = {
     "sweep takes buckets that are not full": bug(
         "test_sweeping_deletes_only_what_has_expired", (state.SWEEP, f"full_at <= {NOW}", "full_at > 0")
     ),
+    "slots not locked": bug(
+        "test_racing_jobs_never_exceed_the_places", (slots.LOCK_SLOTS, " FOR UPDATE", ""), SLOW_PLACES
+    ),
+    "places outlive their leases": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (slots.PLACES, " AND o.lease_until > :now::bigint", ""),
+    ),
+    "places of any claim": bug(
+        "test_a_dead_holder_is_noticed_by_the_reaper",
+        (slots.IS_TAKEN, f"o.owner_token = p.owner_token AND o.lease_until > {NOW}", "true"),
+    ),
+    "entry without a lease": bug(
+        "test_a_job_without_a_lease_cannot_enter", (slots.LOCK_HELD, " AND lease_until > :now", "")
+    ),
+    "promotion without a mark": bug(
+        "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PROMOTE, ":now, :until FROM", ":now, :now FROM")
+    ),
+    "promotion never ends": bug(
+        "test_a_promotion_expires", (slots.PLACES, "coalesce(p.until > :now::bigint AND ", "coalesce(")
+    ),
+    "promotion kept when its job leaves": bug(
+        "test_a_promoted_job_that_is_refused_passes_the_slot_on_at_once",
+        (slots.FREE, "WHERE (slot, seq)", "WHERE owner_token IS NOT NULL AND (slot, seq)"),
+    ),
+    "one queue promoted": bug(
+        "test_a_paused_queue_does_not_keep_the_others_waiting",
+        (
+            slots.WAITING_QUEUES,
+            "SELECT name, queue FROM pairs WHERE queue IS NOT NULL",
+            "SELECT name, max(queue) FROM pairs WHERE queue IS NOT NULL GROUP BY name",
+        ),
+    ),
+    "waiting jobs promoted in any order": bug(
+        "test_the_best_waiting_job_is_promoted", (slots.BEST, "best.lane, best.due_at, best.id", "best.due_at, best.id")
+    ),
+    "promotion of a job that is no longer blocked": bug(
+        "test_a_blocked_job_that_was_rescheduled_reserves_nothing",
+        (slots.PROMOTE, "AND state = 3", "AND state IN (0, 1, 3)"),
+        (slots.PROMOTE, "AND o.state = 3 RETURNING", "RETURNING"),
+    ),
+    "waiting jobs counted that are no longer blocked": bug(
+        "test_a_blocked_job_can_be_rescheduled", (inspector.NUMBER_WAITING, " AND o.state = 3", "")
+    ),
+    "slot of a job shown that is no longer blocked": bug(
+        "test_a_blocked_job_can_be_rescheduled", (inspector.OPEN, "b.seq = s.seq AND s.state = 3", "b.seq = s.seq")
+    ),
+    "blocking counts as a crash": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost",
+        (slots.BLOCK, "owner_token = NULL", "owner_token = NULL, crashes = crashes + 1"),
+    ),
+    "fences restart": bug(
+        "test_fences_grow_from_holder_to_holder", (slots.LOCK_SLOTS, f"least(fence, {NEVER - 1})", "0::bigint")
+    ),
+    "fences of a clock alone": bug(
+        "test_fences_grow_from_holder_to_holder", (slots.TAKE, "SET fence = given.fence", "SET fence = 0")
+    ),
+    "entry repeated without its fence": bug(
+        "test_repeating_an_entry_returns_the_same_fence", (slots.PLACES, "p.owner_token, p.fence,", "p.owner_token, 0,")
+    ),
+    "marks spare jobs for ever": bug(
+        "test_expired_marks_spare_nothing", (slots.LIVE_CELLS, " OR c.expires_at > :now", " OR true")
+    ),
+    "repair sees no free place": bug(
+        "test_repair_finishes_what_a_reaper_left_undone", (slots.FREE_PLACES, "coalesce(s.size, best.size) >", "0 >")
+    ),
+    "repair promotes into full slots": bug(
+        "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
+        (slots.FREE_PLACES, f"p.until > {NOW} AND ", ""),
+    ),
+    "places of jobs that have ended stay": bug(
+        "test_unused_slots_are_deleted", (inspector.DELETE_PLACES, "AND NOT (", "AND (")
+    ),
+    "keys not locked": bug(
+        "test_of_racing_callers_one_stores_its_job", (slots.LOCK_KEYS, " FOR UPDATE", ""), SLOW_KEYS
+    ),
+    "waiting job not locked": bug(
+        "test_while_it_waits_ends_with_the_start_of_the_job",
+        (slots.LOCK_UNSTARTED, "state <> 2", "state > 3"),
+    ),
+    "state of a job ignored": bug("test_until_done_ends_with_the_job", (slots.STATES_OF, "THEN e.state", "THEN 0")),
+    "period forgotten": bug(
+        "test_a_period_ends_by_the_clock_alone", (slots.STORE_KEYS, "until = given.until\n", "until = 0\n")
+    ),
+    "keys of open jobs deleted": bug(
+        "test_unused_keys_are_deleted",
+        (inspector.LOCK_KEYS_OVER, "AND NOT EXISTS (", "AND NOT EXISTS (SELECT 1 WHERE false) OR EXISTS ("),
+        (inspector.DELETE_KEYS, "AND NOT EXISTS (", "AND NOT EXISTS (SELECT 1 WHERE false) OR EXISTS ("),
+    ),
+    "keys of a period deleted": bug(
+        "test_a_period_ends_by_the_clock_alone",
+        (inspector.LOCK_KEYS_OVER, f"u.until <= {NOW} AND ", ""),
+        (inspector.DELETE_KEYS, f"u.until <= {NOW} AND ", ""),
+    ),
+    "running job rescheduled": bug(
+        "test_a_job_that_has_started_is_not_rescheduled",
+        (RESCHEDULE, "WHERE o.state <> 2 ", "WHERE true "),
+        (RESCHEDULE, "SET state = 0,", "SET state = 0, owner_token = NULL,"),
+    ),
+    "rescheduled job due at its old time": bug(
+        "test_a_rescheduled_job_gets_its_new_message_and_time",
+        (RESCHEDULE, "SET state = 0, due_at = chosen.due_at,", "SET state = 0,"),
+    ),
+    "rescheduled job with its old message": bug(
+        "test_the_id_of_a_rescheduled_job_belongs_to_its_new_content",
+        (RESCHEDULE, "wire = chosen.wire", "wire = j.wire"),
+    ),
 }
 
 
@@ -407,23 +527,59 @@ class RefundsWithoutLimit(PostgresState):
 class CarriesForAll(PostgresJobs):
     """Applies the extras of all settlements of a batch, even refused ones."""
 
-    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
-        super()._carry(connection, settlements, [True] * len(applied))
+    def _carry(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        applied: Sequence[bool],
+        locked: LockedSlots | None,
+    ) -> None:
+        super()._carry(connection, settlements, [True] * len(applied), locked)
 
 
 class CarriesForRepetitions(PostgresJobs):
     """Applies the extras of repeated settlements again."""
 
-    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
+    def _carry(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        applied: Sequence[bool],
+        locked: LockedSlots | None,
+    ) -> None:
         answers = [
             is_new or self._settled_before(connection, one) for one, is_new in zip(settlements, applied, strict=True)
         ]
-        super()._carry(connection, settlements, answers)
+        super()._carry(connection, settlements, answers, locked)
 
 
 class TransactionsCarryNothing(PostgresJobs):
     def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
         return super()._settle_in(connection, [replace(one, writes=(), enqueues=()) for one in settlements])
+
+
+class LooksFirst(slots.PostgresSlots):
+    """Reads the places before it locks the slots."""
+
+    seen: Sequence[Place] = ()
+
+    def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
+        self.now_us = self._rows(f"SELECT {CLOCK}", {})[0][0]
+        self.seen = super().places(names)
+        return super().lock(names)
+
+    def places(self, names: Sequence[str]) -> list[Place]:
+        return list(self.seen)
+
+
+class LooksBeforeLocking(PostgresJobs):
+    def _lock_slots(self, connection: Connection, names: Iterable[str]) -> LockedSlots:
+        return LockedSlots(LooksFirst(connection, self._sql, self._announcements), names)
+
+
+class TransactionsLeaveNothing(PostgresJobs):
+    def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
+        return super()._settle_in(connection, [replace(one, leaves=()) for one in settlements])
 
 
 # Python code decides this, so the bug is planted there.
@@ -436,6 +592,9 @@ JOBS: dict[str, tuple[str, type[PostgresJobs]]] = {
     "refused settlement carries": ("test_a_refused_settlement_carries_nothing", CarriesForAll),
     "repeated settlement carries again": ("test_a_repeated_settlement_carries_nothing_twice", CarriesForRepetitions),
     "transaction carries nothing": ("test_a_transaction_applies_writes_and_enqueues", TransactionsCarryNothing),
+    "refused settlement leaves": ("test_a_refused_settlement_leaves_nothing", CarriesForAll),
+    "transaction leaves nothing": ("test_a_transaction_leaves_with_its_commit", TransactionsLeaveNothing),
+    "places read before the slots are locked": ("test_racing_jobs_never_exceed_the_places", LooksBeforeLocking),
 }
 
 

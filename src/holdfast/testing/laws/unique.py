@@ -177,10 +177,11 @@ class UniqueLaws:
             flat = [answer for mine in at_once(lab, CROWD, partial(self._race, lab, game)) for answer in mine]
             assert sum(answer.created for answer in flat) == 2
             assert sorted(Counter(answer.id for answer in flat).values()) == [CROWD, CROWD]
+            assert all(lab.engine.ack(lease) for lease in lab.claim())  # from now on, the keys exist
 
     def _race(self, lab: Lab, game: int, engine: Engine, number: int) -> list[Accepted]:
         """Every other caller asks for the two keys in the opposite order."""
-        envelopes = [unique(lab, f"{key}{game}-{number}", key=f"{key}{game}") for key in ("x", "y")]
+        envelopes = [unique(lab, f"{key}{game}-{number}", key=key) for key in ("x", "y")]
         return engine.accept(envelopes[::-1] if number % 2 else envelopes)
 
     def test_a_rescheduled_job_gets_its_new_message_and_time(self, lab: Lab) -> None:

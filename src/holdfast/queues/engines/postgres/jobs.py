@@ -1,9 +1,9 @@
 """Moving jobs in a PostgreSQL database, shared by any number of machines.
 
-Every verb is one transaction and, for a batch of any size, one or two round trips (three if a settlement enqueues
-jobs); none is open while a handler runs. The clock is the server's. A claim locks the rows it takes and skips rows that
-are locked, so workers never wait for each other. `connections.py` opens connections and retries transactions;
-`docs/schema.md` describes the tables.
+Every verb is one transaction and, for a batch of any size, one or two round trips (a few more if jobs enter or leave
+slots, or if a settlement enqueues jobs); none is open while a handler runs. The clock is the server's. A claim locks
+the rows it takes and skips rows that are locked, so workers never wait for each other. `connections.py` opens
+connections and retries transactions; `docs/schema.md` describes the tables.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,13 +22,18 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
+    LockedSlots,
     extras_of,
+    find_duplicates,
+    left_slots,
+    slot_names,
     take_once,
     until_done,
 )
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections, conversation
 from holdfast.queues.engines.postgres.records import drop_records
+from holdfast.queues.engines.postgres.slots import FREE_PLACES, PostgresSlots, PostgresUniques
 from holdfast.queues.engines.postgres.state import write_cells
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.postgres.transactions import PostgresCaller, PostgresTransaction
@@ -47,10 +52,12 @@ from holdfast.queues.engines.tables.rows import (
     reap_query,
     session_query,
 )
-from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING
+from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FAILED, FORGOTTEN, PROCESSING, WAITING
 from holdfast.values import (
     Accepted,
     Ack,
+    Entered,
+    Entry,
     JobEnvelope,
     JobLease,
     LeaseState,
@@ -68,20 +75,26 @@ from holdfast.values import (
 FIRST_LOOK_S: Final = 0.005
 LOOK_EVERY_S: Final = 0.5
 INSERTS_AT_ONCE: Final = 5000
+REPAIRS_AT_ONCE: Final = 100
 
 _Sent: TypeAlias = tuple[list[Settlement], psycopg.Cursor[Row]]
 """Settlements that one statement applies, and the cursor with its result."""
 
-INSERT: Final = f"""
-    WITH {NOW_IS}, given AS MATERIALIZED (
+_GIVEN: Final = """given AS MATERIALIZED (
         SELECT * FROM unnest(:ids::text[], :queues::text[], :jobs::text[], :priorities::smallint[], :traces::text[],
             :delays::bigint[], :instants::bigint[], :wires::bytea[]) WITH ORDINALITY
             AS g (id, queue, job, priority, trace_id, delay_us, run_at, wire, place)
-    ), new AS (
-        INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, wire, accepted_at, due_at)
-        SELECT id, queue, job, priority, trace_id, wire, {NOW},
+    )"""
+
+# Jobs given together are due a microsecond after each other, which preserves their order.
+_DUE: Final = f"""
             CASE WHEN delay_us > 0 THEN {NOW} + delay_us WHEN run_at > {NOW} THEN run_at
-                 ELSE {NOW} - :number + place END
+                 ELSE {NOW} - :number + place END"""
+
+INSERT: Final = f"""
+    WITH {NOW_IS}, {_GIVEN}, new AS (
+        INSERT INTO holdfast.jobs (id, queue, job, priority, trace_id, wire, accepted_at, due_at)
+        SELECT id, queue, job, priority, trace_id, wire, {NOW},{_DUE}
         FROM given ORDER BY place ON CONFLICT (id) DO NOTHING RETURNING seq, due_at, priority, id, queue
     ), opened AS (
         INSERT INTO holdfast.open_jobs (seq, due_at, priority, id, queue) SELECT * FROM new
@@ -89,6 +102,24 @@ INSERT: Final = f"""
     SELECT id FROM new"""
 
 INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
+
+# A row in `blocked` stays, and is stale: it could be locked only before the job.
+RESCHEDULE: Final = f"""
+    WITH {NOW_IS}, {_GIVEN}, chosen AS MATERIALIZED (
+        SELECT o.seq, given.*,{_DUE} AS due_at
+        FROM given JOIN holdfast.jobs AS j ON j.id = given.id JOIN holdfast.open_jobs AS o ON o.seq = j.seq
+        WHERE o.state <> {PROCESSING} ORDER BY o.seq FOR UPDATE OF o
+    ), moved AS (
+        UPDATE holdfast.open_jobs AS o
+        SET state = {WAITING}, due_at = chosen.due_at, priority = chosen.priority, queue = chosen.queue
+        FROM chosen WHERE o.seq = chosen.seq
+    ), written AS (
+        UPDATE holdfast.jobs AS j
+        SET due_at = chosen.due_at, priority = chosen.priority, queue = chosen.queue, job = chosen.job,
+            trace_id = chosen.trace_id, wire = chosen.wire
+        FROM chosen WHERE j.seq = chosen.seq
+    )
+    SELECT id FROM chosen"""
 
 # One statement without locks: it reads both tables in one snapshot.
 KNOWN: Final = f"""
@@ -320,17 +351,15 @@ class PostgresJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
-        if tx is None:
-            created = self._insert_one(envelopes[0]) if len(envelopes) == 1 and not writes else None
-            transact = self._connections.converse if writes else self._connections.transact
-            created = created or transact(
-                lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce)
-            )
-        else:
+        if tx is not None:
             with PostgresCaller(tx, self._connections) as connection:
                 # A worker that was woken a moment ago may poll before this transaction is committed.
-                created = self._accept(connection, envelopes, (), self._announcements.announce_now)
-        return [Accepted(id=one.id, created=new) for one, new in zip(envelopes, created, strict=True)]
+                return self._accept(connection, envelopes, (), self._announcements.announce_now)
+        is_plain = len(envelopes) == 1 and not writes and envelopes[0].unique is None
+        transact = self._connections.converse if writes else self._connections.transact
+        return (self._insert_one(envelopes[0]) if is_plain else None) or transact(
+            lambda connection: self._accept(connection, envelopes, writes, self._announcements.announce)
+        )
 
     def _accept(
         self,
@@ -338,20 +367,37 @@ class PostgresJobs(Jobs):
         envelopes: Sequence[JobEnvelope],
         writes: Sequence[Write],
         announce: Callable[[PostgresStatements, Iterable[str]], None],
-    ) -> list[bool]:
-        """Apply the writes, then insert the jobs, in the open transaction."""
+    ) -> list[Accepted]:
+        """Apply the writes, then insert the jobs, in the open transaction. Keys come first: they lock jobs, and all
+        transactions lock jobs before cells.
+        """
+        others = self._duplicates(connection, envelopes)
         if writes:
             write_cells(connection, self._sql, writes)
-        return self._insert(connection, envelopes, announce) if envelopes else []
+        fresh = [one for one in envelopes if one.id not in others] if others else envelopes
+        created = iter(self._insert(connection, fresh, announce) if fresh else ())
+        return [
+            Accepted(id=others[one.id], created=False)
+            if one.id in others
+            else Accepted(id=one.id, created=next(created))
+            for one in envelopes
+        ]
 
-    def _insert_one(self, envelope: JobEnvelope) -> list[bool] | None:
+    def _duplicates(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> dict[str, str]:
+        """The envelopes that must not be stored, by their ids, each with the id of the job that has its key."""
+        if all(one.unique is None for one in envelopes):
+            return {}
+        self._known(connection, envelopes)  # before any key is taken: a known id must belong to the same job
+        return find_duplicates(envelopes, PostgresUniques(connection, self._sql))
+
+    def _insert_one(self, envelope: JobEnvelope) -> list[Accepted] | None:
         """Insert it in one statement; None if its id is already known, and nothing was written."""
         statement = INSERT_AND_ANNOUNCE if self._announcements.news(_at_once([envelope])) else INSERT
         query = {**_inserts([envelope]), "channel": self._announcements.channel}
         is_new = self._connections.run(
             lambda connection: connection.execute(self._sql(statement), query, prepare=True).fetchone()
         )
-        return [True] if is_new else None
+        return [Accepted(id=envelope.id, created=True)] if is_new else None
 
     def _insert(
         self,
@@ -394,6 +440,25 @@ class PostgresJobs(Jobs):
                 raise IdConflict(one.id)
         return known
 
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        if tx is not None:
+            with PostgresCaller(tx, self._connections) as connection:
+                return self._reschedule(connection, envelopes, self._announcements.announce_now)
+        return self._connections.transact(
+            lambda connection: self._reschedule(connection, envelopes, self._announcements.announce)
+        )
+
+    def _reschedule(
+        self,
+        connection: PostgresStatements,
+        envelopes: Sequence[JobEnvelope],
+        announce: Callable[[PostgresStatements, Iterable[str]], None],
+    ) -> list[bool]:
+        last = list({one.id: one for one in envelopes}.values())
+        changed = {id for (id,) in connection.execute(self._sql(RESCHEDULE), _inserts(last)).fetchall()}
+        announce(connection, _at_once(one for one in last if one.id in changed))
+        return [one.id in changed for one in envelopes]
+
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return PostgresTransaction(self._connections, self._settle_in, job_id, delivery)
 
@@ -419,6 +484,28 @@ class PostgresJobs(Jobs):
     def _send_claim(self, connection: Connection, query: dict[str, Any]) -> "psycopg.Cursor[Row]":
         connection.execute(self._sql(GATE), query, prepare=True)
         return connection.execute(self._sql(CLAIM), query, binary=True, prepare=True)
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(connection: Connection) -> list[Entered]:
+            with conversation(connection):
+                locked = self._lock_slots(connection, slot_names(entries))
+                connection.execute(WAIT_BRIEFLY)
+                return locked.enter(entries)
+
+        return self._connections.run(enter)
+
+    def repair(self) -> int:
+        names = [name for (name,) in self._connections.rows(FREE_PLACES, {"limit": REPAIRS_AT_ONCE})]
+
+        def promote(connection: Connection) -> int:
+            with conversation(connection):
+                return self._lock_slots(connection, names).promote()
+
+        return self._connections.run(promote) if names else 0
+
+    def _lock_slots(self, connection: Connection, names: Iterable[str]) -> LockedSlots:
+        """Lock these slots, before anything else in the transaction is locked."""
+        return LockedSlots(PostgresSlots(connection, self._sql, self._announcements), names)
 
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
@@ -466,20 +553,22 @@ class PostgresJobs(Jobs):
     def _exchange(
         self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
     ) -> tuple[list[bool], list[Row]]:
-        """Send everything before reading the first reply, unless a settlement carries writes or jobs: then it must be
-        known first whether the settlement was applied.
+        """Send everything before reading the first reply, unless a settlement leaves slots or carries writes or jobs:
+        then it must be known first whether the settlement was applied.
         """
-        carries = any(extras_of(settlements))
+        left = left_slots(settlements)
+        carries = any(extras_of(settlements)) or bool(left)
 
         def both(connection: Connection) -> tuple[list[bool], list[Row]]:
             with conversation(connection) if carries else connection.pipeline():
                 connection.execute(PLAN_ONCE, prepare=True)
+                locked = self._lock_slots(connection, left) if left else None
                 sent = self._send(connection, settlements)
                 applied = None
                 if carries:
                     connection.execute(WAIT_BRIEFLY)
                     applied = _applied(sent)
-                    self._carry(connection, settlements, applied)
+                    self._carry(connection, settlements, applied, locked)
                 claimed = None if claim is None else self._send_claim(connection, claim)
                 due_again = {one.lease.queue for one in settlements if _is_due_again(one)}
                 self._announcements.announce(connection, due_again)
@@ -511,15 +600,26 @@ class PostgresJobs(Jobs):
         statement = END if query["state"] >= COMPLETED else GIVE_BACK
         return connection.execute(self._sql(statement), query | texts | {"verdict": verdict})
 
-    def _carry(self, connection: Connection, settlements: Sequence[Settlement], applied: Sequence[bool]) -> None:
-        """Apply the writes and accept the jobs of settlements that were just applied."""
-        writes, enqueues = extras_of([one for one, is_new in zip(settlements, applied, strict=True) if is_new])
+    def _carry(
+        self,
+        connection: Connection,
+        settlements: Sequence[Settlement],
+        applied: Sequence[bool],
+        locked: LockedSlots | None,
+    ) -> None:
+        """Leave the slots, apply the writes and accept the jobs of settlements that were just applied."""
+        new = [one for one, is_new in zip(settlements, applied, strict=True) if is_new]
+        if locked is not None:
+            locked.leave(new)
+        writes, enqueues = extras_of(new)
         self._accept(connection, enqueues, writes, self._announcements.announce)
 
     def _settle_in(self, connection: Connection, settlements: Sequence[Settlement]) -> list[bool]:
         """Settle in the open transaction. Returns which settlements were applied."""
+        left = left_slots(settlements)
+        locked = self._lock_slots(connection, left) if left else None
         applied = _applied(self._send(connection, settlements))
-        self._carry(connection, settlements, applied)
+        self._carry(connection, settlements, applied, locked)
         return applied
 
     def _settled_before(self, connection: Connection, settlement: Settlement) -> bool:

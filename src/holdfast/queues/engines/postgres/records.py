@@ -5,9 +5,20 @@ from typing import Final
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    IDLE_SLOT_S,
+    PRUNE_BATCH,
+    SHOWN_WAITERS,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.postgres.announcing import Announcements
 from holdfast.queues.engines.postgres.connections import Connection, PostgresConnections
+from holdfast.queues.engines.postgres.slots import IS_TAKEN
 from holdfast.queues.engines.postgres.statements import NOW, NOW_IS, PostgresStatements, numbers
 from holdfast.queues.engines.tables.rows import (
     Row,
@@ -17,6 +28,7 @@ from holdfast.queues.engines.tables.rows import (
     is_by_finish,
     not_replayed,
     page,
+    slot_views,
     view,
 )
 from holdfast.queues.engines.tables.states import (
@@ -30,7 +42,7 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Outcome, Page, ReplayAnswer
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Outcome, Page, ReplayAnswer, SlotView
 
 FORGET: Final = f"""
     UPDATE holdfast.ended_jobs SET state = {FORGOTTEN}, finished_at = :until, digest = :digest, last_error = NULL
@@ -71,14 +83,16 @@ _PROGRESS: Final = f"""
 
 OPEN: Final = f"""
     SELECT s.seq, j.id, s.queue, s.state, j.job, j.wire, s.attempts, s.crashes, s.deliveries, j.accepted_at, s.due_at,
-        NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at, {NOW}
-    FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
+        NULL::bigint, s.lease_until, NULL, NULL, s.cancel_request, s.last_error, p.done, p.total, p.message, p.at,
+        b.slot, b.since, {NOW}
+    FROM holdfast.open_jobs AS s JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}
+    LEFT JOIN holdfast.blocked AS b ON b.seq = s.seq AND s.state = {BLOCKED}"""
 
 # A job whose row in `jobs` was deleted by hand is still counted, and therefore listed, as damaged.
 ENDED: Final = f"""
     SELECT s.seq, coalesce(j.id, 'damaged-' || s.seq), s.queue, s.state, j.job, j.wire, s.attempts, s.crashes,
         s.deliveries, j.accepted_at, s.due_at, s.finished_at, NULL::bigint, s.dead_reason, s.cancel_reason, NULL,
-        s.last_error, p.done, p.total, p.message, p.at, {NOW}
+        s.last_error, p.done, p.total, p.message, p.at, NULL, NULL::bigint, {NOW}
     FROM holdfast.ended_jobs AS s LEFT JOIN holdfast.jobs AS j ON j.seq = s.seq {_PROGRESS}"""
 
 ATTEMPTS: Final = """
@@ -89,6 +103,71 @@ ATTEMPTS: Final = """
     FROM holdfast.ended_jobs WHERE seq = :seq AND started_at IS NOT NULL ORDER BY 1"""
 
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast.live_output WHERE seq = :seq"
+
+_WAITS: Final = f"JOIN holdfast.open_jobs AS o ON o.seq = b.seq AND o.state = {BLOCKED}"
+_IS_USED: Final = f"""
+    EXISTS (SELECT 1 FROM holdfast.places AS p WHERE p.slot = names.slot AND {IS_TAKEN})
+    OR EXISTS (SELECT 1 FROM holdfast.blocked AS b {_WAITS} WHERE b.slot = names.slot)"""
+
+# From one slot to the next, however many jobs hold it or wait for it.
+USED_SLOTS: Final = f"""
+    WITH RECURSIVE {NOW_IS}, names (slot) AS (
+        SELECT least((SELECT min(p.slot) FROM holdfast.places AS p WHERE p.slot > :after),
+                     (SELECT min(b.slot) FROM holdfast.blocked AS b WHERE b.slot > :after))
+        UNION ALL
+        SELECT least((SELECT min(p.slot) FROM holdfast.places AS p WHERE p.slot > names.slot),
+                     (SELECT min(b.slot) FROM holdfast.blocked AS b WHERE b.slot > names.slot))
+        FROM names WHERE names.slot IS NOT NULL
+    )
+    SELECT slot FROM names WHERE {_IS_USED} LIMIT :limit"""
+
+USED_OF_THESE: Final = f"""
+    WITH {NOW_IS}, names AS (SELECT DISTINCT slot COLLATE "C" AS slot FROM unnest(:names::text[]) AS given (slot))
+    SELECT slot FROM names WHERE {_IS_USED} ORDER BY slot LIMIT :limit"""
+
+HOLDERS: Final = f"""
+    WITH {NOW_IS}
+    SELECT p.slot, j.id, p.queue, p.since, CASE WHEN p.owner_token IS NOT NULL THEN p.fence END
+    FROM holdfast.places AS p LEFT JOIN holdfast.jobs AS j ON j.seq = p.seq
+    WHERE p.slot = ANY (:slots::text[]) AND {IS_TAKEN} ORDER BY p.slot, p.since, p.seq"""
+
+NUMBER_WAITING: Final = f"""
+    SELECT b.slot, count(*) FROM holdfast.blocked AS b {_WAITS} WHERE b.slot = ANY (:slots::text[]) GROUP BY b.slot"""
+
+FIRST_WAITING: Final = f"""
+    SELECT names.slot, waiting.id, waiting.queue, waiting.since
+    FROM unnest(:slots::text[]) WITH ORDINALITY AS names (slot, place) CROSS JOIN LATERAL (
+        SELECT b.id, b.queue, b.since, b.lane, b.due_at FROM holdfast.blocked AS b {_WAITS} WHERE b.slot = names.slot
+        ORDER BY b.lane, b.due_at, b.id LIMIT :limit
+    ) AS waiting
+    ORDER BY names.place, waiting.lane, waiting.due_at, waiting.id"""
+
+# Each kind of unused row is found and locked first. Whether it is still unused is decided in the next statement: it may
+# have been used while this one was waiting, or between the snapshot and the lock.
+_IS_OVER: Final = f"""
+    u.until <= {NOW} AND NOT EXISTS (
+        SELECT 1 FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq WHERE j.id = u.id)"""
+LOCK_KEYS_OVER: Final = f"""
+    WITH {NOW_IS} SELECT u.key FROM holdfast.uniques AS u WHERE {_IS_OVER} LIMIT :limit FOR UPDATE SKIP LOCKED"""
+DELETE_KEYS: Final = f"""
+    WITH {NOW_IS} DELETE FROM holdfast.uniques AS u WHERE u.key = ANY (:keys::text[]) AND {_IS_OVER}"""
+
+LOCK_PLACES_LEFT: Final = f"""
+    WITH {NOW_IS}
+    SELECT p.slot, p.seq FROM holdfast.places AS p WHERE NOT ({IS_TAKEN}) LIMIT :limit FOR UPDATE SKIP LOCKED"""
+DELETE_PLACES: Final = f"""
+    WITH {NOW_IS}
+    DELETE FROM holdfast.places AS p
+    WHERE (p.slot, p.seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[])) AND NOT ({IS_TAKEN})"""
+
+_IS_IDLE: Final = f"""
+    s.fence <= {NOW} - {duration_us(IDLE_SLOT_S)} AND s.size IS NULL
+    AND NOT EXISTS (SELECT 1 FROM holdfast.places AS p WHERE p.slot = s.name)
+    AND NOT EXISTS (SELECT 1 FROM holdfast.blocked AS b WHERE b.slot = s.name)"""
+LOCK_IDLE_SLOTS: Final = f"""
+    WITH {NOW_IS} SELECT s.name FROM holdfast.slots AS s WHERE {_IS_IDLE} LIMIT :limit FOR UPDATE SKIP LOCKED"""
+DELETE_SLOTS: Final = f"""
+    WITH {NOW_IS} DELETE FROM holdfast.slots AS s WHERE s.name = ANY (:names::text[]) AND {_IS_IDLE}"""
 
 STATE_OF: Final = """
     SELECT coalesce(o.state, e.state) FROM holdfast.jobs AS j
@@ -189,6 +268,19 @@ class PostgresRecords(Records):
 
         return self._connections.transact(read)
 
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        used = USED_SLOTS if names is None else USED_OF_THESE
+        query = {"names": list(names or ()), "after": after, "limit": limit}
+
+        def read(connection: Connection) -> list[SlotView]:
+            chosen = [slot for (slot,) in connection.execute(self._sql(used), query).fetchall()]
+            these = {"slots": chosen, "limit": SHOWN_WAITERS}
+            statements = (HOLDERS, NUMBER_WAITING, FIRST_WAITING)
+            rows = [connection.execute(self._sql(statement), these).fetchall() for statement in statements]
+            return slot_views(*rows)
+
+        return self._connections.transact(read)
+
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(connection: Connection) -> CancelAnswer:
             query = {"id": job_id, "reason": reason}
@@ -251,6 +343,26 @@ class PostgresRecords(Records):
             return len(old)
 
         return self._connections.transact(drop)
+
+    def delete_unused(self) -> int:
+        return self._connections.transact(self._delete_unused)
+
+    def _delete_unused(self, connection: Connection) -> int:
+        """Keys first, then places, then slots, whose places are gone by then: together up to `PRUNE_BATCH`."""
+        keys = self._lock_unused(connection, LOCK_KEYS_OVER, 0)
+        if keys:
+            connection.execute(self._sql(DELETE_KEYS), {"keys": [key for (key,) in keys]})
+        left = self._lock_unused(connection, LOCK_PLACES_LEFT, len(keys))
+        if left:
+            query = {"slots": [slot for slot, _ in left], "seqs": numbers(seq for _, seq in left)}
+            connection.execute(self._sql(DELETE_PLACES), query)
+        idle = self._lock_unused(connection, LOCK_IDLE_SLOTS, len(keys) + len(left))
+        if idle:
+            connection.execute(self._sql(DELETE_SLOTS), {"names": [name for (name,) in idle]})
+        return len(keys) + len(left) + len(idle)
+
+    def _lock_unused(self, connection: Connection, statement: str, found: int) -> list[Row]:
+        return connection.execute(self._sql(statement), {"limit": PRUNE_BATCH - found}).fetchall()
 
     def _leave_tombstones(self, connection: Connection, stones: Sequence[tuple[int, int]]) -> None:
         """Replace these (number, expiry) by tombstones. Messages are read one by one: they may be large."""
