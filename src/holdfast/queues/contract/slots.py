@@ -147,7 +147,9 @@ class LockedSlots:
             # The entry is repeated, because its answer was lost.
             return Entered(outcome=EntryOutcome.ENTERED, fence=max(place.fence for place in mine if place is not None))
         spared = [slot for slot in entry.slots if slot.unless in done]
-        full = next((slot for slot in entry.slots if self._is_full(slot, number)), None)
+        # Promoted in any of its slots: otherwise jobs that were promoted in different ones would block each other.
+        is_promoted = any(place is not None for place in mine)
+        full = next((slot for slot in entry.slots if self._is_full(slot, number, is_promoted=is_promoted)), None)
         if not spared and full is None:
             return Entered(outcome=EntryOutcome.ENTERED, fence=self._take(entry, changes))
         for slot in entry.slots:
@@ -189,13 +191,11 @@ class LockedSlots:
         for place in self._rows.places(self._names):
             self._taken[place.slot][place.number] = place
 
-    def _is_full(self, slot: Slot, number: JobNumber) -> bool:
+    def _is_full(self, slot: Slot, number: JobNumber, *, is_promoted: bool) -> bool:
         """Whether there is no place for this job. Places of promoted jobs are free only for a job that was promoted."""
-        taken = self._taken[slot.name]
-        is_promoted = number in taken
         others = [
             place
-            for place in taken.values()
+            for place in self._taken[slot.name].values()
             if place.number != number and not (is_promoted and place.owner_token is None)
         ]
         return len(others) >= self._size(slot.name, slot.size)

@@ -210,6 +210,21 @@ class SlotLaws:
         assert lab.view("both").blocked_on == other.name
         assert enter(lab, lab.take("next"), KEY).outcome is ENTERED
 
+    def test_jobs_promoted_in_two_slots_do_not_keep_each_other_waiting(self, lab: Lab) -> None:
+        other = Slot(name="key:b")
+        first = hold(lab, "first", KEY, other)
+        orders = {id: (KEY, other) if id < "c" else (other, KEY) for id in ("a1", "a2", "c1", "c2")}
+        for id, slots in orders.items():
+            lab.put(id)
+            assert enter(lab, lab.take(id), *slots).outcome is BLOCKED
+            assert lab.view(id).blocked_on == slots[0].name
+        leave(lab, first, KEY, other)
+        for _ in range(4 * len(orders)):
+            for lease in lab.claim(2):
+                if enter(lab, lease, *orders[lease.id]).outcome is ENTERED:
+                    leave(lab, lease, KEY, other)
+        assert {lab.view(id).state for id in orders} == {JobState.COMPLETED}
+
     def test_fences_grow_from_holder_to_holder(self, lab: Lab) -> None:
         other = Slot(name="key:b")
         fences: list[int] = []
