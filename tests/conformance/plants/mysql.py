@@ -10,7 +10,17 @@ from holdfast.clock import Clock
 from holdfast.errors import StateConflict
 from holdfast.queues.contract import EngineTransaction, LeasePolicy
 from holdfast.queues.engines.mysql import records as inspector, state
-from holdfast.queues.engines.mysql.claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
+from holdfast.queues.engines.mysql.claims import (
+    CLAIM,
+    HELD,
+    LEASES,
+    LOCK_DUE,
+    LOCK_THESE,
+    LOOK,
+    NEXT_DUE,
+    NOW,
+    PASS_GATE,
+)
 from holdfast.queues.engines.mysql.connections import CLOCK
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.mysql.jobs import (
@@ -20,7 +30,6 @@ from holdfast.queues.engines.mysql.jobs import (
     END,
     EXPIRED,
     GIVE_BACK,
-    HELD,
     INSERT_ATTEMPTS,
     INSERT_JOBS,
     KEEP_OUTPUT,
