@@ -183,8 +183,8 @@ def test_workers_that_enter_leave_and_renew_do_not_deadlock(backend: MysqlEngine
         done = 0
         while backend.counts()["default"] != {JobState.COMPLETED: 150}:
             backend.repair()
-            pairs = {lease: [slot for slot in slots if slot.name[-1] != "abc"[int(lease.id[3:]) % 3]] for lease in leases}
-            mine = {lease: tuple(dice.sample(pair, 2)) for lease, pair in pairs.items()}
+            first = {lease: int(lease.id[3:]) % 3 for lease in leases}
+            mine = {one: tuple(dice.sample([slots[at], slots[at - 1]], 2)) for one, at in first.items()}
             answers = backend.enter([Entry(lease=lease, slots=some) for lease, some in mine.items()])
             entered = [lease for lease, answer in zip(mine, answers, strict=True) if answer.outcome is ENTERED]
             assert backend.renew_many(entered) == [LeaseState.HELD] * len(entered)
@@ -334,6 +334,53 @@ def test_a_settlement_that_waits_for_a_key_does_not_stop_renewals(backend: Mysql
         assert settling.answer() == [True]
     assert sorted(lease.id for lease in claim(backend)) == ["a", "c"]
     assert state(backend, "b") is None
+
+
+# Rows that another program has damaged.
+
+NOT_UTF8 = b"\xff\xfe"
+LARGEST, SMALLEST = 2**63 - 1, -(2**63)
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("slots", ("key:a", LARGEST, None)),
+        ("slots", ("key:a", SMALLEST, None)),
+        ("slots", (NOT_UTF8, 0, None)),
+        ("places", ("key:a", 999, "default", None, 0, LARGEST, LARGEST)),
+        ("places", ("key:a", 999, "default", bytes(16), LARGEST, SMALLEST, 0)),
+        ("places", ("key:a", 999, NOT_UTF8, None, 0, 0, 0)),
+        ("places", (NOT_UTF8, 999, "default", None, 0, 0, SMALLEST)),
+        ("blocked", (999, "key:a", "default", -128, SMALLEST, "unknown", 1, LARGEST)),
+        ("blocked", (999, "key:a", "default", 127, LARGEST, NOT_UTF8, -1, SMALLEST)),
+        ("blocked", (999, "key:a", NOT_UTF8, 0, 0, "unknown", 1, 0)),
+        ("blocked", (999, NOT_UTF8, "default", 0, 0, "unknown", 1, 0)),
+        ("uniques", ("k", NOT_UTF8, SMALLEST)),
+        ("uniques", ("k", "unknown", LARGEST)),
+        ("uniques", (NOT_UTF8, "unknown", 0)),
+    ],
+)
+def test_a_damaged_row_stops_nothing(
+    backend: MysqlEngine, server: MariadbServer, prefix: str, table: str, row: tuple[object, ...]
+) -> None:
+    backend.create_schema()
+    with stranger(server) as cursor:
+        marks = ", ".join(["%s"] * len(row))
+        cursor.execute(f"INSERT INTO {prefix}{table} VALUES ({marks})", row)
+    backend.repair()
+    assert backend.accept([unique("other")]) == [Accepted(id="other", created=True)]
+    assert backend.ack(take(backend, "other"))
+    holder = hold(backend, "holder")
+    block(backend, "first", "second")
+    assert [one.name for one in backend.slots()] == [KEY.name]
+    for id in ("first", "second"):
+        assert leave(backend, holder)
+        backend.repair()
+        backend.prune()
+        holder = take(backend, id)
+        assert enter(backend, holder) is ENTERED
+    assert leave(backend, holder)
 
 
 # Rows that a verb reads.
