@@ -5,10 +5,13 @@ from typing import Any
 
 import pymysql
 
-from .cases import FACTS, NOT_UTF8, OTHER_QUEUE, Case, Fate, Stage, case, do
+from .cases import FACTS, NOT_UTF8, OTHER_QUEUE, TIMES, Case, Fate, Stage, beside, case, do
 from .sql_cases import SqlStore, cell, job, pause, sql_cases
 
-TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets")
+TABLES = (
+    *("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
+    *("slots", "places", "blocked", "uniques"),
+)
 # What the index is sorted by follows from these, by the stage a job is in.
 SINCE = ("due_at", "finished_at")
 
@@ -61,8 +64,32 @@ def _own_cases() -> Iterable[Case]:
     yield job("owner_token of zeros", Stage.LEASED, Fate.STAYS, owner_token=b"")
     yield job("lane unknown", Stage.WAITING, Fate.STAYS, lane=120)
     yield job("mark of another queue", Stage.WAITING, Fate.STAYS, mark=OTHER_QUEUE.encode())
+    yield from _slots()
     most = do("job", deliveries=LARGEST_COUNT)
     yield case("deliveries largest at first", Stage.WAITING, Fate.ENDS, most, with_worker=True)
+
+
+def _slots() -> Iterable[Case]:
+    """Rows of slots and keys that no program wrote, and a blocked job without its row."""
+    place = {"slot": "key:a", "seq": 1, "queue": "default", "fence": 1, "since": 1, "until": 1}
+    wait = {"slot": "key:a", "seq": 1, "queue": "default", "lane": 4, "due_at": 1, "id": "x", "size": 1, "since": 1}
+    for name, value in TIMES.items():
+        yield beside(f"place since {name}", do("insert", "places", **{**place, "since": value}))
+        yield beside(f"place until {name}", do("insert", "places", **{**place, "until": value}))
+        yield beside(f"place fence {name}", do("insert", "places", **{**place, "fence": value}))
+        yield beside(f"slot fence {name}", do("insert", "slots", name="key:a", fence=value))
+        yield beside(f"blocked since {name}", do("insert", "blocked", **{**wait, "since": value}))
+        yield beside(f"blocked due_at {name}", do("insert", "blocked", **{**wait, "due_at": value}))
+        yield beside(f"unique until {name}", do("insert", "uniques", key="k", id="x", until=value))
+    for column in ("slot", "queue", "id"):
+        yield beside(f"blocked {column} is not UTF-8", do("insert", "blocked", **{**wait, column: NOT_UTF8}))
+    for column in ("slot", "queue"):
+        yield beside(f"place {column} is not UTF-8", do("insert", "places", **{**place, column: NOT_UTF8}))
+    yield beside("place of an unknown job", do("insert", "places", **{**place, "owner_token": bytes(16)}))
+    yield beside("blocked lane unknown", do("insert", "blocked", **{**wait, "lane": -128}))
+    yield beside("slot name is not UTF-8", do("insert", "slots", name=NOT_UTF8, fence=1))
+    yield beside("unique key is not UTF-8", do("insert", "uniques", key=NOT_UTF8, id=NOT_UTF8, until=1))
+    yield job("blocked on nothing", Stage.WAITING, Fate.STAYS, state=3, lane=11, mark=b"")
 
 
 CASES = [*sql_cases(LARGEST_COUNT, {"negative": -1.0, "huge": 1.7e308}), *_own_cases()]

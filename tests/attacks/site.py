@@ -230,6 +230,8 @@ class Site:
         assert WorkerRegistry(self.engine.state).all()[-1].report.id == "w-good"
         self.engine.state.spend([Spend(bucket="rate", tokens=1, per_s=1.0, burst=1)])
         self.engine.pauses()
+        self.engine.repair()
+        self.engine.slots()
 
     def check_enqueueing(self) -> None:
         """Another job is accepted, and the bad one, given again, is compared."""

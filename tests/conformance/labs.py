@@ -19,7 +19,10 @@ from ..servers.postgres import postgres_for_laws
 from ..servers.redis import redis_for_laws
 
 _numbers = itertools.count(1)
-MYSQL_TABLES = ("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets")
+MYSQL_TABLES = (
+    *("jobs", "attempts", "progress", "live_output", "pauses", "cells", "buckets"),
+    *("slots", "places", "blocked", "uniques"),
+)
 
 
 def new_prefix() -> str:

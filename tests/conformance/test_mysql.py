@@ -9,6 +9,7 @@ from holdfast.testing import EngineConformance, Lab, machine_for
 from holdfast.testing.laws.claiming import ClaimingLaws
 from holdfast.testing.laws.leasing import CrashLaws
 from holdfast.testing.laws.racing import RacingLaws
+from holdfast.testing.laws.slots import SlotLaws
 
 from ..servers.mysql import mariadb_for_laws
 from .labs import mysql_lab
@@ -42,8 +43,8 @@ class TestMysql(EngineConformance):
     """Every clause."""
 
 
-class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, RacingLaws):
-    """The clauses about claims, on a server that cannot skip locked rows."""
+class TestWithoutSkipLocked(ClaimingLaws, CrashLaws, RacingLaws, SlotLaws):
+    """The clauses about claims and slots, on a server that cannot skip locked rows."""
 
     @pytest.fixture
     def lab(self) -> Generator[Lab]:

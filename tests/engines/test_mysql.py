@@ -31,6 +31,8 @@ from holdfast.queues.engines.mysql.migrations import migrations
 from holdfast.values import (
     Ack,
     AttemptRecord,
+    Entry,
+    EntryOutcome,
     JobFilter,
     JobLease,
     JobState,
@@ -41,6 +43,7 @@ from holdfast.values import (
     Progress,
     Put,
     Settlement,
+    Slot,
     Spend,
 )
 
@@ -147,6 +150,11 @@ def test_only_the_servers_clock_is_asked(server: MariadbServer, prefix: str) -> 
         assert backend.report_progress([(first, Progress(done=1))]) == [True]
         assert backend.report_output([(first, LiveOutput(text="a"))]) == [True]
         assert backend.lease_states([first]) == [LeaseState.HELD]
+        entered, blocked = backend.enter([Entry(lease=one, slots=(Slot(name="key"),)) for one in (first, second)])
+        assert (entered.outcome, blocked.outcome) == (EntryOutcome.ENTERED, EntryOutcome.BLOCKED)
+        assert (backend.repair(), backend.slots()[0].waiting) == (0, 1)
+        assert backend.reschedule([job("b")]) == [True]
+        [second] = claim(backend)
         done = Ack(lease=first, writes=(Put(kind="lock", key="c", ttl=60),))
         assert backend.settle([done, Nack(lease=second, delay=60)]) == [True, True]
         backend.wait_for_work(["default"], 0)

@@ -1,17 +1,37 @@
 """Bugs for the MySQL engine: statements that lack a condition, a lock, a column or the lane of a job."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from msgspec.structs import replace
 
-from holdfast.clock import Clock
+from holdfast.clock import Clock, duration_us
 from holdfast.errors import StateConflict
-from holdfast.queues.contract import EngineTransaction, LeasePolicy
-from holdfast.queues.engines.mysql import records as inspector, state
-from holdfast.queues.engines.mysql.claims import CLAIM, LEASES, LOCK_DUE, LOCK_THESE, LOOK, NEXT_DUE, NOW, PASS_GATE
-from holdfast.queues.engines.mysql.connections import CLOCK
+from holdfast.queues.contract import (
+    PROMOTION_S,
+    EngineTransaction,
+    LeasePolicy,
+    LockedSlots,
+    Place,
+    SlotRow,
+    find_duplicates,
+    left_slots,
+    slot_names,
+)
+from holdfast.queues.engines.mysql import records as inspector, slots, state
+from holdfast.queues.engines.mysql.claims import (
+    CLAIM,
+    HELD,
+    LEASES,
+    LOCK_DUE,
+    LOCK_THESE,
+    LOOK,
+    NEXT_DUE,
+    NOW,
+    PASS_GATE,
+)
+from holdfast.queues.engines.mysql.connections import CLOCK, Session
 from holdfast.queues.engines.mysql.engine import MysqlEngine
 from holdfast.queues.engines.mysql.jobs import (
     ACK,
@@ -20,7 +40,6 @@ from holdfast.queues.engines.mysql.jobs import (
     END,
     EXPIRED,
     GIVE_BACK,
-    HELD,
     INSERT_ATTEMPTS,
     INSERT_JOBS,
     KEEP_OUTPUT,
@@ -32,14 +51,16 @@ from holdfast.queues.engines.mysql.jobs import (
     LOCK_LEASED_BY,
     REAP,
     RENEW,
+    RESCHEDULE,
     SETTLED_AS,
 )
 from holdfast.queues.engines.mysql.lanes import PLACE
+from holdfast.queues.engines.mysql.slots import MysqlSlots, MysqlUniques
 from holdfast.queues.engines.mysql.state import MysqlState, write_cells
 from holdfast.queues.engines.tables.rows import LONG_US, MANY, NEVER
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.testing import Lab
-from holdfast.values import Accepted, AttemptRecord, JobEnvelope, Settlement, Spend, Spent, Write
+from holdfast.values import Accepted, AttemptRecord, Entered, Entry, JobEnvelope, Settlement, Spend, Spent, Write
 
 from ..labs import mysql_lab
 from .planting import PROCESS_TIME, Bug, Edit, Plant, Planting, bug
@@ -371,6 +392,73 @@ BUGS: dict[str, Bug] = {
     "spent tokens forgotten": bug(
         "test_a_bucket_grants_its_burst_and_then_its_rate", (state.LOCKED_BUCKETS, "full_at,", "0,")
     ),
+    "places counted without the lease": bug(
+        "test_a_holder_whose_lease_expired_neither_keeps_nor_frees_the_slot",
+        (slots.PLACES, f" AND j.lease_until > {CLOCK}", ""),
+    ),
+    "promotion never ends": bug(
+        "test_a_promotion_expires",
+        (slots.PLACES, f" AND p.until > {CLOCK} AND p.until <= {CLOCK} + {duration_us(PROMOTION_S)}", ""),
+    ),
+    "promotion does not count": bug(
+        "test_a_newcomer_does_not_overtake_a_promoted_job", (slots.PLACES, "p.owner_token IS NULL AND", "0 AND")
+    ),
+    "everyone leaves with the first": bug(
+        "test_as_many_jobs_enter_as_the_slot_has_places", (slots.FREE, "IN %s", "IN %s OR p.slot LIKE 'key:%%'")
+    ),
+    "promoted in one queue only": bug(
+        "test_a_paused_queue_does_not_keep_the_others_waiting",
+        (slots.QUEUES, "GROUP BY slot, queue", "GROUP BY slot, queue ORDER BY queue DESC LIMIT 1"),
+    ),
+    "promoted although it is no longer blocked": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (slots.LOCK_BLOCKED, "state = 3", "1"),
+    ),
+    "promoted job stays among the blocked": bug(
+        "test_leaving_promotes_the_next_job_in_the_same_commit", (slots.PROMOTE, f",{PLACE}", "")
+    ),
+    "blocked whatever the priority": bug("test_the_best_waiting_job_is_promoted", (slots.TURNS, "priority", "5")),
+    "blocked job costs an attempt": bug(
+        "test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost",
+        (slots.BLOCK, "owner_token = ''", "owner_token = '', attempts = attempts + 1"),
+    ),
+    "blocked job not known to be": bug(
+        "test_a_blocked_job_can_be_cancelled_and_does_not_stop_the_others",
+        (inspector.VIEW_COLUMNS, " AND j.state = 3", ""),
+    ),
+    "cancelled job counted among those that wait": bug(
+        "test_a_blocked_job_can_be_rescheduled", (inspector.COUNT_WAITERS, " AND j.state = 3", "")
+    ),
+    "fences start again": bug("test_fences_grow_from_holder_to_holder", (slots.LOCKED_SLOTS, "fence,", "0,")),
+    "repair overlooks dead holders": bug(
+        "test_repair_finishes_what_a_reaper_left_undone", (slots.NEGLECTED, "AND NOT COALESCE", "AND 0 * COALESCE")
+    ),
+    "repair overlooks slots without a place": bug(
+        "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
+        (slots.NEGLECTED, "OR EXISTS", "AND EXISTS"),
+    ),
+    "expired marks spare": bug("test_expired_marks_spare_nothing", (state.READ_THESE, LIVE, "")),
+    "key free while its job waits": bug(
+        "test_a_second_job_with_the_key_is_not_stored", (slots.STORE_KEYS, "id = VALUES(id)", "id = id")
+    ),
+    "key held for its period only if the job is known": bug(
+        "test_a_period_ends_by_the_clock_alone",
+        (inspector.UNUSED_KEYS, "u.until <= %(now)s AND ", ""),
+        (inspector.STILL_UNUSED_KEYS, "u.until <= %(now)s AND ", ""),
+    ),
+    "keys of open jobs deleted": bug(
+        "test_unused_keys_are_deleted",
+        (inspector.UNUSED_KEYS, "j.state >= 4", "1"),
+        (inspector.STILL_UNUSED_KEYS, "j.state >= 4", "1"),
+    ),
+    "running job rescheduled": bug(
+        "test_a_job_that_has_started_is_not_rescheduled",
+        (slots.JOBS_OF, "seq, state,", "seq, 0,"),
+        (slots.LOCK_JOBS, "seq, state", "seq, 0"),
+    ),
+    "rescheduled job stays in its place": bug(
+        "test_a_rescheduled_job_gets_its_new_message_and_time", (RESCHEDULE, f",{PLACE}", "")
+    ),
 }
 
 
@@ -455,6 +543,60 @@ class JobsAcceptedWithoutTheirWrites(MysqlEngine):
         return accepted
 
 
+class EnteredOutsideOfATransaction(MysqlEngine):
+    """Each statement commits, and releases the lock of the slot."""
+
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(session: Session) -> list[Entered]:
+            return LockedSlots(MysqlSlots(session, self.connections), slot_names(entries)).enter(entries)
+
+        return self.connections.run(enter) if entries else []
+
+
+class LooksBeforeItLocks(MysqlEngine):
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(session: Session) -> list[Entered]:
+            return LockedSlots(EarlySlots(session, self.connections), slot_names(entries)).enter(entries)
+
+        return self.connections.transact(enter) if entries else []
+
+
+class EarlySlots(MysqlSlots):
+    """Reads the places before the slots are locked."""
+
+    def lock(self, names: Sequence[str]) -> Mapping[str, SlotRow]:
+        self._seen = super().places(names)
+        return super().lock(names)
+
+    def places(self, names: Sequence[str]) -> list[Place]:
+        return self._seen
+
+
+class LeavesOfARefusal(MysqlEngine):
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        answers = super().settle(settlements)
+
+        def leave(session: Session) -> int:
+            return LockedSlots(MysqlSlots(session, self.connections), left_slots(settlements)).leave(settlements)
+
+        self.connections.transact(leave)
+        return answers
+
+
+class UniqueOutsideOfATransaction(MysqlEngine):
+    """Each statement commits, and releases the lock of the key."""
+
+    def accept(
+        self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
+    ) -> list[Accepted]:
+        duplicates = self.connections.run(
+            lambda session: find_duplicates(envelopes, MysqlUniques(session, self.connections))
+        )
+        others = [replace(one, unique=None) for one in envelopes if one.id not in duplicates]
+        stored = {one.id: one for one in super().accept(others)}
+        return [stored.get(one.id) or Accepted(id=duplicates[one.id], created=False) for one in envelopes]
+
+
 class TransactionCompletedWithoutWrites(MysqlEngine):
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return Forgetful(super().transaction(job_id, delivery))
@@ -498,6 +640,16 @@ BROKEN: dict[type[MysqlEngine | MysqlState], Bug] = {
         "test_a_settlement_that_cannot_be_written_changes_nothing_and_others_can_be_settled"
     ),
     JobsAcceptedWithoutTheirWrites: bug("test_jobs_are_accepted_with_writes_or_not_at_all"),
+    EnteredOutsideOfATransaction: bug(
+        "test_racing_jobs_never_exceed_the_places", (slots.TAKE, "%s)", f"%s + {DELAY})")
+    ),
+    LooksBeforeItLocks: bug(
+        "test_racing_jobs_never_exceed_the_places", (slots.LOCKED_SLOTS, "fence,", f"fence + {DELAY},")
+    ),
+    LeavesOfARefusal: bug("test_a_refused_settlement_leaves_nothing"),
+    UniqueOutsideOfATransaction: bug(
+        "test_of_racing_callers_one_stores_its_job", (slots.LOCKED_KEYS, "until", f"until + {DELAY}")
+    ),
     TransactionCompletedWithoutWrites: bug("test_a_transaction_applies_writes_and_enqueues"),
 }
 """An engine with a bug in Python; the edits of its statements make a race certain."""

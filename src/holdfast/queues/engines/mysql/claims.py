@@ -1,7 +1,7 @@
 """Claims in MySQL, in two steps: read which jobs are due, then lock and stamp them."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from holdfast.clock import MICROSECONDS, duration_us
 from holdfast.errors import BackendError
@@ -60,6 +60,10 @@ LEASES: Final = f"""
            LEAST(lease_until - {CLOCK}, lease_us)
     FROM holdfast_jobs FORCE INDEX (by_turn)
     WHERE lane = {LEASED} AND mark = %(token)s AND queue = %(queue)s AND lease_until > {CLOCK} ORDER BY seq"""
+
+HOLDS: Final = f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
+HELD: Final = f"""
+    SELECT seq, owner_token, deliveries FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {HOLDS} FOR UPDATE"""
 
 
 class MysqlClaims:
@@ -173,6 +177,15 @@ def _unpacked(rows: Sequence[Row]) -> list[Row]:
         end = int(length)
         candidates.append((*numbers, rest[:end].decode(errors="replace"), rest[end:]))
     return candidates
+
+
+def holdings(claims: Iterable[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    """The parameters of statements about claims (number, owner token): their numbers, and pairs of both."""
+    tokens: dict[int, list[bytes]] = {}
+    for seq, owner_token in claims:
+        tokens.setdefault(seq, []).append(bytes.fromhex(owner_token))
+    for seqs in chunks(tokens):
+        yield {"seqs": seqs, "pairs": [(seq, token) for seq in seqs for token in tokens[seq]]}
 
 
 def gate_of(token: bytes) -> int:

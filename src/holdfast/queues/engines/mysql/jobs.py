@@ -4,7 +4,7 @@ A claim takes two steps, because an update returns no rows here: `claims.py`. Th
 notifications: a waiting worker polls, often only where there was work recently. `connections.py` opens the connections.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
@@ -20,15 +20,20 @@ from holdfast.queues.contract import (
     EngineTransaction,
     Jobs,
     LeasePolicy,
+    LockedSlots,
     extras_of,
+    find_duplicates,
     kept_output,
     kept_progress,
+    left_slots,
+    slot_names,
     take_once,
 )
-from holdfast.queues.engines.mysql.claims import MysqlClaims
+from holdfast.queues.engines.mysql.claims import HELD, HOLDS, MysqlClaims, holdings
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
 from holdfast.queues.engines.mysql.lanes import DONE, LAST_WAITING, LEASED, PLACE, mark_of
 from holdfast.queues.engines.mysql.records import DELETE_JOBS
+from holdfast.queues.engines.mysql.slots import NEGLECTED, NOT_STARTED, MysqlSlots, MysqlUniques, lock_unstarted
 from holdfast.queues.engines.mysql.state import put_cells, write_cells
 from holdfast.queues.engines.mysql.transactions import MysqlCaller, MysqlStatements, MysqlTransaction
 from holdfast.queues.engines.tables.rows import (
@@ -48,10 +53,12 @@ from holdfast.queues.engines.tables.rows import (
     session_query,
     text,
 )
-from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING
+from holdfast.queues.engines.tables.states import CANCELLED, COMPLETED, DEAD, FORGOTTEN, PROCESSING, WAITING
 from holdfast.values import (
     Accepted,
     Ack,
+    Entered,
+    Entry,
     JobEnvelope,
     JobLease,
     LeaseState,
@@ -73,10 +80,16 @@ REAP_BATCH: Final = 500
 ACCEPT_TRIES: Final = 100
 # How many known jobs are read at once: their messages may be large.
 KNOWN_AT_ONCE: Final = 50
+REPAIR_BATCH: Final = 100
 
 INSERT_JOBS: Final = """
     INSERT INTO holdfast_jobs (id, queue, job, priority, trace_id, accepted_at, due_at, wire, lane, mark, since)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+
+RESCHEDULE: Final = f"""
+    UPDATE holdfast_jobs FORCE INDEX (PRIMARY)
+    SET state = {WAITING}, queue = %s, job = %s, priority = %s, trace_id = %s, due_at = %s, wire = %s,{PLACE}
+    WHERE seq = %s"""
 
 # Locked, so that they cannot change before the rest of the batch is written.
 KNOWN: Final = "SELECT id, seq, state, finished_at, digest, wire FROM holdfast_jobs WHERE id IN %s FOR UPDATE"
@@ -141,17 +154,11 @@ INSERT_SUCCESSES: Final = """
 SUCCESS: Final = f"(%d, %d, X'%s', '{EFFECT_OF_ACK.verdict}', '{Outcome.SUCCEEDED.value}', %d, %d)"
 SUCCESSES_AT_ONCE: Final = 400
 
-_HOLDS: Final = (
-    f"seq IN %(seqs)s AND (seq, owner_token) IN %(pairs)s AND state = {PROCESSING} AND lease_until > {CLOCK}"
-)
-
 RENEW: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET lease_until = {CLOCK} + LEAST(lease_us, {LONG_US})
-    WHERE {_HOLDS}"""
+    WHERE {HOLDS}"""
 LEASE_STATES: Final = f"""
-    SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS}"""
-HELD: Final = f"""
-    SELECT seq, owner_token, deliveries FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {_HOLDS} FOR UPDATE"""
+    SELECT seq, owner_token, cancel_request IS NOT NULL FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE {HOLDS}"""
 
 KEEP_PROGRESS: Final = """
     INSERT INTO holdfast_progress (seq, delivery, done, total, message, at) VALUES (%s, %s, %s, %s, %s, %s)
@@ -217,15 +224,19 @@ class MysqlJobs(Jobs):
     def accept(
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
+        is_unique = any(one.unique is not None for one in envelopes)
+        duplicates: dict[str, str] = {}
         if tx is not None:
             caller = MysqlCaller(tx, self._connections)
-            created = self._again_if_known(lambda: self._accept_for(caller, envelopes))
-        elif writes or not self._are_inserted(envelopes):
+            created, duplicates = self._again_if_known(lambda: self._accept_for(caller, envelopes))
+        elif writes or is_unique or not self._are_inserted(envelopes):
             work = partial(self._accept, envelopes=envelopes, writes=writes)
-            created = self._again_if_known(lambda: self._connections.transact(work, repeats=not writes))
+            again = partial(self._connections.transact, work, repeats=not writes)
+            created, duplicates = self._again_if_known(again)
         else:
             created = {one.id for one in envelopes}
-        return [Accepted(id=one.id, created=take_once(created, one.id)) for one in envelopes]
+        ids = [(one.id, duplicates.get(one.id, one.id)) for one in envelopes]
+        return [Accepted(id=id, created=take_once(created, asked)) for asked, id in ids]
 
     def _are_inserted(self, envelopes: Sequence[JobEnvelope]) -> bool:
         """Insert all of them, unless one of their ids is known; returns whether they were inserted."""
@@ -247,14 +258,22 @@ class MysqlJobs(Jobs):
                 return insert()
         raise BackendUnavailable(f"{self._connections.address}: other processes keep enqueueing jobs with the same ids")
 
-    def _accept_for(self, caller: MysqlCaller, envelopes: Sequence[JobEnvelope]) -> set[str]:
+    def _accept_for(self, caller: MysqlCaller, envelopes: Sequence[JobEnvelope]) -> tuple[set[str], dict[str, str]]:
         with caller as session:
             return self._accept(session, envelopes, ())
 
-    def _accept(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]) -> set[str]:
+    def _accept(
+        self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], writes: Sequence[Write]
+    ) -> tuple[set[str], dict[str, str]]:
+        """Insert the jobs that are new. Returns their ids, and those of duplicates, each with the id of its job."""
         if writes:
             write_cells(session, self._sql, writes)
-        return self._insert_unknown(session, envelopes, session.now())
+        if all(one.unique is None for one in envelopes):
+            return self._insert_unknown(session, envelopes, session.now()), {}
+        rows = MysqlUniques(session, self._connections)
+        duplicates = find_duplicates(envelopes, rows)
+        others = [one for one in envelopes if one.id not in duplicates]
+        return self._insert_unknown(session, others, rows.now_us), duplicates
 
     def _insert_unknown(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope], now: int) -> set[str]:
         """Insert the jobs whose ids are free, and return those ids."""
@@ -280,6 +299,21 @@ class MysqlJobs(Jobs):
             session.insert(self._sql(INSERT_JOBS), _rows(new, now))
         return {one.id for one in new}
 
+    def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
+        if tx is None:
+            return self._connections.transact(lambda session: self._reschedule(session, envelopes))
+        with MysqlCaller(tx, self._connections) as session:
+            return self._reschedule(session, envelopes)
+
+    def _reschedule(self, session: MysqlStatements, envelopes: Sequence[JobEnvelope]) -> list[bool]:
+        jobs = lock_unstarted(session, self._connections, sorted({one.id for one in envelopes}))
+        unstarted = {id: seq for id, (seq, state, _) in jobs.items() if state in NOT_STARTED}
+        for one, due in zip(envelopes, dues(envelopes, session.now()), strict=True):
+            if one.id in unstarted:
+                columns = (one.queue, one.job, one.priority, one.trace_id, due, one.wire)
+                session.run(self._sql(RESCHEDULE), (*columns, unstarted[one.id]))
+        return [one.id in unstarted for one in envelopes]
+
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
         return MysqlTransaction(self._connections, self._settle, job_id, delivery)
 
@@ -297,6 +331,26 @@ class MysqlJobs(Jobs):
             self._busy_at = self.clock.monotonic()
         return leased(rows, queue, owner_token, asked_at)
 
+    def enter(self, entries: Sequence[Entry]) -> list[Entered]:
+        def enter(session: Session) -> list[Entered]:
+            return LockedSlots(MysqlSlots(session, self._connections), slot_names(entries)).enter(entries)
+
+        return self._connections.transact(enter)
+
+    def repair(self) -> int:
+        """Read before locking: most of the time, every slot that jobs wait for is in use."""
+        found = self._connections.run(lambda session: session.rows(self._sql(NEGLECTED), (REPAIR_BATCH,)))
+        names = sorted(text(name) for (name,) in found)
+
+        def promote(session: Session) -> int:
+            rows = MysqlSlots(session, self._connections)
+            locked = LockedSlots(rows, names)
+            # Otherwise the same slots would be found again.
+            rows.delete_unused(names)
+            return locked.promote()
+
+        return self._connections.transact(promote) if names else 0
+
     def wait_for_work(self, queues: Sequence[str], timeout: float, *, wake: int | None = None) -> None:
         give_up_at = self.clock.monotonic() + timeout
         while True:
@@ -312,6 +366,13 @@ class MysqlJobs(Jobs):
 
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
+        slots: LockedSlots | None = None
+        # Before any job is locked: a caller may hold a key for minutes, and leases can be renewed until it lets go.
+        if keys := {job.unique.key for one in settlements for job in one.enqueues if job.unique is not None}:
+            MysqlUniques(session, self._connections).lock(sorted(keys))
+        if names := left_slots(settlements):
+            rows = MysqlSlots(session, self._connections)
+            slots, now = LockedSlots(rows, names), rows.now_us
         fresh: list[bool] = []
         applied: list[Settlement] = []
         for token, run in groupby(settlements, key=ack_token):
@@ -325,6 +386,8 @@ class MysqlJobs(Jobs):
             self._insert_ends(session, ended)
             applied += ended
             fresh += new
+        if slots is not None:
+            slots.leave(applied)
         self._apply_extras(session, applied, now)
         if all(fresh):
             return fresh
@@ -338,6 +401,9 @@ class MysqlJobs(Jobs):
         writes, enqueues = extras_of(applied)
         if writes:
             put_cells(session, self._sql, writes)
+        if any(one.unique is not None for one in enqueues):
+            duplicates = find_duplicates(enqueues, MysqlUniques(session, self._connections))
+            enqueues = [one for one in enqueues if one.id not in duplicates]
         if enqueues:
             try:
                 with _known_ids_raised():
@@ -543,10 +609,6 @@ def _rows(envelopes: Sequence[JobEnvelope], now: int) -> list[Row]:
     ]
 
 
-def _holdings(leases: Sequence[JobLease]) -> Iterator[dict[str, Any]]:
-    """The parameters of statements about leases: their numbers, and pairs of number and token."""
-    claims: dict[int, list[bytes]] = {}
-    for lease in leases:
-        claims.setdefault(int(lease.token), []).append(bytes.fromhex(lease.owner_token))
-    for seqs in chunks(claims):
-        yield {"seqs": seqs, "pairs": [(seq, token) for seq in seqs for token in claims[seq]]}
+def _holdings(leases: Iterable[JobLease]) -> Iterator[dict[str, Any]]:
+    """The parameters of statements about leases."""
+    return holdings((int(lease.token), lease.owner_token) for lease in leases)

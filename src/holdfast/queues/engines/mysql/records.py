@@ -1,13 +1,25 @@
 """Reading and operating the records that `jobs.py` writes in MySQL or MariaDB."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from holdfast.clock import duration_us
 from holdfast.codec import content_digest
-from holdfast.queues.contract import PRUNE_BATCH, TOMBSTONE_S, LeasePolicy, Outdated, Records, check_purge, has_expired
+from holdfast.queues.contract import (
+    IDLE_SLOT_S,
+    PRUNE_BATCH,
+    SHOWN_WAITERS,
+    TOMBSTONE_S,
+    LeasePolicy,
+    Outdated,
+    Records,
+    check_purge,
+    has_expired,
+)
 from holdfast.queues.engines.mysql.connections import CLOCK, MysqlConnections, Session, chunks, pieces
 from holdfast.queues.engines.mysql.lanes import GONE, LANE_OF_STATE, PLACE
+from holdfast.queues.engines.mysql.slots import IS_TAKEN, QUEUES, MysqlSlots, best_rows
 from holdfast.queues.engines.tables.rows import (
     Row,
     conditions,
@@ -16,6 +28,8 @@ from holdfast.queues.engines.tables.rows import (
     is_by_finish,
     not_replayed,
     page,
+    slot_views,
+    text,
     view,
 )
 from holdfast.queues.engines.tables.states import (
@@ -30,7 +44,7 @@ from holdfast.queues.engines.tables.states import (
     STATES,
     WAITING,
 )
-from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer
+from holdfast.values import CancelAnswer, JobFilter, JobHistory, JobState, Page, ReplayAnswer, SlotView
 
 # How many messages, which may be large, are in memory at a time.
 MESSAGES_AT_ONCE: Final = 50
@@ -59,10 +73,12 @@ COUNT: Final = f"""
 VIEW_COLUMNS: Final = f"""
     j.seq, CONVERT(j.id USING utf8mb4), CONVERT(j.queue USING utf8mb4), j.state, j.job, j.wire, j.attempts, j.crashes,
     j.deliveries, j.accepted_at, j.due_at, CASE WHEN j.state >= {COMPLETED} THEN j.finished_at END, j.lease_until,
-    j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at
+    j.dead_reason, j.cancel_reason, j.cancel_request, j.last_error, p.done, p.total, p.message, p.at,
+    CONVERT(b.slot USING utf8mb4), b.since
     FROM holdfast_jobs AS j
     LEFT JOIN holdfast_progress AS p ON p.seq = j.seq AND p.delivery = j.deliveries
-        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})"""
+        AND j.state IN ({FAILED}, {PROCESSING}, {DEAD}, {CANCELLED})
+    LEFT JOIN holdfast_blocked AS b ON b.seq = j.seq AND j.state = {BLOCKED}"""
 
 ATTEMPTS: Final = """
     SELECT delivery, outcome, started_at, ended_at, error_type, error_message, traceback, output, result, note
@@ -71,7 +87,8 @@ ATTEMPTS: Final = """
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = %s"
 
 CANCEL_WAITING: Final = f"""
-    UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = %(reason)s, finished_at = %(now)s,{PLACE}
+    UPDATE holdfast_jobs
+    SET state = {CANCELLED}, cancel_reason = %(reason)s, cancel_request = NULL, finished_at = %(now)s,{PLACE}
     WHERE id = %(id)s AND state IN ({WAITING}, {FAILED}, {BLOCKED})"""
 # A second request without a reason leaves the first reason as it is.
 REQUEST_CANCEL: Final = f"""
@@ -87,6 +104,57 @@ REPLAY: Final = f"""
     SET state = {WAITING}, attempts = 0, crashes = 0, due_at = %(now)s, dead_reason = NULL, cancel_reason = NULL,
         finished_at = 0, expired = 0, ignore_expiry = ignore_expiry OR %(ignore_expiry)s,{PLACE}
     WHERE id = %(id)s AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR %(ignore_expiry)s)"""
+
+# The names after another one, of a page of slots: each is one lookup in an index.
+SLOT_NAMES: Final = """
+    (SELECT slot FROM holdfast_places FORCE INDEX (PRIMARY) WHERE slot > %(after)s GROUP BY slot ORDER BY slot
+     LIMIT %(limit)s)
+    UNION (SELECT slot FROM holdfast_blocked FORCE INDEX (by_turn) WHERE slot > %(after)s GROUP BY slot ORDER BY slot
+           LIMIT %(limit)s)
+    ORDER BY slot LIMIT %(limit)s"""
+
+HOLDERS: Final = f"""
+    SELECT p.slot, j.id, p.queue, p.since, CASE WHEN p.owner_token IS NOT NULL THEN p.fence END
+    FROM holdfast_places AS p FORCE INDEX (PRIMARY) JOIN holdfast_jobs AS j ON j.seq = p.seq
+    WHERE p.slot IN %s AND {IS_TAKEN} ORDER BY p.since, p.seq"""
+
+COUNT_WAITERS: Final = f"""
+    SELECT b.slot, COUNT(*) FROM holdfast_blocked AS b FORCE INDEX (by_turn)
+    JOIN holdfast_jobs AS j ON j.seq = b.seq AND j.state = {BLOCKED}
+    WHERE b.slot IN %s GROUP BY b.slot"""
+
+FIRST_WAITERS: Final = f"""
+    (SELECT STRAIGHT_JOIN b.slot, b.queue, b.lane, b.due_at, b.id, b.since
+     FROM holdfast_blocked AS b FORCE INDEX (by_turn) JOIN holdfast_jobs AS j ON j.seq = b.seq AND j.state = {BLOCKED}
+     WHERE b.slot = %s AND b.queue = %s ORDER BY b.lane, b.due_at, b.id LIMIT %s)"""
+
+_KEY_IS_UNUSED: Final = f"u.until <= %(now)s AND (j.seq IS NULL OR j.state >= {COMPLETED})"
+UNUSED_KEYS: Final = f"""
+    SELECT u.name FROM holdfast_uniques AS u LEFT JOIN holdfast_jobs AS j ON j.id = u.id
+    WHERE {_KEY_IS_UNUSED} LIMIT %(limit)s"""
+LOCK_UNUSED_KEYS: Final = "SELECT name FROM holdfast_uniques FORCE INDEX (PRIMARY) WHERE name IN %(names)s FOR UPDATE"
+# After the lock: a job may have been stored with the key in the meantime.
+STILL_UNUSED_KEYS: Final = f"""
+    SELECT u.name FROM holdfast_uniques AS u FORCE INDEX (PRIMARY) LEFT JOIN holdfast_jobs AS j ON j.id = u.id
+    WHERE u.name IN %(names)s AND {_KEY_IS_UNUSED}"""
+DELETE_KEYS: Final = "DELETE u FROM holdfast_uniques AS u FORCE INDEX (PRIMARY) WHERE u.name IN %(names)s"
+
+# If jobs wait for the slot, `repair` promotes one before it deletes such a place.
+UNUSED_PLACES: Final = f"""
+    SELECT p.slot FROM holdfast_places AS p LEFT JOIN holdfast_jobs AS j ON j.seq = p.seq
+    WHERE NOT COALESCE({IS_TAKEN}, 0)
+        AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b FORCE INDEX (by_turn) WHERE b.slot = p.slot)
+    LIMIT %(limit)s"""
+
+# A size that an operator has set stays.
+_SLOT_IS_IDLE: Final = """s.fence <= %(before)s AND s.size IS NULL
+        AND NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = s.name)
+        AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b FORCE INDEX (by_turn) WHERE b.slot = s.name)"""
+IDLE_SLOTS: Final = f"SELECT s.name FROM holdfast_slots AS s WHERE {_SLOT_IS_IDLE} LIMIT %(limit)s"
+LOCK_IDLE_SLOTS: Final = "SELECT name FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %(names)s FOR UPDATE"
+STILL_IDLE_SLOTS: Final = f"""
+    SELECT s.name FROM holdfast_slots AS s FORCE INDEX (PRIMARY) WHERE s.name IN %(names)s AND {_SLOT_IS_IDLE}"""
+DELETE_SLOTS: Final = "DELETE s FROM holdfast_slots AS s FORCE INDEX (PRIMARY) WHERE s.name IN %(names)s"
 
 CONDITIONS: Final = {
     "queue": "j.queue = %(queue)s",
@@ -140,6 +208,36 @@ class MysqlRecords(Records):
             return history(view(row, session.now()), attempts, outputs)
 
         return self._connections.run(read)
+
+    def slots(self, names: Sequence[str] | None = None, *, after: str = "", limit: int = 100) -> list[SlotView]:
+        def read(session: Session) -> list[SlotView]:
+            if names is not None:
+                return self._slot_views(session, [name.encode() for name in sorted(names)])[:limit]
+            views: list[SlotView] = []
+            last = after.encode()
+            while len(views) < limit:
+                found = session.rows(self._sql(SLOT_NAMES), {"after": last, "limit": limit})
+                views += self._slot_views(session, [name for (name,) in found])
+                if len(found) < limit:
+                    break
+                last = found[-1][0]
+            return views[:limit]
+
+        return self._connections.run(read)
+
+    def _slot_views(self, session: Session, names: Sequence[bytes]) -> list[SlotView]:
+        """Those of these slots that jobs hold or wait for."""
+        views: list[SlotView] = []
+        for some in pieces(names):
+            holders = session.rows(self._sql(HOLDERS), (some,))
+            waiting = session.rows(self._sql(COUNT_WAITERS), (some,))
+            pairs = [(slot, queue) for slot, queue in session.rows(self._sql(QUEUES), (some,))]
+            first: dict[bytes, list[Row]] = {}
+            for slot, queue, _, _, id, since in best_rows(session, self._sql(FIRST_WAITERS), pairs, SHOWN_WAITERS):
+                first.setdefault(slot, []).append((slot, id, queue, since))
+            waiters = [row for rows in first.values() for row in rows[:SHOWN_WAITERS]]
+            views += slot_views(holders, waiting, waiters)
+        return views
 
     def cancel(self, job_id: str, reason: str = "") -> CancelAnswer:
         def change(session: Session) -> CancelAnswer:
@@ -203,6 +301,47 @@ class MysqlRecords(Records):
             return len(old)
 
         return self._connections.transact(drop)
+
+    def delete_unused(self) -> int:
+        keys = self._delete_by_name(UNUSED_KEYS, LOCK_UNUSED_KEYS, STILL_UNUSED_KEYS, DELETE_KEYS, limit=PRUNE_BATCH)
+        places = self._delete_places(PRUNE_BATCH - keys)
+        slots = self._delete_by_name(
+            IDLE_SLOTS, LOCK_IDLE_SLOTS, STILL_IDLE_SLOTS, DELETE_SLOTS, limit=PRUNE_BATCH - keys - places
+        )
+        return keys + places + slots
+
+    def _delete_by_name(self, find: str, lock: str, check: str, delete: str, *, limit: int) -> int:
+        """Find rows without locking any; then lock them, and delete those that are still unused. One that is locked is
+        in use.
+        """
+
+        def times(session: Session) -> dict[str, int]:
+            now = session.now()
+            return {"now": now, "before": now - duration_us(IDLE_SLOT_S)}
+
+        def read(session: Session) -> list[bytes]:
+            return sorted(name for (name,) in session.rows(self._sql(find), {**times(session), "limit": limit}))
+
+        def drop(session: Session, names: Sequence[bytes]) -> int:
+            query = times(session)
+            skip = " SKIP LOCKED" if self._connections.skips_locked else ""
+            for statement in (self._sql(lock) + skip, self._sql(check)):
+                names = [name for (name,) in session.rows(statement, {**query, "names": names})] if names else []
+            return session.run(self._sql(delete), {"names": names}) if names else 0
+
+        lists = pieces(self._connections.run(read))
+        return sum(self._connections.transact(partial(drop, names=names)) for names in lists)
+
+    def _delete_places(self, limit: int) -> int:
+        found = self._connections.run(lambda session: session.rows(self._sql(UNUSED_PLACES), {"limit": limit}))
+
+        def drop(session: Session, names: Sequence[str]) -> int:
+            rows = MysqlSlots(session, self._connections)
+            rows.lock(names)
+            return rows.delete_unused(names)
+
+        lists = pieces(sorted({text(name) for (name,) in found}))
+        return sum(self._connections.transact(partial(drop, names=names)) for names in lists)
 
     def _lock_finished(self, session: Session, state: int, queue: str | None, before: int) -> Sequence[Row]:
         """The oldest in a state (number, when it finished); one that is locked is being deleted or replayed."""

@@ -171,6 +171,15 @@ def write_cells(session: MysqlStatements, sql: Callable[[str], str], writes: Seq
     return applied.versions
 
 
+def live_cells(session: Session, sql: Callable[[str], str], names: Sequence[CellName]) -> dict[CellName, Cell]:
+    """Those of these cells that exist and have not expired."""
+    return {
+        (kind, key.decode()): cell_of((kind, key.decode()), StoredCell(*stored), now)
+        for kind, keys in _by_kind(names)
+        for key, *stored, now in session.rows(sql(READ_THESE), {"kind": kind, "keys": keys, "limit": len(keys)})
+    }
+
+
 def put_cells(session: Session, sql: Callable[[str], str], writes: Sequence[Write]) -> None:
     """Apply writes without conditions in the open transaction; puts of different cells share one statement."""
     puts = {(write.kind, write.key): write for write in writes if isinstance(write, Put)}

@@ -39,9 +39,9 @@ local function cell_of(slot, done)
 end
 
 -- Whether there is no place for this job. Places of promoted jobs are free only for a job that was promoted.
-function locked._is_full(slot, number)
+function locked._is_full(slot, number, is_promoted)
   local name, size = slot[1], slot[2]
-  local is_promoted, others = taken[name][number], 0
+  local others = 0
   for _, place in pairs(taken[name]) do
     if place.number ~= number and not (is_promoted and not place.owner_token) then
       others = others + 1
@@ -68,12 +68,16 @@ end
 
 function locked._enter(entry, done, changes)
   local number, token, queue, slots = unpack(entry)
-  local is_repeated, fence, full, spared, cell = true, 0, nil, {}, nil
+  local is_repeated, is_promoted, fence, full, spared, cell = true, false, 0, nil, {}, nil
   for _, slot in ipairs(slots) do
     local place = taken[slot[1]][number]
     is_repeated = is_repeated and place and place.owner_token == token
+    -- Promoted in one slot, it need not wait for jobs that were promoted in another: those may be waiting for it.
+    is_promoted = is_promoted or place
     fence = math.max(fence, place and place.fence or 0)
-    full = full or locked._is_full(slot, number) and slot
+  end
+  for _, slot in ipairs(slots) do
+    full = full or locked._is_full(slot, number, is_promoted) and slot
     if cell_of(slot, done) then
       spared[#spared + 1] = slot[1]
       cell = cell or cell_of(slot, done)

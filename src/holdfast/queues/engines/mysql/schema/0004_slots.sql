@@ -1,0 +1,45 @@
+-- Slots, which are semaphores of running jobs, and the keys of unique jobs.
+
+-- Each row is the lock of a slot. `fence` is the last number that was given to a job that entered, and `size` the number
+-- of places that an operator has set, if any.
+CREATE TABLE IF NOT EXISTS holdfast_slots (
+    name  VARBINARY(1024) NOT NULL PRIMARY KEY,
+    fence BIGINT          NOT NULL,
+    size  INT
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- The places that are taken. A row with a token counts while its job is leased by that claim. A row without one is a
+-- promotion, and counts until `until`: the job was waiting, and may enter before others.
+CREATE TABLE IF NOT EXISTS holdfast_places (
+    slot        VARBINARY(1024) NOT NULL,
+    seq         BIGINT          NOT NULL,
+    queue       VARBINARY(63)   NOT NULL,
+    owner_token BINARY(16),
+    fence       BIGINT          NOT NULL,
+    since       BIGINT          NOT NULL,
+    until       BIGINT          NOT NULL,
+    PRIMARY KEY (slot, seq),
+    KEY by_job (seq)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- The jobs that wait for a slot. A row counts while its job is blocked. `lane` is the order of the priority, the most
+-- urgent first, and `size` the number of places in the job's message.
+CREATE TABLE IF NOT EXISTS holdfast_blocked (
+    seq    BIGINT          NOT NULL PRIMARY KEY,
+    slot   VARBINARY(1024) NOT NULL,
+    queue  VARBINARY(63)   NOT NULL,
+    lane   TINYINT         NOT NULL,
+    due_at BIGINT          NOT NULL,
+    id     VARBINARY(255)  NOT NULL,
+    size   INT             NOT NULL,
+    since  BIGINT          NOT NULL,
+    KEY by_turn (slot, queue, lane, due_at, id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
+
+-- The job that was last stored with a unique key, and until when it is the only one, if for a period. A caller inserts
+-- a row without a job if there is none, to have a row that it can lock.
+CREATE TABLE IF NOT EXISTS holdfast_uniques (
+    name  VARBINARY(1024) NOT NULL PRIMARY KEY,
+    id    VARBINARY(255)  NOT NULL,
+    until BIGINT          NOT NULL
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
