@@ -456,7 +456,7 @@ BUGS: dict[str, Bug] = {
     "repair sees no free place": bug(
         "test_repair_finishes_what_a_reaper_left_undone", (slots.FREE_PLACES, "coalesce(s.size, best.size) >", "0 >")
     ),
-    "repair promotes into full slots": bug(
+    "repair counts promotions that have expired": bug(
         "test_a_promoted_job_that_was_cancelled_passes_the_slot_on",
         (slots.FREE_PLACES, f"p.until > {NOW} AND ", ""),
     ),
