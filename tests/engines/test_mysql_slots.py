@@ -141,6 +141,7 @@ def test_a_job_that_finds_its_slot_full_while_the_holder_leaves_can_be_claimed(
 ) -> None:
     """Before each of its statements, one of the two is overtaken by the other, until that waits for a lock."""
     with stranger(server) as cursor:
+        step = 0
         for step in count():
             slot = Slot(name=f"key:{step}")
             holder = hold(backend, f"holder{step}", slot)

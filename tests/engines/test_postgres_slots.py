@@ -31,6 +31,7 @@ from holdfast.values import (
     JobLease,
     JobState,
     LeaseState,
+    OnConflict,
     Put,
     Slot,
     Unique,
@@ -80,7 +81,10 @@ def job(
     reject: bool = False,
 ) -> JobEnvelope:
     made = engine.envelopes.make(JobDefinition(handler="send", queue=queue), id=id or f"job{next(_ids)}")
-    return made if key is None else replace(made, unique=Unique(key=key, scope=scope, reject=reject))
+    if key is None:
+        return made
+    on_conflict = OnConflict.REJECT if reject else OnConflict.IGNORE
+    return replace(made, unique=Unique(key=key, scope=scope, on_conflict=on_conflict))
 
 
 def take(engine: PostgresEngine, id: str | None = None) -> JobLease:

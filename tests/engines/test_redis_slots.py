@@ -27,6 +27,7 @@ from holdfast.values import (
     JobLease,
     JobState,
     Nack,
+    OnConflict,
     Put,
     Release,
     Settlement,
@@ -118,7 +119,7 @@ def work(engine: RedisEngine, *slots: Slot) -> list[str]:
 
 
 def unique(id: str, key: str = "k", *, reject: bool = False) -> JobEnvelope:
-    return replace(job(id), unique=Unique(key=key, reject=reject))
+    return replace(job(id), unique=Unique(key=key, on_conflict=OnConflict.REJECT if reject else OnConflict.IGNORE))
 
 
 def commands(client: Any) -> int:

@@ -240,9 +240,11 @@ def test_a_definition_cannot_be_changed() -> None:
 @pytest.mark.parametrize("option", ["idempotency_key", "concurrency_key", "unique"])
 @pytest.mark.parametrize("key", ["", "a\nb", "\x00", "x" * 401, "\ud800", 7])
 def test_a_key_is_short_printable_text(option: str, key: Any) -> None:
+    wrong: Any = {option: key}
     with pytest.raises(DefinitionError, match=option):
-        JobDefinition(handler="send").with_options(**{option: key})  # type: ignore[misc] # pyright: ignore
-    JobDefinition(handler="send").with_options(**{option: "é" * 200})  # type: ignore[misc] # pyright: ignore
+        JobDefinition(handler="send").with_options(**wrong)
+    right: Any = {option: "é" * 200}
+    JobDefinition(handler="send").with_options(**right)
 
 
 @pytest.mark.parametrize(
