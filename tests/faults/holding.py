@@ -25,7 +25,7 @@ from .ledgers import append_line
 
 QUEUES = ("a", "b")
 INSTANCES = ("nightly", "hourly")
-WIDE_KEYS, PLACES = ("wide-1", "wide-2"), 3
+WIDE_KEYS, PLACES = ("wide-1", "wide-2"), 2
 ORDERS = 4
 BATCH = 3
 
