@@ -57,6 +57,17 @@ def slow(context: JobContext) -> None:
     _note("end", context)
 
 
+def slow_once(context: JobContext) -> None:
+    """Wait in the first run, until its worker interrupts it; finish at once in the next one."""
+    begun = _here / f"begun-{context.id}"
+    is_first = not begun.exists()
+    begun.touch()  # before the note: a test that reads it may have this run interrupted at once
+    _note("start", context)
+    if is_first:
+        time.sleep(1000)
+    _note("end", context)
+
+
 def gated(context: JobContext) -> int:
     """Wait at the gate of this run until the test opens it."""
     gate = _here / f"gate-{context.id}-{os.getpid()}"
@@ -99,7 +110,7 @@ def pays(context: JobContext, table: str) -> str:
     return f"fence {context.fence}"
 
 
-for job in (quick, brief, slow, gated, familial, effects, pays):
+for job in (quick, brief, slow, slow_once, gated, familial, effects, pays):
     hf.registry.register(job.__name__, job)
 
 

@@ -59,12 +59,17 @@ def stands_still(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
+def stop(pid: int) -> None:
+    """Stop this process. All its threads are stopped when this returns: until then, they react to what happens."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: stands_still(pid), "it to stand still")
+
+
 @contextmanager
 def stopped(pid: int) -> Generator[None]:
     """Stop this process during the block."""
-    os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: stands_still(pid), "it to stand still")
+        stop(pid)
         yield
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.values import JobState
 from holdfast.worker.executors import guardian
 
-from .processes import Kin, Program, lives, living_in, parent_of, stands_still, until
+from .processes import Kin, Program, lives, living_in, parent_of, stop, until
 from .yard import Entry, Yard
 
 # A guardian whose waits never time out: it reacts only to events. A guardian that polls would do nothing.
@@ -58,8 +58,7 @@ def test_no_process_survives_a_killed_worker(yard: Yard) -> None:
     start = yard.wait_for_entry("start", id, by=worker)
     relatives(yard, start)
     # A child that can react exits when its worker has exited, which also wakes its guardian.
-    os.kill(start.pid, signal.SIGSTOP)
-    until(lambda: stands_still(start.pid), "the child to stand still")
+    stop(start.pid)
     worker.kill()
     until(lambda: not living_in(yard.directory), "everybody below the worker to be gone")
 

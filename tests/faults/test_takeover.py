@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.values import JobState, Outcome
 
 from ..servers.places import every_engine, every_engine_with
-from .processes import Program, lives, stopped, until
+from .processes import Program, lives, stop, stopped, until
 from .yard import Entry, Yard
 
 LEASE_S = 3600
@@ -34,7 +34,7 @@ def kill_tree(worker: Program) -> None:
 
 def kill_guardians_first(worker: Program) -> None:
     kin = worker.kin()
-    os.kill(worker.pid, signal.SIGSTOP)
+    stop(worker.pid)
     for one in kin:
         os.kill(one.guardian, signal.SIGKILL)
     os.kill(worker.pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_a_stopped_worker_is_not_robbed(yard: Yard, who: str) -> None:
     other = yard.worker(lease_s=LEASE_S)
     with stopped(sleeper.pid):
         if who == "worker and child":
-            os.kill(first.pid, signal.SIGSTOP)
+            stop(first.pid)
         for _ in range(8):
             [id] = yard.put("slow")
             yard.wait_for_entry("end", id, by=other)
@@ -91,7 +91,7 @@ def test_a_worker_is_not_dead_while_one_of_its_processes_lives(yard: Yard) -> No
     other = yard.worker(lease_s=LEASE_S)
     [kin] = dead.kin()
     with stopped(kin.guardian):
-        os.kill(first.pid, signal.SIGSTOP)
+        stop(first.pid)
         dead.kill()
         for _ in range(4):
             [id] = yard.put("slow")

@@ -48,6 +48,11 @@ class Script:
         if isinstance(frame, Leave):
             sys.exit()
 
+    def busy(self, frame: ToChild) -> None:
+        """Start the first job, and never finish it."""
+        if isinstance(frame, Work):
+            self._say(Started(self._held[0]))
+
     def late(self, frame: ToChild) -> None:
         """Start the first job just before it is recalled, and stop it when asked to."""
         if isinstance(frame, Recall):
@@ -72,5 +77,5 @@ class Script:
 
 
 if __name__ == "__main__":
-    manners = {"idle": Script.idle, "late": Script.late, "dying": Script.dying}
+    manners = {"idle": Script.idle, "busy": Script.busy, "late": Script.late, "dying": Script.dying}
     Script(socket.socket(fileno=int(sys.argv[2]))).play(manners[sys.argv[1]])

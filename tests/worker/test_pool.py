@@ -99,6 +99,20 @@ def test_what_a_child_wrote_before_it_died_counts_though_its_death_is_heard_firs
         stage.close()
 
 
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_job_counts_as_running_before_its_start_is_read(floor: Floor, jobs: int) -> None:
+    stage = Stage(floor, "busy")
+    try:
+        assert stage.pool.running == 0
+        stage.pool.give(stage.child, [flight(number) for number in range(1, jobs + 1)])
+        assert select([stage.child], [], [], 60.0)[0], "the child has started nothing"
+        assert (stage.pool.running, stage.pool.flights()) == (1, [])
+        stage.happens(stage.child)
+        assert (stage.pool.running, [one.number for one in stage.pool.flights()]) == (1, [1])
+    finally:
+        stage.close()
+
+
 def test_the_end_of_the_line_may_be_heard_before_the_death(floor: Floor) -> None:
     stage = Stage(floor, "dying")
     try:

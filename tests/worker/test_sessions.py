@@ -16,7 +16,7 @@ from holdfast.queues import addresses
 from holdfast.queues.contract import new_session
 from holdfast.worker.sessions import SessionFile, Unsupported
 
-from ..faults.processes import until
+from ..faults.processes import stop, until
 
 DATABASE = "0123456789abcdef0123456789abcdef"
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -113,7 +113,7 @@ def test_a_worker_is_alive_while_one_of_its_processes_lives(ours: SessionFile, h
 
 def test_a_stopped_worker_is_alive(ours: SessionFile, hold: Callable[..., Holder]) -> None:
     holder = hold()
-    holder.process.send_signal(signal.SIGSTOP)
+    stop(holder.process.pid)
     assert ours.dead_neighbours() == []
 
 

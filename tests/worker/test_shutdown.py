@@ -1,11 +1,16 @@
 """Stopping a worker: running jobs may finish, the others are released, and the totals add up."""
 
 import signal
+from collections.abc import Sequence
 
 import pytest
 
+from holdfast.metrics import InMemoryMetrics
 from holdfast.state.workers import WorkerRegistry
 from holdfast.values import JobState, Outcome, StopOrder, WorkerStatus
+from holdfast.worker.executors.pool import ProcessPool
+from holdfast.worker.executors.process import ExecutorProcess, Flight
+from holdfast.worker.service import Service
 
 from ..faults.processes import until
 from .floor import Floor
@@ -119,6 +124,26 @@ def test_signals_drain_and_then_hand_back_and_the_farewell_adds_up(floor: Floor)
     assert back >= 1
     assert f"stopped · 4 done · 1 failed for good · {back} requeued · nothing lost" in worker.said + worker.complained
     assert (floor.state(ids[1]), floor.view(ids[1]).attempts) == (JobState.PENDING, 0)
+
+
+def test_a_signal_that_overtakes_the_report_of_a_start_still_counts_the_job(
+    floor: Floor, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    id = floor.put("gated")
+    give = ProcessPool.give
+
+    def give_and_stop(pool: ProcessPool, child: ExecutorProcess, flights: Sequence[Flight]) -> None:
+        """Send the signal when the job is running, and before the loop can read that it is."""
+        give(pool, child, flights)
+        floor.noted("start", id)
+        signal.raise_signal(signal.SIGTERM)
+        floor.open_gate(id)
+
+    monkeypatch.setattr(ProcessPool, "give", give_and_stop)
+    service = Service(floor.supervisor(), floor.engine, InMemoryMetrics())
+    assert service.run(lambda _: None, lambda: None) == 0
+    assert "stopping: waiting up to 30 s for 1 running job (press" in capfd.readouterr().err
+    assert floor.state(id) is JobState.COMPLETED
 
 
 def test_a_worker_whose_terminal_is_closed_finishes_what_it_runs(floor: Floor) -> None:

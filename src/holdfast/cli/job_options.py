@@ -13,6 +13,7 @@ from holdfast.cli.options import Span
 from holdfast.definition.backoff import parse_backoff
 from holdfast.definition.definition import JobOptions, Option
 from holdfast.errors import DefinitionError
+from holdfast.units import format_duration
 from holdfast.values import JobTraits, OnConflict, UniqueScope
 
 LABELS: Final = ("id", "name", "tags", "meta", "trace_id")
@@ -90,14 +91,35 @@ def take_options(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not False and value not in (None, [], {})}
 
 
+_SHOWN_APART: Final = (
+    *("name", "priority"),
+    *("idempotency_key", "idempotency_ttl", "single_instance", "concurrency_key", "concurrency"),
+)
+
+
 def trait_facts(job: JobTraits) -> dict[str, str]:
     """The options that a job carries, for people: those that were set, except for its name and priority."""
     facts: dict[str, str] = {}
     for field in msgspec.structs.fields(JobTraits):
         value: Any = getattr(job, field.name)
-        if field.name not in ("name", "priority") and value not in (field.default, {}):
+        if field.name not in _SHOWN_APART and value not in (field.default, {}):
             facts[field.name.replace("_", " ")] = _shown(value)
-    return facts
+    keys = _keys(job)
+    return {**facts, "keys": ", ".join(keys)} if keys else facts
+
+
+def _keys(job: JobTraits) -> list[str]:
+    """The keys that decide whether and when the job may run."""
+    keys: list[str] = []
+    if job.idempotency_key is not None:
+        ttl = "" if job.idempotency_ttl is None else f" (for {format_duration(job.idempotency_ttl)})"
+        keys.append(f"idempotency {job.idempotency_key}{ttl}")
+    if job.single_instance:
+        keys.append("single instance")
+    if job.concurrency_key is not None:
+        limit = "" if job.concurrency == 1 else f" ({job.concurrency} at a time)"
+        keys.append(f"concurrency {job.concurrency_key}{limit}")
+    return keys
 
 
 def _shown(value: Any) -> str:

@@ -84,6 +84,7 @@ def _facts(job: JobView, reasons: list[str]) -> list[tuple[str, object]]:
         ("cancelled", job.cancel_reason or None),
         ("cancelling", "requested; its worker will stop it" if job.cancel_requested else None),
         *trait_facts(job).items(),
+        ("unique", job.unique),
         ("payload", bytes(job.payload).decode(errors="replace")),
         ("last error", job.last_error),
     ]

@@ -74,7 +74,7 @@ class Shutdown:
         self._give_up_if_unavailable(now)
         since, grace = self._draining_since, self._options.grace_s
         if since is not None and grace and now > since + grace and self._hurried_since is None and self._pool.children:
-            running = counted(len(self._pool.flights()), "running job")
+            running = counted(self._pool.running, "running job")
             log.warning("grace period of %s expired; releasing %s", format_duration(grace), running)
             self.hurry()
         if self._hurried_since is not None:

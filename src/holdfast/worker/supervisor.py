@@ -121,7 +121,8 @@ class Supervisor:
             LiveOutputs(self._engine, lambda: self._pool.flights()),
             worker_id=self.id,
             report=self.report,
-            running=lambda: self.running,
+            # Those that the report lists: a job without its line would be reported only with a later heartbeat.
+            running=lambda: len(self._pool.flights()),
             on_order=self.stop,
         )
 
@@ -171,7 +172,7 @@ class Supervisor:
     @property
     def running(self) -> int:
         """The number of running jobs."""
-        return len(self._pool.flights())
+        return self._pool.running
 
     @property
     def unsettled(self) -> int:

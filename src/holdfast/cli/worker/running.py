@@ -141,8 +141,11 @@ def _document(result: WorkerResult) -> ResultDocument:
     return ResultDocument(**{name: getattr(result, name) for name in result.__struct_fields__})
 
 
+_MARKS: Final = {WorkerStatus.ACKED: "✓", WorkerStatus.SKIPPED_IDEMPOTENT: "•"}
+
+
 def _line(result: WorkerResult) -> str:
-    mark = "✓" if result.status is WorkerStatus.ACKED else "✗"
+    mark = _MARKS.get(result.status, "✗")
     return f"{mark} {result.job or '?'} {result.job_id} {_outcome(result)}"
 
 
@@ -162,6 +165,8 @@ def _outcome(result: WorkerResult) -> str:
             return f"requeued{error}{again}"
         case WorkerStatus.RELEASED:
             return f"requeued{f', due in {format_duration(result.retry_in)}' if result.retry_in else ''}"
+        case WorkerStatus.SKIPPED_IDEMPOTENT:
+            return "skipped: its idempotency key is completed"
         case WorkerStatus.LOST_LEASE:
             return "result discarded: lease lost before the job was settled"
         case _:
@@ -178,6 +183,7 @@ def _farewell(supervisor: Supervisor) -> str:
         "done": tally[WorkerStatus.ACKED],
         "failed for good": tally[WorkerStatus.DEAD_LETTERED] + tally[WorkerStatus.REJECTED],
         "cancelled": tally[WorkerStatus.CANCELLED],
+        "skipped": tally[WorkerStatus.SKIPPED_IDEMPOTENT],
         "requeued": tally[WorkerStatus.RELEASED],
         "taken over by another worker": tally[WorkerStatus.LOST_LEASE],
     }

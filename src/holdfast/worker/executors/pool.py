@@ -114,8 +114,15 @@ class ProcessPool:
         """Whether any child is read at intervals instead of as soon as it sends something."""
         return any(child.is_lingering for child in self.children)
 
+    @property
+    def running(self) -> int:
+        """The number of running jobs, including those whose start has not been read yet."""
+        # The jobs that a child has, not those it has reported to be started: a child starts a job as soon as a slot is
+        # free, and the loop may read about it much later, if it has to wait for the processor.
+        return sum(min(len(child.held), self.slots) for child in tuple(self.children))
+
     def flights(self) -> list[Flight]:
-        """The running jobs."""
+        """The jobs that the children have reported to be started."""
         # Each copied in one step: other threads call this while the loop's thread changes them.
         return [flight for child in tuple(self.children) for flight in list(child.running.values())]
 
