@@ -48,6 +48,8 @@ LEAVES = [
     "queue work",
     "queue reap",
     "queue purge",
+    "lock list",
+    "lock show",
     "dlq list",
     "dlq show",
     "dlq retry",

@@ -25,7 +25,7 @@ from holdfast import Holdfast
 from holdfast.cli.schemas import DOCUMENTS, document
 from holdfast.cli.words import is_ascii_locale
 from holdfast.state.workers import WorkerRegistry
-from holdfast.values import DeadReason, Outcome, RunningJob
+from holdfast.values import DeadReason, Entry, Outcome, RunningJob, Slot
 
 from .registry import attempt, claim, lose, report
 from .terminal import Answer, Terminal, undone
@@ -86,6 +86,8 @@ CASES = {
     ),
     "queue reap": Case("queue reap mail", "holdfast.queue.reap/1", "✓ 0 jobs reaped"),
     "queue purge": Case("queue purge mail --state dead --yes", "holdfast.queue.purge/1", "", "no dead jobs in queue"),
+    "lock list": Case("lock list", LIST + "holdfast.lock/1", "key:order-7", is_table=True, is_coloured=True),
+    "lock show": Case("lock show key:order-7", "holdfast.lock/1", "held by", "to free the key, cancel the job"),
     "dlq list": Case("dlq list", LIST + "holdfast.job/1", "dead1", is_table=True, is_coloured=True),
     "dlq show": Case("dlq show dead1", "holdfast.job.shown/1", "no such order", is_coloured=True),
     "dlq retry": Case("dlq retry dead1", LIST + "holdfast.job.retry/1", "✓ dead1 requeued"),
@@ -154,12 +156,16 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def create_project(place: Path) -> Path:
-    """A project with a dead job, two waiting ones of which one is a command, two workers, a paused queue."""
+    """A project with a dead job, one that holds a key, two waiting ones of which one is a command, two workers, a
+    paused queue.
+    """
     (place / "holdfast.toml").write_text('allowed-commands = ["true"]\n')
     with Holdfast(directory=place) as hf:
         engine = hf.backend()
         hf.define("add").id("dead1").max_retries(0).dispatch()
         engine.abandon(claim(engine), DeadReason.FAILED, attempt(Outcome.FAILED, error="no such order"))
+        hf.define("add").id("held1").queue("keyed").dispatch()
+        engine.enter([Entry(lease=claim(engine, "keyed"), slots=(Slot(name="key:order-7"),))])
         hf.define("add").id("job1").queue("mail").dispatch()
         hf.define("command", {"argv": ["true"]}).id("cmd1").dispatch()
         running = RunningJob(id="job7", job="add", queue="mail", started_at=report("x").started_at)
@@ -447,7 +453,7 @@ def test_a_narrow_status_leaves_out_states_without_jobs_first(
     assert "(--json has all)" in answer.err
     monkeypatch.setenv("COLUMNS", "40")
     heading = narrow("status").out.splitlines()[1].split()
-    assert heading == ["QUEUE", "PENDING", "FAILED", "DEAD"]
+    assert heading == ["QUEUE", "PENDING", "PROCESSING", "DEAD"]
     monkeypatch.delenv("COLUMNS")
     assert "left out" not in narrow("status").err
 
@@ -486,7 +492,7 @@ def test_status_refreshes_with_watch(desk: Desk, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("option", "first"),
     [
-        ("-o wide", "ID     STATE    JOB"),
+        ("-o wide", "ID     STATE       JOB"),
         ("-o csv", "id,state,job,queue,try,age,error"),
         ("--csv", "id,state,job,queue,try,age,error"),
         ("-o ids", "cmd1"),
