@@ -14,7 +14,7 @@ from holdfast.definition.backoff import parse_backoff
 from holdfast.errors import DefinitionError
 from holdfast.handlers import COMMAND_KEY, parse_command
 from holdfast.spelling import did_you_mean
-from holdfast.values import Backoff, UniqueScope
+from holdfast.values import Backoff, OnConflict, UniqueScope
 
 Instant = Annotated[datetime, Meta(tz=True)]
 
@@ -110,6 +110,8 @@ def _converted(name: str, value: object) -> Any:
     try:
         return msgspec.convert(value, FIELD_TYPES[name])
     except msgspec.ValidationError as problem:
+        if name == "on_conflict":
+            raise DefinitionError(f"field 'on_conflict': {value!r} is not one of {', '.join(OnConflict)}") from None
         message, _, path = str(problem).partition(" - at `$")
         raise DefinitionError(f"field '{name}{path.rstrip('`')}': {message}") from None
 

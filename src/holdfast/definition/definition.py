@@ -164,7 +164,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         if not isinstance(self.unique, bool):
             _check_key("unique", self.unique)
         if not isinstance(self.unique_for, UniqueScope):
-            _check_number("unique_for", self.unique_for, 0, MAX_DURATION_S)
+            _check_number("unique_for", self.unique_for, 1, MAX_DURATION_S)
         for option, needed, is_alone in (
             ("idempotency_ttl", "idempotency_key", self.idempotency_ttl is not None and self.idempotency_key is None),
             ("concurrency", "concurrency_key", self.concurrency != 1 and self.concurrency_key is None),
@@ -194,6 +194,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
             fields["tags"] = unique(fields["tags"])
         if "meta" in fields:
             fields["meta"] = _encoded_meta(fields["meta"])
+        if fields.get("unique") is False:
+            fields = {"unique_for": UniqueScope.OPEN, "on_conflict": OnConflict.IGNORE, **fields}
         if "unique_for" in fields:
             fields["unique_for"] = as_unique_scope(fields["unique_for"])
         if "on_conflict" in fields:
@@ -300,10 +302,10 @@ def in_seconds(duration: float | timedelta | None) -> float | None:
 
 def as_unique_scope(scope: str | float | timedelta) -> UniqueScope | float:
     """The scope of a unique job: `open`, `waiting`, or a duration in seconds."""
-    if isinstance(scope, str):
-        if scope not in (UniqueScope.OPEN, UniqueScope.WAITING):
-            raise DefinitionError(f"unique_for must be 'open', 'waiting' or a duration in seconds, not {scope!r}")
+    if isinstance(scope, str) and scope in (UniqueScope.OPEN, UniqueScope.WAITING):
         return UniqueScope(scope)
+    if isinstance(scope, bool) or not isinstance(scope, int | float | timedelta):
+        raise DefinitionError(f"unique_for must be 'open', 'waiting' or a duration in seconds, not {scope!r}")
     return scope.total_seconds() if isinstance(scope, timedelta) else scope
 
 
@@ -354,11 +356,11 @@ def _check_key(option: str, key: str | None) -> None:
     if key is None:
         return
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
-        raise DefinitionError(f"{option} must be a string, like {str(key)!r}, not {key!r}")
-    if not re.fullmatch(_KEY, key) or len(key.encode()) > MAX_KEY_BYTES:
-        raise DefinitionError(
-            f"{option} {abridged(key)!r} must be 1 to {MAX_KEY_BYTES} bytes of printable text; hash a longer key"
-        )
+        raise DefinitionError(f"{option} must be a string, like 'customer-7', not {abridged(repr(key))}")
+    if not re.fullmatch(_KEY, key):
+        raise DefinitionError(f"{option} {abridged(key)!r} must be printable text of at least one character")
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise DefinitionError(f"{option} {abridged(key)!r} is longer than {MAX_KEY_BYTES} bytes; use a hash of it")
 
 
 def _check_label(option: str, text: str | None) -> None:
@@ -378,7 +380,8 @@ def _check_number(option: str, value: float | None, low: float, high: float, *, 
     # NaN fails both comparisons, so check that the value is inside the range, not that it is outside.
     if not low <= value <= high:
         if high == MAX_DURATION_S:
-            raise DefinitionError(f"{option} must be between 0 and {high / 86400:g} days, not {value:g} seconds")
-        raise DefinitionError(f"{option} must be between {low:g} and {high:g}, not {value:g}")
+            least = f"{low:g} s" if low else "0"
+            raise DefinitionError(f"{option} must be between {least} and {high / 86400:g} days, not {value:g} seconds")
+        raise DefinitionError(f"{option} must be between {low:g} and {high:.15g}, not {value:.15g}")
     if whole and not isinstance(value, int):
         raise DefinitionError(f"{option} must be an integer, not {value!r}")

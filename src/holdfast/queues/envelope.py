@@ -1,6 +1,5 @@
 """`EnvelopeFactory`: turns a definition into one job with an id, defaults and a signature."""
 
-import hashlib
 import os
 import threading
 from collections.abc import Sequence
@@ -177,6 +176,8 @@ def _unique(definition: "JobDefinition") -> Unique:
     """The unique key of a job, which belongs to its handler, and its scope."""
     key, scope = definition.unique, definition.unique_for
     if isinstance(key, bool):
+        import hashlib  # imported here: few jobs need it
+
         # In one order of members: the same arguments may be written in any order.
         arguments = msgspec.json.encode(msgspec.json.decode(definition.payload), order="sorted")
         key = hashlib.blake2b(arguments, digest_size=16).hexdigest()

@@ -22,6 +22,7 @@ from holdfast.queues.contract import EngineTransaction, LeasePolicy
 from holdfast.queues.engines.memory.engine import MemoryEngine
 from holdfast.queues.envelope import EnvelopeFactory
 from holdfast.queues.signing import Keyring, Signer, SigningKey
+from holdfast.state.ownership import IDEMPOTENCY
 from holdfast.testing.clock import TravellingClock
 from holdfast.testing.drained import UNKNOWN, Drained, end_of
 from holdfast.testing.enqueued import Enqueued, Expectation, Expected, counted, enqueued
@@ -275,6 +276,12 @@ class JobKit:
         The key starts with its kind, as in `holdfast lock list`: `key:customer-7`, `instance:report` or
         `idempotency:charge:order-7`.
         """
+        kind, _, name = key.partition(":")
+        if kind not in ("key", "instance", IDEMPOTENCY) or not name:
+            raise DefinitionError(
+                f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER:KEY, as "
+                "holdfast lock list does"
+            )
         with self._stage.engine.held(key):
             yield
         self._run_inline()

@@ -255,11 +255,15 @@ def test_a_key_is_short_printable_text(option: str, key: Any) -> None:
         ({"unique_for": "waiting"}, "unique_for has no effect without unique"),
         ({"on_conflict": "reject"}, "on_conflict has no effect without unique"),
         ({"unique": "k", "unique_for": "ever"}, "unique_for must be 'open', 'waiting' or a duration"),
-        ({"unique": "k", "unique_for": -1}, "unique_for must be between 0 and"),
+        ({"unique": "k", "unique_for": 0}, "unique_for must be between 1 s and"),
+        ({"unique": "k", "unique_for": None}, "unique_for must be 'open', 'waiting' or a duration"),
         ({"unique": "k", "on_conflict": "explode"}, "on_conflict must be 'ignore', 'reject', 'replace', not 'explode'"),
         ({"concurrency_key": "k", "concurrency": 0}, "concurrency must be between 1 and"),
         ({"concurrency_key": "k", "concurrency": 1.5}, "concurrency must be an integer"),
-        ({"idempotency_key": "k", "idempotency_ttl": 0}, "idempotency_ttl must be between"),
+        (
+            {"idempotency_key": "k", "idempotency_ttl": 0},
+            "idempotency_ttl must be between 1 s and 3660 days, not 0 seconds",
+        ),
         ({"single_instance": "yes"}, "single_instance must be True or False"),
     ],
 )
@@ -274,3 +278,8 @@ def test_the_scope_of_a_unique_job_is_a_word_or_a_duration() -> None:
     assert job.with_options(unique=True, unique_for="waiting").unique_for is UniqueScope.WAITING
     assert job.with_options(unique="k", unique_for=timedelta(minutes=10)).unique_for == 600.0
     assert job.with_options(unique="k", on_conflict="replace").on_conflict is OnConflict.REPLACE
+
+
+def test_a_job_that_is_unique_by_default_can_be_enqueued_without_its_key() -> None:
+    job = JobDefinition(handler="send").with_options(unique=True, unique_for=60, on_conflict="reject")
+    assert job.with_options(unique=False) == JobDefinition(handler="send")

@@ -622,6 +622,8 @@ def test_a_held_key_blocks_the_job_until_it_is_free(kit: JobKit, app: Holdfast) 
         assert (handle.status(), handle.view().blocked_on) == (JobState.BLOCKED, "key:customer-7")
         with pytest.raises(HoldfastError, match="the key 'key:customer-7' is already held"), kit.held("key:customer-7"):
             pass
+    with pytest.raises(DefinitionError, match="'customer-7' is not a key; write key:NAME"), kit.held("customer-7"):
+        pass
     assert kit.drain() == {"succeeded": 1}
     assert handle.result() > 0
     kit.assert_enqueued(sync, concurrency_key="customer-7")

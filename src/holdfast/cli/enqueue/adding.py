@@ -30,7 +30,7 @@ def _add(hf: Holdfast, jobs: Sequence[Asked], choices: EnqueueChoices, *, is_bul
     with hf.signed([job.definition for job in jobs], ids, names=names) as batch:
         accepted = batch.accept()
     engine, definitions = batch.engine, batch.definitions
-    _print(definitions, accepted, choices, is_bulk=is_bulk)
+    _print(definitions, accepted, ids, choices, is_bulk=is_bulk)
     if not choices.quiet:
         note(f"  stored in {hf.deployment.location(backend)}")
         note_times(definitions[0], is_bulk=is_bulk)
@@ -53,13 +53,18 @@ def _shape(choices: EnqueueChoices) -> Shape:
 
 
 def _print(
-    definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], choices: EnqueueChoices, *, is_bulk: bool
+    definitions: Sequence[JobDefinition],
+    accepted: Sequence[Accepted],
+    ids: Sequence[str | None],
+    choices: EnqueueChoices,
+    *,
+    is_bulk: bool,
 ) -> None:
     if choices.quiet:
         write_names(one.id for one in accepted)
     elif not (choices.as_json or choices.as_jsonl):
         # If the command waits, the results are its data; this line is only a note.
-        (note if choices.is_waiting else write)(_accepted(definitions, accepted, is_bulk=is_bulk))
+        (note if choices.is_waiting else write)(_accepted(definitions, accepted, ids, is_bulk=is_bulk))
     elif not choices.is_waiting:
         documents = [_document(definition, one) for definition, one in zip(definitions, accepted, strict=True)]
         if choices.as_jsonl:
@@ -82,7 +87,9 @@ def _document(definition: JobDefinition, accepted: Accepted) -> EnqueuedDocument
     )
 
 
-def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], *, is_bulk: bool) -> str:
+def _accepted(
+    definitions: Sequence[JobDefinition], accepted: Sequence[Accepted], ids: Sequence[str | None], *, is_bulk: bool
+) -> str:
     if is_bulk:
         created = sum(one.created for one in accepted)
         already = f", {len(accepted) - created:,} already existed" if created < len(accepted) else ""
@@ -92,6 +99,6 @@ def _accepted(definitions: Sequence[JobDefinition], accepted: Sequence[Accepted]
         return f"✓ {one.id} queued on {definition.queue}"
     if one.replaced:
         return f"✓ {one.id} already had the unique key; its payload and due time were replaced"
-    if definition.unique is not False:
+    if definition.unique is not False and one.id != ids[0]:
         return f"• {one.id} already has the unique key; nothing was added"
     return f"• {one.id} already exists with the same content; nothing was added"

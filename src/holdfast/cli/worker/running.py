@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 

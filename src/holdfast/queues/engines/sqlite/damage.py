@@ -3,15 +3,12 @@
 A strict table refuses to update a row that holds a value of the wrong type, so every column is cast.
 """
 
-import logging
 import sqlite3
 from collections.abc import Callable
 from typing import Final
 
 from holdfast.queues.engines.sqlite.transactions import SqliteStatements
 from holdfast.queues.engines.tables.states import DEAD
-
-log = logging.getLogger("holdfast.sqlite")
 
 # Every column of a job, cast to its type. A missing id is replaced by one that no other job has.
 _TYPES: Final = {
@@ -48,5 +45,8 @@ def dead_letter(
     connection: SqliteStatements, sql: Callable[[str], str], seq: int, now: int, problem: sqlite3.IntegrityError
 ) -> None:
     """Dead-letter a job whose record cannot be updated."""
+    import logging  # imported here: commands that only read do not need it
+
+    log = logging.getLogger("holdfast.sqlite")
     log.error("job number %d was dead-lettered: its record is damaged: %s", seq, problem)
     connection.execute(sql(DEAD_LETTER), {"seq": seq, "now": now, "problem": f"DamagedRecord: {problem}"})
