@@ -613,7 +613,7 @@ def test_a_dry_run_of_a_migration_reports_it_and_does_nothing(terminal: Terminal
         database.execute("INSERT INTO holdfast_schema VALUES (99, 0)")
     database.close()
     answer = terminal("migrate", "--dry-run")
-    assert answer.out == f"{terminal.database}: schema 99 is newer than this program's 5: upgrade Holdfast here\n"
+    assert answer.out == f"{terminal.database}: schema 99 is newer than this program's 6: upgrade Holdfast here\n"
     assert planned() == ("newer", "none", 99, 99)
 
 
