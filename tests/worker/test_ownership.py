@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from holdfast.values import Entered, Entry, JobState, Outcome, WorkerStatus
+from holdfast.testing.lab import LEASE_S
+from holdfast.values import Ack, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
 
 from ..faults.processes import until
 from ..servers.places import every_engine
+from .bench import Bench
 from .floor import Floor
 
 
@@ -95,3 +97,31 @@ def test_an_entry_that_fails_loses_only_its_own_job(floor: Floor, caplog: pytest
     worker.ended()
     assert worker.tally == {WorkerStatus.ACKED: 4, WorkerStatus.LOST_LEASE: 1}
     assert f"job {bad} cannot enter its slots" in caplog.text
+
+
+def test_a_worker_in_this_process_reports_blocked_skipped_and_lost_jobs(bench: Bench) -> None:
+    bench.handler(lambda: "first")
+    held = bench.put(concurrency_key="a")
+    lease = bench.engine.fetch("default")
+    assert lease is not None
+    bench.engine.enter([Entry(lease=lease, slots=(Slot(name="key:a"),))])
+    waiting = bench.put(concurrency_key="a")
+    assert (bench.turn().status, bench.view(waiting).state) == (WorkerStatus.BLOCKED, JobState.BLOCKED)
+    assert bench.turn().status is WorkerStatus.EMPTY
+    bench.engine.settle([Ack(lease=lease, leaves=("key:a",))])
+    result = bench.turn()
+    assert (result.status, result.job_id) == (WorkerStatus.ACKED, waiting)
+    for status in (WorkerStatus.ACKED, WorkerStatus.SKIPPED_IDEMPOTENT):
+        bench.put(idempotency_key="k")
+        assert bench.turn().status is status
+    assert bench.counts.seen["jobs_blocked default"] == bench.counts.seen["jobs_skipped_idempotent default"] == 1
+    assert bench.view(held).state is JobState.COMPLETED
+
+    def too_late(entries: Sequence[Entry]) -> list[Entered]:
+        bench.clock.advance(LEASE_S)
+        return enter(entries)
+
+    enter, bench.engine.jobs.enter = bench.engine.jobs.enter, too_late  # type: ignore[method-assign]
+    bench.put(concurrency_key="a")
+    assert bench.turn().status is WorkerStatus.LOST_LEASE
+    assert bench.counts.seen["jobs_lost_lease default"] == 1

@@ -99,9 +99,9 @@ class QueueWorker:
         except KeyboardInterrupt:
             self._settle(None, released(lease, self.clock.now_us()))
             raise
-        if settlement is None:
-            self.reporter.blocked([lease])
-            return WorkerResult(status=WorkerStatus.BLOCKED, job_id=lease.id, queue=lease.queue)
+        if isinstance(settlement, WorkerStatus):
+            (self.reporter.blocked if settlement is WorkerStatus.BLOCKED else self.reporter.lost)([lease])
+            return WorkerResult(status=settlement, job_id=lease.id, queue=lease.queue)
         return self._settle(message, settlement)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
@@ -123,15 +123,15 @@ class QueueWorker:
     def _lost(self, lease: JobLease) -> None:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
-    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | None]:
-        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; None if the
-        job is blocked, which has ended its lease.
+    def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | WorkerStatus]:
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or, if its
+        lease has ended because a slot was full, or was lost, that status.
         """
         admitted = self._admission.admit([lease], self._enter)
         for refusal in admitted.refusals:
             return refusal.message, refusal.settlement
-        if admitted.blocked or admitted.lost:
-            return None, None
+        if not admitted.messages:
+            return None, WorkerStatus.BLOCKED if admitted.blocked else WorkerStatus.LOST_LEASE
         (message,) = admitted.messages
         self.running = lease
         try:
