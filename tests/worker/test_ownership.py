@@ -94,4 +94,4 @@ def test_an_entry_that_fails_loses_only_its_own_job(floor: Floor, caplog: pytest
     worker.stop()
     worker.ended()
     assert worker.tally == {WorkerStatus.ACKED: 4, WorkerStatus.LOST_LEASE: 1}
-    assert f"job {bad} cannot enter its slots" in caplog.text
+    assert f"job {bad}: could not enter its slots" in caplog.text
