@@ -1,6 +1,6 @@
 """Ownership: the slots that a job enters before it runs, and the mark that its work is done. Pure functions.
 
-Both follow from the signed message, so no worker has to look them up. A slot's name starts with its kind:
+Both are derived from the signed message, so no worker has to look them up. A slot's name starts with its kind:
 `idempotency:`, `instance:` or `key:`.
 """
 
@@ -24,7 +24,7 @@ class FirstRun(Struct, frozen=True, kw_only=True):
 
 
 class Keyed(Protocol):
-    """A job's message or view, as far as its slots depend on it."""
+    """The members of a job's message or view that its slots depend on."""
 
     @property
     def job(self) -> str: ...
@@ -74,7 +74,7 @@ def done_marks(message: JobMessage, record: AttemptRecord | None) -> tuple[Put, 
 
 
 def first_run(cell: Cell) -> FirstRun:
-    """The run that a mark records. Of a mark that cannot be read, only that the work is done is known."""
+    """The run that a mark records. A mark that cannot be read only proves that the work is done."""
     try:
         return msgspec.msgpack.decode(cell.value, type=FirstRun)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -82,5 +82,5 @@ def first_run(cell: Cell) -> FirstRun:
 
 
 def _idempotency_key(message: Keyed) -> str:
-    """The key, which belongs to one handler: another handler may use the same words for other work."""
+    """The key, qualified by its handler: another handler may use the same key for other work."""
     return f"{message.job}:{message.idempotency_key}"

@@ -17,7 +17,7 @@ from holdfast.values import DeadReason, JobFilter, JobState
 log = logging.getLogger("holdfast.loop")
 
 PRUNE_INTERVAL_S: Final = 60.0
-# Less than the second between two runs, since timers are jittered.
+# Maintenance runs about once a second. The interval is shorter because timers are jittered.
 REPAIR_INTERVAL_S: Final = 0.8
 
 

@@ -46,8 +46,8 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 
 def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
-    """The settlement, with what it must carry for a job that has slots: it leaves them, and a success marks the
-    idempotency key as done. Every settlement passes through here before it is sent.
+    """The settlement, extended for a job that has slots: the job leaves them, and a success marks its idempotency key
+    as completed. Every settlement passes through here before it is sent.
     """
     if message is None or not is_owned(message):
         return settlement

@@ -124,8 +124,8 @@ class QueueWorker:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
     def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | None]:
-        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; None if the
-        job is blocked, which has ended its lease.
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement, which is
+        None if the job was blocked or lost: its lease has already ended.
         """
         admitted = self._admission.admit([lease], self._enter)
         for refusal in admitted.refusals:

@@ -92,7 +92,7 @@ COUNT_WAITING_IN: Final = f"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
-# In this order: no index of jobs finds the blocked ones.
+# The order of the join matters: no index of jobs finds the blocked ones.
 COUNT_BLOCKED: Final = f"""
     SELECT j.queue, {BLOCKED}, false, count(*) FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
     WHERE j.state = {BLOCKED} AND (:queue IS NULL OR j.queue = :queue) GROUP BY 1"""
@@ -127,7 +127,7 @@ ATTEMPTS: Final = """
 
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = ?"
 
-# One slot after the other: thousands of jobs that wait for it are not read.
+# Steps from slot to slot, without reading the thousands of jobs that may wait for one.
 USED_SLOTS: Final = f"""
     WITH RECURSIVE known (slot) AS (
         SELECT min(slot) FROM (
@@ -400,7 +400,7 @@ class SqliteRecords(Records):
         return self._file.transact(drop) if self._file.rows(OLD_TOMBSTONES, (self._clock.now_us(), 1)) else 0
 
     def delete_unused(self) -> int:
-        """Read before locking: rows that are in use can be many, and writers must not wait until they are read."""
+        """Read before locking: there can be many rows in use, and writers must not wait while they are read."""
         deleted = 0
         for unused, statement in _UNUSED:
             query = {**_instants(self._clock.now_us()), "limit": PRUNE_BATCH - deleted}
