@@ -1,4 +1,4 @@
-"""How soon the next job with a key starts, compared with the time in which an idle worker starts any job.
+"""Measures how soon the next job with a key starts, compared with how soon an idle worker starts any job.
 
     .venv/bin/python benchmarks/handover.py [sqlite|postgres|mysql|redis|all ...] [--jobs 200]
 

@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the jobs, once they are stored. That of a duplicate is the id of the job with its unique key."""
+        """The ids of the jobs. Once they are stored, a duplicate has the id of the job with its unique key."""
         return [one.id for one in self._accepted or self.envelopes]
 
     def accept(self, tx: object | None = None) -> list[Accepted]:
@@ -78,9 +78,9 @@ class Batch:
     def _replace(
         self, existing: Accepted, definition: JobDefinition, envelope: JobEnvelope, tx: object | None
     ) -> Accepted:
-        """Replace the job that has the key, unless it has started. If its key is free by then, store the new job."""
+        """Replace the job that has the key, unless it has started. If the key has become free, store the new job."""
         while True:
-            # A message is signed for its id, so the new one is signed again for the job that it replaces.
+            # A message is signed for one id, so the new message is signed again for the id of the job that it replaces.
             if self.engine.reschedule([self.engine.envelopes.make(definition, id=existing.id)], tx) == [True]:
                 return Accepted(id=existing.id, created=False, replaced=True)
             [answer] = self.engine.accept([envelope], tx)
@@ -224,7 +224,7 @@ class Holdfast:
         ids: Iterable[str | None] | None = None,
         tx: object | None = None,
     ) -> list[JobHandle[Any]]:
-        """The same as `enqueue_many`, but return handles, which also say what was done for each job."""
+        """Enqueue like `enqueue_many`, but return handles, whose `outcome` is what was done for each job."""
         with self.signed(_listed_definitions(definitions), _listed_ids(ids)) as batch:
             accepted = batch.accept(tx)
         engine = batch.engine

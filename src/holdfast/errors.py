@@ -138,7 +138,7 @@ class IdConflict(BackendError):
 
 
 class UniqueConflict(BackendError):
-    """Another job has the unique key, and the caller asked for an error; nothing was enqueued."""
+    """Another job has the unique key, and `on_conflict` is `reject`; nothing was enqueued."""
 
     def __init__(self, key: str, job_id: str) -> None:
         super().__init__(f"job '{job_id}' already has the unique key '{key}', so nothing was enqueued")

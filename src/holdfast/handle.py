@@ -33,7 +33,7 @@ class JobHandle(Generic[R_co]):
     ) -> None:
         self.id = job_id
         self.outcome = outcome
-        """What enqueueing the job has done; None if the handle was created from an id."""
+        """The result of enqueueing the job; None if the handle was created from an id."""
         self._engine = engine
         self._clock = clock
         self._returns = returns

@@ -6,9 +6,9 @@ from typing import Final
 # No job id is longer.
 LONGEST: Final = 128
 _BEGINNING: Final = 60
-# Characters that a terminal does not show as they are, as part of a regular expression: control characters except
-# tab and line feed, and format characters that reorder text, hide in it or break its line. `re` compiles the patterns
-# when they are first used: that takes longer than all else that `--help` does with this module.
+# Characters that a terminal does not show as they are, as part of a regular expression: control characters except tab
+# and line feed, and format characters that reorder text, hide in it or break its line. `re` compiles the patterns when
+# they are first used: that takes longer than everything else that `--help` does with this module.
 CONTROLS: Final = "\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
 FORMATTING: Final = "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ufeff\\U000e0000-\\U000e007f"
 _UNPRINTABLE: Final = f"[{CONTROLS}{FORMATTING}\\ud800-\\udfff]"

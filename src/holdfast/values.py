@@ -176,7 +176,7 @@ def traits_of(carrier: JobTraits) -> dict[str, Any]:
 
 
 class UniqueScope(StrEnum):
-    """How long a unique job keeps others with its key out."""
+    """How long a unique key stays taken."""
 
     WAITING = "waiting"
     OPEN = "open"
@@ -184,8 +184,8 @@ class UniqueScope(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What to do with a job whose unique key is taken: return the job that has it, raise an error, or give that job the
-    new payload and due time.
+    """What to do if a job's unique key is taken: return the job that has it, raise an error, or give that job the new
+    payload and due time.
     """
 
     IGNORE = "ignore"
@@ -227,8 +227,8 @@ class JobEnvelope(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EnqueueOutcome(StrEnum):
-    """What enqueueing a job has done: stored it, found it (or the job with its unique key) stored already, or replaced
-    the payload and due time of the job with its unique key.
+    """The result of enqueueing a job: it was stored; it, or a job with its unique key, already existed; or the payload
+    and due time of the job with its unique key were replaced.
     """
 
     CREATED = "created"
@@ -238,7 +238,7 @@ class EnqueueOutcome(StrEnum):
 
 class Accepted(Struct, frozen=True, kw_only=True, gc=False):
     """The engine's answer to one envelope; `created` is False if the same job was accepted before, or if another job
-    has its unique key: then `id` is the id of that job.
+    has its unique key. In the latter case, `id` is the id of that job.
     """
 
     id: str
@@ -273,7 +273,7 @@ class JobLease(Struct, frozen=True, kw_only=True, gc=False):
     crashes: int = 0
     ignore_expiry: bool = False
     fence: int = 0
-    """The fencing token of the slots that the job holds; 0 if it holds none."""
+    """The fence number of the slots that the job holds; 0 if it holds none."""
 
 
 class LeaseState(StrEnum):
@@ -382,7 +382,7 @@ class Spent(Struct, frozen=True, kw_only=True, gc=False):
 class Slot(Struct, frozen=True, kw_only=True, gc=False):
     """A semaphore that up to `size` running jobs hold at a time. Jobs that find it full wait in the state `blocked`.
 
-    If the cell `unless` (kind, key) exists, the work that the slot guards is done: no job needs to enter it.
+    If the cell `unless` (kind, key) exists, the work that the slot protects is done, and no job needs to enter it.
     """
 
     name: str
@@ -401,8 +401,8 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class EntryOutcome(StrEnum):
-    """The answer to an entry: the job holds all slots; it is blocked on one; the work is done, so it need not run; or
-    its lease no longer held.
+    """The answer to an entry: the job holds all of its slots; it is blocked on one of them; its work is done, so it
+    need not run; or its lease was lost.
     """
 
     ENTERED = "entered"
@@ -422,9 +422,9 @@ class Entered(Struct, frozen=True, kw_only=True):
 
 
 class _Settled(Struct, frozen=True, kw_only=True):
-    """The fields of every settlement. When a settlement is applied, in the same commit the job leaves the slots in
-    `leaves`, its `writes`, which have no condition, are applied, and its `enqueues` are accepted. A refused settlement
-    does none of this, a repeated one nothing more.
+    """The fields of every settlement. In the commit that applies a settlement, the job also leaves the slots in
+    `leaves`, its `writes` (which have no conditions) are applied, and its `enqueues` are accepted. A refused settlement
+    does none of this, and a repeated one changes nothing more.
     """
 
     lease: JobLease
@@ -569,7 +569,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class SlotHolder(Struct, frozen=True, kw_only=True):
-    """A job that holds a slot, or one that was promoted and may enter it before others (`fence` is None)."""
+    """A job that holds a slot, or a promoted job that can enter it before others (`fence` is None)."""
 
     job_id: str
     queue: str
@@ -586,7 +586,7 @@ class SlotWaiter(Struct, frozen=True, kw_only=True):
 
 
 class SlotView(Struct, frozen=True, kw_only=True):
-    """A slot as users see it: its holders, the number of jobs that wait for it, and the first of those."""
+    """A slot as users see it: its holders, the number of jobs that wait for it, and the first few of those."""
 
     name: str
     holders: tuple[SlotHolder, ...] = ()

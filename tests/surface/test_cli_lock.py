@@ -52,7 +52,7 @@ def test_a_key_shows_who_holds_it_who_waits_and_how_to_free_it(busy: Terminal) -
     answer = busy("lock", "show", "key:customer-7")
     key, held, waiting = answer.out.splitlines()
     assert key == "key        key:customer-7"
-    assert held.startswith("held by    job1 on default (fence ")
+    assert held.startswith("held by    job1 on default (since ")
     assert waiting.startswith("waiting    job2 on default (since ")
     assert "to free the key, cancel the job:  holdfast cancel job1" in answer.err
     document = busy("lock", "show", "key:customer-7", "--json").json
@@ -75,13 +75,13 @@ def test_more_keys_than_asked_for_are_announced(terminal: Terminal, engine: Engi
         enter(engine, f"job{number}")
     answer = terminal("lock", "list", "--limit", "2")
     assert len(answer.out.splitlines()) == 3
-    assert "there are more keys; show them:  holdfast lock list --limit 20" in answer.err
+    assert "more keys exist; to show them:  holdfast lock list --limit 20" in answer.err
 
 
 def test_a_blocked_job_says_what_it_waits_for(busy: Terminal) -> None:
     shown = busy("show", "job2").out
     assert "state        blocked\n" in shown
-    assert "for the key key:customer-7\n" in shown
+    assert "for the key 'key:customer-7'\n" in shown
     assert "why          job job1 has held it since " in shown
     assert "keys         concurrency customer-7\n" in shown
     job = busy("show", "job2", "--json").json
@@ -120,7 +120,7 @@ def test_a_second_job_with_a_unique_key_is_answered_with_the_first(terminal: Ter
         ({"unique_for": "10m"}, "unique_for has no effect without unique"),
         ({"unique": 7}, "field 'unique'"),
         ({"concurrency": 0, "concurrency_key": "k"}, "concurrency must be between 1 and 1000000, not 0"),
-        ({"idempotency_key": ""}, "idempotency_key '' must be printable text of at least one character"),
+        ({"idempotency_key": ""}, "idempotency_key '' must be non-empty, printable text"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(terminal: Terminal, fields: dict[str, object], why: str) -> None:

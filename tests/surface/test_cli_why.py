@@ -51,7 +51,7 @@ def test_a_blocked_job_names_its_key_and_the_job_that_holds_it() -> None:
     )
     locks = [SlotView(name="key:a", holders=holders), SlotView(name="key:b", holders=holders)]
     waiting, held = why(JobHistory(job=job, attempts=()), (), (), locks, NOW)
-    assert waiting == "has been waiting for 3 m for the key key:a"
+    assert waiting == "has been waiting 3 m for the key 'key:a'"
     assert held.startswith("job j7 has held it since ")
 
 

@@ -257,7 +257,7 @@ def test_jobs_that_cannot_be_admitted_are_handed_back(
 ) -> None:
     id = floor.put("quick")
 
-    def fail(_: object) -> Admitted:
+    def fail(*_: object) -> Admitted:
         raise RuntimeError("no more threads")
 
     monkeypatch.setattr(line.admission, "admit", fail)

@@ -1,15 +1,16 @@
 """A worker whose jobs have keys: entering, being blocked, being skipped, and an engine that fails meanwhile."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from holdfast.testing.lab import LEASE_S
-from holdfast.values import Ack, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
+from holdfast.values import Ack, DeadReason, Entered, Entry, JobState, Outcome, Slot, WorkerStatus
 
 from ..faults.processes import until
 from ..servers.places import every_engine
-from .bench import Bench
+from .bench import Bench, wire_of
 from .floor import Floor
 
 
@@ -96,7 +97,7 @@ def test_an_entry_that_fails_loses_only_its_own_job(floor: Floor, caplog: pytest
     worker.stop()
     worker.ended()
     assert worker.tally == {WorkerStatus.ACKED: 4, WorkerStatus.LOST_LEASE: 1}
-    assert f"job {bad} cannot enter its slots" in caplog.text
+    assert f"job {bad}: could not enter its slots" in caplog.text
 
 
 def test_a_worker_in_this_process_reports_blocked_skipped_and_lost_jobs(bench: Bench) -> None:
@@ -125,3 +126,21 @@ def test_a_worker_in_this_process_reports_blocked_skipped_and_lost_jobs(bench: B
     bench.put(concurrency_key="a")
     assert bench.turn().status is WorkerStatus.LOST_LEASE
     assert bench.counts.seen["jobs_lost_lease default"] == 1
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"concurrency_key": "x" * 2000},
+        {"concurrency_key": "a", "concurrency": 0},
+        {"idempotency_key": "a", "idempotency_ttl": -1.0},
+    ],
+)
+def test_a_signed_message_with_an_impossible_key_is_dead_lettered_alone(bench: Bench, members: dict[str, Any]) -> None:
+    """Our definitions refuse them, but another program with the key may have signed one."""
+    bench.handler(lambda: None)
+    bad = bench.put_wire(wire_of(**members))
+    assert bench.turn().status is WorkerStatus.REJECTED
+    good = bench.put(concurrency_key="a")
+    assert (bench.view(bad).state, bench.view(bad).dead_reason) == (JobState.DEAD, DeadReason.UNDECODABLE)
+    assert (bench.turn().status, bench.view(good).state) == (WorkerStatus.ACKED, JobState.COMPLETED)

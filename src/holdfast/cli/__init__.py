@@ -260,8 +260,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # a character that the terminal lacks must not stop the command
-    # Loading modules creates many objects and no garbage; collecting it would take a twentieth of the time of `--help`,
-    # and Python's last collection at exit a fifth.
+    # Loading modules creates many objects and no garbage. Looking for garbage would take a twentieth of the time of
+    # `--help`, and Python's final collection at exit a fifth.
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.freeze)
     given = list(sys.argv[1:] if arguments is None else arguments)

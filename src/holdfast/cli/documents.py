@@ -100,7 +100,7 @@ class HistoryDocument(JobDocument, frozen=True, kw_only=True, tag="holdfast.job.
 
 
 class LockHolderDocument(Struct, frozen=True, kw_only=True):
-    """A job that holds a key, or was promoted and may start next: then its fence is null."""
+    """A job that holds a key, or a promoted one that can take it next, whose fence is null."""
 
     id: str
     queue: str
@@ -117,7 +117,7 @@ class LockWaiterDocument(Struct, frozen=True, kw_only=True):
 
 
 class LockDocument(Document, frozen=True, kw_only=True, tag="holdfast.lock/1"):
-    """A key that jobs hold or wait for: its holders, the number of waiting jobs, and the first of them."""
+    """A key that jobs hold or wait for: its holders, the number of waiting jobs, and the first few of them."""
 
     key: str
     holders: tuple[LockHolderDocument, ...]
@@ -141,11 +141,11 @@ class ShownDocument(HistoryDocument, frozen=True, kw_only=True, tag="holdfast.jo
     """One job with its attempts and the reasons for its state, as `show` shows it."""
 
     why: tuple[str, ...]
-    locks: Annotated[tuple[LockDocument, ...], Meta(description="The keys of the job that are held or waited for.")]
+    locks: Annotated[tuple[LockDocument, ...], Meta(description="The job's keys that any job holds or waits for.")]
 
 
 class EnqueuedDocument(Document, frozen=True, kw_only=True, tag="holdfast.job.enqueue/1"):
-    """One enqueued job: its id, and whether it is new, existed already, or replaced one with its unique key.
+    """One enqueued job: its id, and whether it is new, already existed, or replaced the job with its unique key.
 
     With `--dry-run` nothing is added, and an id that would be generated is null.
     """

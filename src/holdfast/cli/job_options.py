@@ -52,7 +52,7 @@ class _BackoffText(click.ParamType[str]):
 
 
 class _UniqueScope(click.ParamType[Any]):
-    """How long a unique job excludes others: `open`, `waiting`, or a duration."""
+    """How long a unique key stays taken: `open`, `waiting`, or a duration."""
 
     name = "scope"
 
@@ -62,7 +62,7 @@ class _UniqueScope(click.ParamType[Any]):
         try:
             return Span().convert(value, param, ctx)
         except click.BadParameter as problem:
-            self.fail(f"{problem.message}; or write open or waiting", param, ctx)
+            self.fail(f"{problem.message}; open and waiting are also valid", param, ctx)
 
 
 _TYPES: Final[Mapping[str, click.ParamType[Any]]] = {
@@ -109,7 +109,7 @@ def trait_facts(job: JobTraits) -> dict[str, str]:
 
 
 def _keys(job: JobTraits) -> list[str]:
-    """The keys that decide whether and when the job may run."""
+    """The keys that determine whether and when the job can run."""
     keys: list[str] = []
     if job.idempotency_key is not None:
         ttl = "" if job.idempotency_ttl is None else f" (for {format_duration(job.idempotency_ttl)})"

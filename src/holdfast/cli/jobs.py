@@ -1,4 +1,4 @@
-"""`holdfast list` and `holdfast show`. `listing.py` and `showing.py` do the work; they are imported when it starts."""
+"""`holdfast list` and `holdfast show`. `listing.py` and `showing.py` do the work; they are imported when needed."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar

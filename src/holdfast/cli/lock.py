@@ -32,7 +32,7 @@ def lock() -> None:
     """List and show the keys that jobs hold or wait for.
 
     A key starts with its kind: `instance:` for single instances, `key:` for concurrency keys, and `idempotency:` for
-    idempotency keys, followed by the handler. There is no command that frees a key: cancel the job that holds it.
+    idempotency keys, followed by the handler. There is no command to free a key: cancel the job that holds it.
     """
 
 
@@ -59,7 +59,7 @@ def list_locks(quiet: bool, limit: int, as_jsonl: bool, url: str | None, as_json
     elif locks:
         _table(locks).print()
         if len(found) > limit:
-            note(f"there are more keys; show them:  holdfast lock list --limit {limit * 10}")
+            note(f"more keys exist; to show them:  holdfast lock list --limit {limit * 10}")
     else:
         note("no job holds a key or waits for one")
 
@@ -101,11 +101,15 @@ def show_lock(key: str, url: str | None, as_json: bool) -> None:
         return
     write(f"{'key':<10} {view.name}")
     for holder in view.holders:
-        how = "may start next, promoted" if holder.fence is None else f"fence {holder.fence}, holds it"
-        write(f"{'held by':<10} {holder.job_id} on {holder.queue} ({how} since {instant(holder.since)})")
+        if holder.fence is None:
+            write(f"{'next':<10} {holder.job_id} on {holder.queue} (promoted at {instant(holder.since)})")
+        else:
+            since = instant(holder.since)
+            write(f"{'held by':<10} {holder.job_id} on {holder.queue} (since {since}, fence {holder.fence})")
     for waiter in view.waiters:
         write(f"{'waiting':<10} {waiter.job_id} on {waiter.queue} (since {instant(waiter.since)})")
     if view.waiting > len(view.waiters):
         write(f"{'':<10} and {counted(view.waiting - len(view.waiters), 'more job')}")
-    if view.holders:
-        note(f"to free the key, cancel the job:  {command('holdfast', 'cancel', view.holders[0].job_id)}")
+    holding = [holder.job_id for holder in view.holders if holder.fence is not None]
+    if holding:
+        note(f"to free the key, cancel the job:  {command('holdfast', 'cancel', *holding)}")

@@ -47,11 +47,11 @@ def why(
 
 
 def _blocked(job: JobView, locks: Sequence[SlotView], now: datetime) -> list[str]:
-    """What a blocked job waits for, and which jobs hold it."""
+    """The key that a blocked job waits for, and the jobs that hold it."""
     if job.blocked_on is None:
         return []
-    since = "" if job.blocked_since is None else f" for {_until(now, job.blocked_since)}"
-    found = [f"has been waiting{since} for the key {job.blocked_on}"]
+    since = "" if job.blocked_since is None else f" {_until(now, job.blocked_since)}"
+    found = [f"has been waiting{since} for the key '{job.blocked_on}'"]
     for lock in locks:
         if lock.name == job.blocked_on:
             found += [f"job {one.job_id} has held it since {instant(one.since)}" for one in lock.holders if one.fence]

@@ -78,7 +78,7 @@ class JobBuilder:
         return self._set(idempotency_key=key) if ttl is None else self._set(idempotency_key=key, idempotency_ttl=ttl)
 
     def single_instance(self) -> "JobBuilder":
-        """Run at most one job of this name, or else of this handler, at a time; the others wait."""
+        """Run at most one job with this name (without a name: of this handler) at a time; the others wait."""
         return self._set(single_instance=True)
 
     def concurrency_key(self, key: str, concurrency: int = 1) -> "JobBuilder":
@@ -92,7 +92,7 @@ class JobBuilder:
         unique_for: str | float | timedelta = UniqueScope.OPEN,
         on_conflict: Literal["ignore", "reject", "replace"] = "ignore",
     ) -> "JobBuilder":
-        """Enqueue at most one job with this key; without a key, with this handler and payload."""
+        """Enqueue the job only if no other job has this key; without a key, the same handler and payload."""
         return self._set(unique=True if key is None else key, unique_for=unique_for, on_conflict=on_conflict)
 
     def id(self, job_id: str) -> "JobBuilder":

@@ -89,9 +89,11 @@ class JobOptions(TypedDict, total=False):
         str, Option("Run the job only if no job with this handler and key has completed.", metavar="KEY")
     ]
     idempotency_ttl: Annotated[
-        float | timedelta, Option("How long a completed key is remembered; default: the setting idempotency-ttl.")
+        float | timedelta, Option("How long the completed key is remembered; default: the setting idempotency-ttl.")
     ]
-    single_instance: Annotated[bool, Option("Run at most one job of this name, or else of this handler, at a time.")]
+    single_instance: Annotated[
+        bool, Option("Run at most one job with this name at a time; without a name, one per handler.")
+    ]
     concurrency_key: Annotated[
         str, Option("Run at most --concurrency jobs with this key at a time; the others wait.", metavar="KEY")
     ]
@@ -100,11 +102,11 @@ class JobOptions(TypedDict, total=False):
     ]
     unique: Annotated[
         str | bool,
-        Option("Enqueue at most one job of this handler with this key. In JSON, true: its arguments.", metavar="KEY"),
+        Option("Enqueue only if no job of this handler has this key. In JSON, true = its arguments.", metavar="KEY"),
     ]
     unique_for: Annotated[
         str | float | timedelta,
-        Option("How long a unique job excludes others: open, waiting, or a duration; default: open.", metavar="SCOPE"),
+        Option("How long the unique key stays taken: open, waiting, or a duration; default: open.", metavar="SCOPE"),
     ]
     on_conflict: Annotated[
         Literal["ignore", "reject", "replace"],
@@ -358,7 +360,7 @@ def _check_key(option: str, key: str | None) -> None:
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
         raise DefinitionError(f"{option} must be a string, like 'customer-7', not {abridged(repr(key))}")
     if not re.fullmatch(_KEY, key):
-        raise DefinitionError(f"{option} {abridged(key)!r} must be printable text of at least one character")
+        raise DefinitionError(f"{option} {abridged(key)!r} must be non-empty, printable text")
     if len(key.encode()) > MAX_KEY_BYTES:
         raise DefinitionError(f"{option} {abridged(key)!r} is longer than {MAX_KEY_BYTES} bytes; use a hash of it")
 

@@ -39,7 +39,7 @@ _log = logging.getLogger("holdfast.execution")
 
 
 class Claimed(Protocol):
-    """The part of a lease that a run needs: the number of the delivery, how many runs failed before, and its fence."""
+    """The part of a lease that a run needs: the delivery number, the number of failed runs, and the fence number."""
 
     @property
     def attempts(self) -> int: ...
@@ -407,7 +407,7 @@ class _Host(Host, msgspec.Struct):
         return self.opened.connection
 
     def complete(self, result: ExecutionResult, message: JobMessage) -> None:
-        """Commit the transaction together with the end of the job, and with what its keys carry."""
+        """Commit the transaction together with the job's completion, the slots it leaves and its idempotency mark."""
         opened, self.opened = self.opened, None
         if opened is not None:
             record = result.record()

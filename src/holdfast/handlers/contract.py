@@ -60,7 +60,7 @@ class Host:
 
     @property
     def fence(self) -> int:
-        """The fencing token of the job's keys."""
+        """The fence number of the job's keys; 0 if it has none."""
         return 0
 
     def stop_asked(self) -> bool:
@@ -115,7 +115,7 @@ class JobContext(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def fence(self) -> int:
-        """A number that is greater than that of every run that held the job's keys before; 0 if the job has no keys.
+        """A fencing token: greater than that of every earlier run that held the job's keys; 0 if the job has no keys.
 
         Pass it to the resource that the key protects, which can then refuse writes from an earlier holder.
         """

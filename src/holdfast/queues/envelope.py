@@ -178,7 +178,7 @@ def _unique(definition: "JobDefinition") -> Unique:
     if isinstance(key, bool):
         import hashlib  # imported here: few jobs need it
 
-        # In one order of members: the same arguments may be written in any order.
+        # Members are sorted, because the same arguments can be written in any order.
         arguments = msgspec.json.encode(msgspec.json.decode(definition.payload), order="sorted")
         key = hashlib.blake2b(arguments, digest_size=16).hexdigest()
     return Unique(

@@ -1,6 +1,6 @@
 """Ownership: the slots that a job enters before it runs, and the mark that its work is done. Pure functions.
 
-Both follow from the signed message, so no worker has to look them up. A slot's name starts with its kind:
+Both are derived from the signed message, so no worker has to look them up. A slot's name starts with its kind:
 `idempotency:`, `instance:` or `key:`.
 """
 
@@ -10,6 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from holdfast.codec import JobMessage
+from holdfast.definition.definition import MAX_CONCURRENCY
+from holdfast.errors import EnvelopeRejected
 from holdfast.queues.envelope import DEFAULT_IDEMPOTENCY_TTL_S
 from holdfast.values import AttemptRecord, Cell, Put, Slot
 
@@ -24,7 +26,7 @@ class FirstRun(Struct, frozen=True, kw_only=True):
 
 
 class Keyed(Protocol):
-    """A job's message or view, as far as its slots depend on it."""
+    """The members of a job's message or view that its slots depend on."""
 
     @property
     def job(self) -> str: ...
@@ -43,6 +45,17 @@ class Keyed(Protocol):
 def is_owned(message: Keyed) -> bool:
     """Whether the job has to enter slots. Most jobs do not."""
     return message.single_instance or message.concurrency_key is not None or message.idempotency_key is not None
+
+
+def check_owned(message: JobMessage) -> None:
+    """Refuse keys and limits outside the range that a definition allows. Another program may have signed them."""
+    try:
+        slots_of(message)
+        done_marks(message, None)
+    except ValueError as problem:
+        raise EnvelopeRejected(f"not a valid message: {problem}") from None
+    if not 1 <= message.concurrency <= MAX_CONCURRENCY:
+        raise EnvelopeRejected(f"not a valid message: a concurrency of {message.concurrency} is out of range")
 
 
 def slots_of(message: Keyed) -> tuple[Slot, ...]:
@@ -68,13 +81,13 @@ def done_marks(message: JobMessage, record: AttemptRecord | None) -> tuple[Put, 
     if message.idempotency_key is None:
         return ()
     first = FirstRun(job_id=message.identifier, result=None if record is None else record.result)
-    ttl = message.idempotency_ttl or DEFAULT_IDEMPOTENCY_TTL_S
+    ttl = DEFAULT_IDEMPOTENCY_TTL_S if message.idempotency_ttl is None else message.idempotency_ttl
     value = msgspec.msgpack.encode(first)
     return (Put(kind=IDEMPOTENCY, key=_idempotency_key(message), value=value, ttl=ttl),)
 
 
 def first_run(cell: Cell) -> FirstRun:
-    """The run that a mark records. Of a mark that cannot be read, only that the work is done is known."""
+    """The run that a mark records. A mark that cannot be read only proves that the work is done."""
     try:
         return msgspec.msgpack.decode(cell.value, type=FirstRun)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -82,5 +95,5 @@ def first_run(cell: Cell) -> FirstRun:
 
 
 def _idempotency_key(message: Keyed) -> str:
-    """The key, which belongs to one handler: another handler may use the same words for other work."""
+    """The key, qualified by its handler: another handler may use the same key for other work."""
     return f"{message.job}:{message.idempotency_key}"

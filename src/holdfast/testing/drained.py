@@ -25,8 +25,8 @@ class Drained(Counter[str]):
 
     `succeeded`; `retried`: failed, and will run again; `dead`: failed, with no retries left; `snoozed`; `cancelled`,
     which includes expired jobs; `skipped`: another job had completed its idempotency key; `blocked`: it waits for a key
-    that is held; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the lease was lost
-    during the run.
+    that another job holds; `unknown`: the application has no handler for the job, which was cancelled; `lost`: the
+    lease was lost during the run.
     """
 
     def __init__(self, counts: Iterable[str] = ()) -> None:

@@ -102,7 +102,7 @@ class KitEngine(MemoryEngine):
 
     @contextmanager
     def held(self, key: str) -> Generator[None]:
-        """Let a job of a private queue hold a key inside the block."""
+        """Let a job in a private queue hold a key inside the block."""
         definition = JobDefinition(handler="holdfast.testing.holder", queue=_HOLDERS)
         self.jobs.accept([self.envelopes.make(definition)])
         lease = self.fetch(_HOLDERS)
@@ -280,7 +280,7 @@ class JobKit:
         if kind not in ("key", "instance", IDEMPOTENCY) or not name:
             raise DefinitionError(
                 f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER:KEY, as "
-                "holdfast lock list does"
+                "holdfast lock list shows it"
             )
         with self._stage.engine.held(key):
             yield

@@ -103,7 +103,7 @@ class Turns:
         admitted = self._admission.admit([lease], self._engine.enter)
         for refusal in admitted.refusals:
             return self._settled(refusal.message, refusal.settlement)
-        if admitted.blocked:
+        if not admitted.messages:
             self._reporter.blocked([lease])
             return Turn(WorkerResult(status=WorkerStatus.BLOCKED, job_id=lease.id, queue=lease.queue), None)
         return structs.replace(lease, fence=admitted.fences.get(lease.id, 0)), admitted.messages[0]

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, assert_never
 
-import msgspec
 from msgspec import Struct
 
 from holdfast.clock import Clock
@@ -22,12 +21,10 @@ from holdfast.errors import (
 )
 from holdfast.handlers import HandlerRegistry
 from holdfast.queues.signing import Signer
-from holdfast.state.ownership import first_run, is_owned, slots_of
+from holdfast.state.ownership import check_owned, is_owned, slots_of
 from holdfast.values import (
     Abandon,
-    Ack,
     CancelJob,
-    Cell,
     DeadReason,
     Entered,
     Entry,
@@ -38,14 +35,14 @@ from holdfast.values import (
     Release,
     Settlement,
 )
-from holdfast.worker.verdict import momentary
+from holdfast.worker.verdict import momentary, skipped
 
 log = logging.getLogger("holdfast.worker")
 
 POSTPONE_S: Final = 60.0
 
 Enter: TypeAlias = Callable[[Sequence[Entry]], Sequence[Entered]]
-"""How jobs enter their slots: the engine's verb, repeated by its caller while the engine is unavailable."""
+"""A function that lets jobs enter their slots: the engine's `enter`, retried while the engine is unavailable."""
 
 
 class WrongQueue(EnvelopeRejected):
@@ -66,8 +63,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
 class Admitted(Struct, frozen=True, kw_only=True):
     """A claimed batch, judged: the leases of the jobs that may run, their verified messages, and the refused jobs.
 
-    `fences` are the fencing tokens of jobs that hold slots, by their ids. `blocked` are leases that have ended because
-    a slot was full, and `lost` those that no longer held when their jobs asked for a slot.
+    `fences` contains the fence numbers of jobs that hold slots, by job id. `blocked` contains leases that ended because
+    a slot was full, and `lost` those that had been lost before their jobs could enter.
     """
 
     leases: Sequence[JobLease] = ()
@@ -105,6 +102,8 @@ class Admission:
             try:
                 message = self._signer.open(lease.wire)
                 _check_place(message, lease)
+                if is_owned(message):
+                    check_owned(message)
                 verified = message
                 _check_expiry(message, lease)
                 self._registry.resolve_for(message.job, message.queue)
@@ -120,7 +119,7 @@ class Admission:
         return self._with_slots(admitted, enter) if has_owned else admitted
 
     def _with_slots(self, admitted: Admitted, enter: Enter) -> Admitted:
-        """The batch after its jobs have asked for their slots. Jobs without slots are not affected."""
+        """The batch after its jobs have asked for their slots. Jobs without slots are unaffected."""
         runnable: list[JobLease] = []
         messages: list[JobMessage] = []
         refusals = [*admitted.refusals]
@@ -136,7 +135,7 @@ class Admission:
                     messages.append(message)
                     fences[lease.id] = answer.fence
                 case EntryOutcome.SPARED:
-                    settlement = _skipped(lease, message, answer.cell, self._clock.now_us())
+                    settlement = skipped(lease, message, answer.cell, self._clock.now_us())
                     refusals.append(Refusal(settlement=settlement, message=message))
                 case EntryOutcome.BLOCKED:
                     blocked.append(lease)
@@ -149,7 +148,7 @@ class Admission:
         )
 
     def _enter(self, admitted: Admitted, enter: Enter) -> Mapping[str, Entered]:
-        """The answers of the engine, by the ids of the jobs that have slots."""
+        """The engine's answers for the jobs that have slots, by job id."""
         entries = [
             Entry(lease=lease, slots=slots_of(message))
             for lease, message in zip(admitted.leases, admitted.messages, strict=True)
@@ -159,14 +158,6 @@ class Admission:
 
 
 _NO_SLOTS: Final = Entered(outcome=EntryOutcome.ENTERED)
-
-
-def _skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int) -> Ack:
-    """The settlement of a job whose idempotency key is done, with the result of the job that has done it."""
-    first = None if cell is None else first_run(cell)
-    by = f" by job '{first.job_id}'" if first is not None and first.job_id else ""
-    record = momentary(Outcome.SKIPPED, now_us, note=f"idempotency key '{message.idempotency_key}' was completed{by}")
-    return Ack(lease=lease, record=msgspec.structs.replace(record, result=None if first is None else first.result))
 
 
 def refused(lease: JobLease, problem: Exception, now_us: int) -> Settlement:

@@ -107,7 +107,7 @@ class Dispatcher:
             for flight in cancelled:
                 self._holdings.cancel(flight)
             flights = [flight for flight in flights if not flight.is_cancelled]
-        lost = [flight for flight in flights if flight.is_lost and flight.message.fence]
+        lost = [flight for flight in flights if flight.is_lost and flight.is_fenced]
         if lost:
             for flight in lost:
                 self._holdings.drop(flight)

@@ -135,7 +135,7 @@ class Exchanger:
         return self._admission.admit(leases, self._enter)
 
     def _enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        """Let jobs enter their slots, repeating the request while the engine is unavailable and their leases hold."""
+        """Let jobs enter their slots, retrying while the engine is unavailable and their leases are valid."""
         while True:
             try:
                 answers = self._backend.enter(entries)
@@ -147,10 +147,11 @@ class Exchanger:
             except Exception:
                 if len(entries) == 1:
                     log.exception(
-                        "job %s cannot enter its slots; it is reaped when its lease expires", entries[0].lease.id
+                        "job %s: could not enter its slots; it will be reaped when its lease expires",
+                        entries[0].lease.id,
                     )
                     return [Entered(outcome=EntryOutcome.LOST)]
-                log.exception("%d jobs could not enter their slots; trying each job separately", len(entries))
+                log.exception("%d jobs could not enter their slots; retrying each job separately", len(entries))
                 return [answer for entry in entries for answer in self._enter([entry])]
             else:
                 self._backoff.answered()

@@ -78,5 +78,5 @@ class Fencing:
     def _lost(self, flight: Flight) -> None:
         flight.is_lost = True
         log.warning("job %s: lease lost while it was running; its result will be discarded", flight.lease.id)
-        if flight.message.fence:
+        if flight.is_fenced:
             self._pool.kill([flight], KillReason.FENCED)

@@ -80,7 +80,7 @@ class Holdings:
             self.settle(flight, released(flight.lease, now_us, note, delay=delay, unstarted=True))
 
     def blocked(self, blocked: Sequence[JobLease], lost: Sequence[JobLease]) -> None:
-        """Stop renewing leases that have ended because a slot was full, or that no longer held."""
+        """Stop renewing leases that ended because a slot was full, or that were lost."""
         self._keeper.drop([*blocked, *lost])
         self._reporter.blocked(blocked)
         self._reporter.lost(lost)

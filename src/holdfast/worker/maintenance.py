@@ -17,7 +17,7 @@ from holdfast.values import DeadReason, JobFilter, JobState
 log = logging.getLogger("holdfast.loop")
 
 PRUNE_INTERVAL_S: Final = 60.0
-# Less than the second between two runs, since timers are jittered.
+# Maintenance runs about once a second. The interval is shorter because timers are jittered.
 REPAIR_INTERVAL_S: Final = 0.8
 
 
@@ -48,13 +48,13 @@ class Maintenance:
         self._prune = Timer(backend.clock, PRUNE_INTERVAL_S)
 
     def run_due(self) -> None:
-        if self._repair.is_due():
-            self._backend.repair()
         if self._reap.is_due():
             self.reap()
         if self._prune.is_due():
             self._backend.prune()
             self._backend.tidy()
+        if self._repair.is_due():
+            self._backend.repair()
 
     def reap(self, which: str = "whose lease had expired") -> None:
         """Requeue the jobs whose leases have expired, and report them; the log says which jobs these were."""

@@ -37,11 +37,11 @@ class Reporter:
     ) -> None:
         self._metrics = measuring(metrics)
         self._listener = listener
-        # How often settlements ended in each status. A job that is retried here is settled more than once.
+        # The number of settlements by status. A job that is retried here is settled more than once.
         self.tally: Counter[WorkerStatus] = Counter()
-        # The number of jobs whose first attempt failed here and that were requeued for another one. Later failures of
-        # the same job are not counted, so the numbers of several workers add up. A job counts even after it is done
-        # or dead: successes are reported without ids, and the retry may run in another worker.
+        # The number of jobs whose first attempt failed here and that were requeued for a retry. Later failures of the
+        # same job are not counted, so the numbers of several workers can be added up. A job is counted even if it is
+        # done or dead by now: successes are reported without ids, and the retry may run in another worker.
         self.jobs_to_retry = 0
 
     @property
@@ -59,7 +59,7 @@ class Reporter:
 
     @property
     def jobs_done(self) -> int:
-        """The number of jobs that were settled here, without those that were released or blocked."""
+        """The number of jobs that were settled here, except those that were released or blocked."""
         return self.tally.total() - self.tally[WorkerStatus.RELEASED] - self.tally[WorkerStatus.BLOCKED]
 
     def settled(
@@ -111,7 +111,7 @@ class Reporter:
             counts[name, queue] += number
 
     def blocked(self, leases: Sequence[JobLease]) -> None:
-        """Count jobs that were claimed and found a slot full."""
+        """Count jobs that were blocked after the claim because a slot was full."""
         self._ended(WorkerStatus.BLOCKED, leases)
 
     def lost(self, leases: Sequence[JobLease]) -> None:

@@ -121,7 +121,8 @@ class Supervisor:
             LiveOutputs(self._engine, lambda: self._pool.flights()),
             worker_id=self.id,
             report=self.report,
-            # Those that the report lists: a job without its line would be reported only with a later heartbeat.
+            # Only the jobs that the report lists: otherwise, a job that is missing from the report would be reported
+            # only with a later heartbeat.
             running=lambda: len(self._pool.flights()),
             on_order=self.stop,
         )

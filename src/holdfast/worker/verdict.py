@@ -9,12 +9,13 @@ import msgspec
 from holdfast.codec import JobMessage
 from holdfast.definition.definition import MAX_DURATION_S
 from holdfast.execution.retry import BackoffPolicy, RetryPolicy
-from holdfast.state.ownership import done_marks, is_owned, slot_names_of
+from holdfast.state.ownership import done_marks, first_run, is_owned, slot_names_of
 from holdfast.values import (
     Abandon,
     Ack,
     AttemptRecord,
     CancelJob,
+    Cell,
     DeadReason,
     ErrorInfo,
     ExecutionResult,
@@ -46,8 +47,8 @@ def verdict_on(result: ExecutionResult, message: JobMessage, lease: JobLease, re
 
 
 def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
-    """The settlement, with what it must carry for a job that has slots: it leaves them, and a success marks the
-    idempotency key as done. Every settlement passes through here before it is sent.
+    """The settlement, extended for a job that has slots: the job leaves them, and a success marks its idempotency key
+    as completed. Every settlement passes through here before it is sent.
     """
     if message is None or not is_owned(message):
         return settlement
@@ -61,6 +62,14 @@ def carrying(settlement: Settlement, message: JobMessage | None) -> Settlement:
 def succeeded(lease: JobLease, record: AttemptRecord) -> Ack:
     """The settlement of a success, whether a child reports it in full or in a batch."""
     return Ack(lease=lease, record=record)
+
+
+def skipped(lease: JobLease, message: JobMessage, cell: Cell | None, now_us: int) -> Ack:
+    """The settlement of a job whose idempotency key another job has completed, with that job's result."""
+    first = None if cell is None else first_run(cell)
+    by = f" by job '{first.job_id}'" if first is not None and first.job_id else ""
+    record = momentary(Outcome.SKIPPED, now_us, note=f"idempotency key '{message.idempotency_key}' was completed{by}")
+    return Ack(lease=lease, record=msgspec.structs.replace(record, result=None if first is None else first.result))
 
 
 def released(lease: JobLease, now_us: int, note: str = "", *, delay: float = 0.0, unstarted: bool = False) -> Release:

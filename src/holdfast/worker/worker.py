@@ -124,8 +124,8 @@ class QueueWorker:
         log.warning("job %s: lease lost while it was running; its result will be discarded", lease.id)
 
     def _run(self, lease: JobLease) -> tuple[JobMessage | None, Settlement | WorkerStatus]:
-        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or, if its
-        lease has ended because a slot was full, or was lost, that status.
+        """Run the job if it is admitted. Returns its message, if it could be verified, and the settlement; or the
+        status `BLOCKED` or `LOST_LEASE` if its lease has already ended.
         """
         admitted = self._admission.admit([lease], self._enter)
         for refusal in admitted.refusals:

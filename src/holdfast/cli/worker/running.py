@@ -166,7 +166,7 @@ def _outcome(result: WorkerResult) -> str:
         case WorkerStatus.RELEASED:
             return f"requeued{f', due in {format_duration(result.retry_in)}' if result.retry_in else ''}"
         case WorkerStatus.SKIPPED_IDEMPOTENT:
-            return "skipped: its idempotency key is completed"
+            return "skipped: another job has completed its idempotency key"
         case WorkerStatus.LOST_LEASE:
             return "result discarded: lease lost before the job was settled"
         case _:
@@ -176,7 +176,7 @@ def _outcome(result: WorkerResult) -> str:
 def _farewell(supervisor: Supervisor) -> str:
     """The closing line: the number of jobs by outcome, and that every claimed job is accounted for.
 
-    A job that needed a retry may also be one of those that are done or failed for good, so it is not listed with them.
+    A job that needed a retry may also be counted as done or failed for good, so retries are listed separately.
     """
     tally, to_retry = supervisor.reporter.tally, supervisor.reporter.jobs_to_retry
     parts = {

@@ -231,7 +231,7 @@ class Engine:
     def reap_expired(self, queue: str | None = None) -> int:
         reaped = self.jobs.reap_expired(queue)
         if reaped:
-            # In a second transaction: the reaper locks jobs before it can know their slots.
+            # In a second transaction, because the reaper locks jobs before it can know their slots.
             self.jobs.repair()
         return reaped
 

@@ -207,8 +207,8 @@ class Jobs(ABC):
         self, envelopes: Sequence[JobEnvelope], tx: object | None = None, *, writes: Sequence[Write] = ()
     ) -> list[Accepted]:
         """Store all of these jobs and apply all writes, or nothing: an id taken by other content refuses the whole call
-        (`IdConflict`), and so does a write whose condition fails (`StateConflict`). Of the jobs with one unique key,
-        one is stored; the answer for the others has its id.
+        (`IdConflict`), and so does a write whose condition fails (`StateConflict`). Of several jobs with the same
+        unique key, one is stored; the answers for the others contain its id.
 
         With `tx`, a connection to the engine's own database, they are stored and become visible when that transaction
         commits; the driver's exceptions are not translated. There can be no writes then: see `Engine.accept`.
@@ -216,10 +216,11 @@ class Jobs(ABC):
 
     @abstractmethod
     def reschedule(self, envelopes: Sequence[JobEnvelope], tx: object | None = None) -> list[bool]:
-        """Give each job that has not started the message, queue, priority and due time of the envelope with its id.
+        """Replace the message, queue, priority and due time of each job that has not started with those of its
+        envelope.
 
-        Its attempts and its history stay. False means that there is no such job, or that it has started: nothing
-        changed. `tx` is as for `accept`.
+        The job retains its attempts and history. False means that there is no such job or that it has started; nothing
+        was changed. `tx` is the same as for `accept`.
         """
 
     def transaction(self, job_id: str, delivery: int) -> EngineTransaction:
@@ -246,8 +247,8 @@ class Jobs(ABC):
 
     @abstractmethod
     def enter(self, entries: Sequence[Entry]) -> list[Entered]:
-        """Let each claimed job take all of its slots, or none. If one is full, the lease ends without an attempt or a
-        crash, and the job is blocked on that slot until a place is free.
+        """Let each claimed job take all of its slots, or none. If one is full, the lease ends without counting as an
+        attempt or a crash, and the job is blocked on that slot until a place is free.
 
         Repeating an entry returns the same answer, or `LOST` if the job was blocked. A settlement with `leaves` frees
         the places and promotes the best waiting jobs in the same commit. No place outlives its lease.
@@ -255,8 +256,9 @@ class Jobs(ABC):
 
     @abstractmethod
     def repair(self) -> int:
-        """Promote jobs that wait for a slot with a free place, because a holder died, a promoted job did not enter, or
-        a commit was too large to promote all. Returns how many. A cheap read if no job is blocked.
+        """Promote jobs that are still waiting although their slot has a free place, because a holder died, a promoted
+        job did not enter, or a commit could not promote all of them. Returns how many. It is a cheap read if no job is
+        blocked.
         """
 
     @abstractmethod

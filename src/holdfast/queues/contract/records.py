@@ -32,9 +32,9 @@ from holdfast.values import (
 TOMBSTONE_S: Final = 3600.0
 PRUNE_BATCH: Final = 1000
 SHOWN_WAITERS: Final = 10
-"""How many of the jobs that wait for a slot are listed with it."""
+"""The maximum number of waiting jobs that are listed with a slot."""
 IDLE_SLOT_S: Final = 3600.0
-"""How long an unused slot is retained. Its fences continue to grow with the clock."""
+"""How long an unused slot is retained. After that, its fence numbers restart from the clock."""
 _ANY_TIME: Final = 2**63 - 1
 
 
@@ -113,8 +113,8 @@ class Records(ABC):
     @abstractmethod
     def delete_unused(self) -> int:
         """Delete up to `PRUNE_BATCH` rows that nothing uses: unique keys whose job is final or deleted and whose period
-        is over, places of jobs that no longer hold them (unless others wait for the slot: see `Jobs.repair`), and slots
-        that were not used for `IDLE_SLOT_S`. Returns how many were found.
+        has expired, places of jobs that no longer hold them (unless other jobs wait for the slot: see `Jobs.repair`),
+        and slots that have not been used for `IDLE_SLOT_S`. Returns how many were found.
         """
 
     def purge(

@@ -1,9 +1,9 @@
-"""Slots: semaphores whose holders are running jobs. Written once, on rows that each engine locks, reads and writes.
+"""Slots: semaphores whose holders are running jobs. The decisions are implemented once, on rows that engines provide.
 
-A holder is a live lease: its row only says which job and which claim hold a place, and counts while that job is
-processing under that claim. Nothing has to be freed when a worker dies; the jobs that wait only have to be promoted.
-Whoever decides about a slot locks it first and reads it afterwards, in a new statement: otherwise a job could find the
-slot full while its holder is leaving, and no one would wake it up.
+A holder is a live lease: the row of a place names a job and a claim, and is valid while that job is processing under
+that claim. When a worker dies, nothing has to be freed; waiting jobs only have to be promoted. A transaction locks a
+slot before it reads it, in a new statement. Otherwise a job could find the slot full while its holder is leaving, and
+would never be woken up.
 """
 
 from abc import ABC, abstractmethod
@@ -15,24 +15,24 @@ from holdfast.queues.contract.state import CellName
 from holdfast.values import Cell, Entered, Entry, EntryOutcome, JobLease, Settlement, Slot
 
 PROMOTION_S: Final = 5.0
-"""How long a promoted job may enter its slot before others."""
+"""How long a promoted job can enter its slot before others."""
 PROMOTE_AT_ONCE: Final = 16
 MAX_PROMOTIONS: Final = 1000
-"""How many waiting jobs one commit tries to promote at most. The next settlement or `repair` continues."""
+"""The maximum number of waiting jobs that one commit tries to promote. The next settlement or `repair` continues."""
 
 JobNumber: TypeAlias = int | str
-"""The engine's number of a job: the `token` of its lease."""
+"""The engine's number for a job: the `token` of its lease."""
 
 
 class SlotRow(NamedTuple):
-    """A locked slot: the last fence that was given out, and the size that an operator has set, if any."""
+    """A locked slot: the last fence number assigned, and the size that an operator has set, if any."""
 
     fence: int
     size: int | None = None
 
 
 class Place(NamedTuple):
-    """A place in a slot that is taken: by a running job, or, without an owner token, by a job that was promoted."""
+    """A place in a slot, taken by a running job or, without an owner token, reserved for a promoted job."""
 
     slot: str
     number: JobNumber
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 class Waiter(NamedTuple):
-    """A job that is blocked on a slot, and the size of the slot as its message has it."""
+    """A job that is blocked on a slot, and the size of the slot according to its message."""
 
     slot: str
     number: JobNumber
@@ -51,7 +51,7 @@ class Waiter(NamedTuple):
 
 
 class SlotRows(ABC):
-    """The rows of slots, in one open transaction and at one instant, `now_us`. No list is empty."""
+    """The rows of slots, in one open transaction and at one instant, `now_us`. Arguments are never empty."""
 
     now_us: int
 
@@ -61,7 +61,7 @@ class SlotRows(ABC):
 
     @abstractmethod
     def held(self, leases: Sequence[JobLease]) -> set[tuple[JobNumber, str]]:
-        """Lock the jobs of these leases, and return those (number, owner token) that still hold."""
+        """Lock the jobs of these leases, and return the (number, owner token) of those that are still valid."""
 
     @abstractmethod
     def cells(self, names: Sequence[CellName]) -> Mapping[CellName, Cell]:
@@ -69,14 +69,14 @@ class SlotRows(ABC):
 
     @abstractmethod
     def places(self, names: Sequence[str]) -> list[Place]:
-        """The places that are taken in these slots: of jobs that are processing under that owner token with an
-        unexpired lease, and of jobs whose promotion has not expired. Other rows show `repair` that there is a free
-        place: they may be deleted only together with a promotion, or if no job waits for the slot.
+        """The places that are taken in these slots, by jobs that are processing under that owner token with an
+        unexpired lease, or by jobs whose promotion has not expired. Other rows tell `repair` that a place is free, so
+        they may be deleted only together with a promotion, or if no job waits for the slot.
         """
 
     @abstractmethod
     def take(self, places: Sequence[Place]) -> None:
-        """Store the place of each job that enters, replacing its promotion, and the fence of the slot."""
+        """Store the place of each job that enters, replacing its promotion, and the slot's new fence number."""
 
     @abstractmethod
     def free(self, places: Sequence[tuple[str, JobNumber]]) -> None:
@@ -84,7 +84,7 @@ class SlotRows(ABC):
 
     @abstractmethod
     def block(self, waiters: Sequence[Waiter]) -> None:
-        """End the leases of these jobs, without an attempt or a crash, and block each on its slot."""
+        """End the leases of these jobs, without counting an attempt or a crash, and block each job on its slot."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ class SlotRows(ABC):
 
 
 class _Changes(NamedTuple):
-    """What a batch of entries changes: places taken and freed, jobs blocked, and slots whose work is done."""
+    """The changes that a batch of entries makes: places taken and freed, jobs blocked, and slots whose work is done."""
 
     taken: list[Place]
     freed: list[tuple[str, JobNumber]]
@@ -111,7 +111,7 @@ class _Changes(NamedTuple):
 
 
 class LockedSlots:
-    """The decisions about some slots, which are locked when this object is created."""
+    """The decisions about a set of slots, which are locked when this object is created."""
 
     def __init__(self, rows: SlotRows, names: Iterable[str]) -> None:
         self._rows = rows
@@ -138,17 +138,19 @@ class LockedSlots:
             self._rows.take(changes.taken)
         if changes.blocked:
             self._rows.block(changes.blocked)
-        self._promote({name for name, _ in changes.freed} | changes.finished, changes.finished)
+        # Also where jobs were blocked: a place may be reserved for a job of another queue, which is perhaps paused.
+        crowded = {name for name, _ in changes.freed} | {waiter.slot for waiter in changes.blocked}
+        self._promote(crowded | changes.finished, changes.finished)
         return answers
 
     def _enter(self, entry: Entry, done: Mapping[CellName, Cell], changes: _Changes) -> Entered:
         lease, number = entry.lease, entry.lease.token
         mine = [self._taken[slot.name].get(number) for slot in entry.slots]
         if all(place is not None and place.owner_token == lease.owner_token for place in mine):
-            # The entry is repeated, because its answer was lost.
+            # The entry was repeated because its answer was lost.
             return Entered(outcome=EntryOutcome.ENTERED, fence=max(place.fence for place in mine if place is not None))
         spared = [slot for slot in entry.slots if slot.unless in done]
-        # Promoted in one slot, it need not wait for jobs that were promoted in another: those may be waiting for it.
+        # A job that was promoted in one slot does not wait for jobs promoted in another, which may be waiting for it.
         is_promoted = any(place is not None for place in mine)
         full = next((slot for slot in entry.slots if self._is_full(slot, number, is_promoted=is_promoted)), None)
         if not spared and full is None:
@@ -164,7 +166,7 @@ class LockedSlots:
         return Entered(outcome=EntryOutcome.SPARED, cell=cell)
 
     def _take(self, entry: Entry, changes: _Changes) -> int:
-        """Take a place in every slot. Returns the fence, which is greater than the last one of each slot."""
+        """Take a place in every slot. Returns the fence number, which is greater than the last one of each slot."""
         fence = max(self._rows.now_us, *(self._slots[slot.name].fence + 1 for slot in entry.slots))
         for slot in entry.slots:
             place = Place(slot.name, entry.lease.token, entry.lease.queue, entry.lease.owner_token, fence)
@@ -193,7 +195,7 @@ class LockedSlots:
             self._taken[place.slot][place.number] = place
 
     def _is_full(self, slot: Slot, number: JobNumber, *, is_promoted: bool) -> bool:
-        """Whether there is no place for this job. Places of promoted jobs are free only for a job that was promoted."""
+        """Whether there is no place for this job. Only a promoted job can take places reserved for promoted jobs."""
         others = [
             place
             for place in self._taken[slot.name].values()
@@ -207,8 +209,8 @@ class LockedSlots:
         return size if stored is None else stored
 
     def _promote(self, names: Iterable[str], finished: Iterable[str] = ()) -> int:
-        """Promote the best jobs of each queue: a paused queue must not keep the others waiting. All jobs that wait for
-        a slot whose work is finished are promoted, since none of them has to run.
+        """Promote the best jobs of each queue, because a paused queue must not hold up the others. If the work of a
+        slot is finished, all jobs that wait for it are promoted, since none of them has to run.
         """
         chosen_names = sorted(names)
         pairs = self._rows.queues(chosen_names) if chosen_names else []
@@ -223,9 +225,9 @@ class LockedSlots:
             tried += len(chosen)
             for waiter in chosen:
                 if waiter.number not in really:
-                    # Its row was stale. It may have a place by now, which it keeps.
+                    # Its row was stale. If it has a place by now, that place is still valid.
                     self._restore(waiter, before[waiter.slot, waiter.number])
-            # Those from which all that were found were chosen: there may be more places, or stale rows in front.
+            # Continue where every job found was chosen, because there may be more places, and where rows were stale.
             number = {pair: sum((one.slot, one.queue) == pair for one in chosen) for pair in pairs}
             stale = {(one.slot, one.queue) for one in chosen if one.number not in really}
             pairs = [pair for pair in pairs if number[pair] == PROMOTE_AT_ONCE or pair in stale]

@@ -1,7 +1,7 @@
-"""Unique jobs: which envelopes may be stored. Written once, on rows that each engine locks, reads and writes.
+"""Unique jobs: decides which envelopes may be stored. Implemented once, on rows that engines provide.
 
-A row says which job was last stored with a key. It counts while that job is in scope, so nothing has to be released
-when the job starts or finishes, and no key can stop a job from being retried.
+A row names the job that was last stored with a key. The key is taken while that job is in scope, so nothing has to be
+released when the job starts or finishes, and no key can stop a job from being retried.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ _STARTED = frozenset({JobState.PROCESSING, JobState.COMPLETED, JobState.DEAD, Jo
 
 
 class UniqueRow(NamedTuple):
-    """The job that was last stored with a key ("" if none was), and until when it is the only one, if for a period."""
+    """The job that was last stored with a key ("" if none was), and the end of its period (0 if it has none)."""
 
     key: str
     job_id: str = ""
@@ -24,7 +24,7 @@ class UniqueRow(NamedTuple):
 
 
 class UniqueRows(ABC):
-    """The rows of unique keys, in one open transaction and at one instant, `now_us`. No list is empty."""
+    """The rows of unique keys, in one open transaction and at one instant, `now_us`. Arguments are never empty."""
 
     now_us: int
 
@@ -34,7 +34,7 @@ class UniqueRows(ABC):
 
     @abstractmethod
     def states(self, ids: Sequence[str]) -> Mapping[str, JobState | None]:
-        """The states of the known jobs among these; None for a tombstone. Those that have not started are locked, so
+        """The states of the jobs that exist, by id; None for a tombstone. Jobs that have not started are locked, so
         that they cannot start before the transaction ends.
         """
 
@@ -44,9 +44,10 @@ class UniqueRows(ABC):
 
 
 def find_duplicates(envelopes: Sequence[JobEnvelope], rows: UniqueRows) -> dict[str, str]:
-    """Which envelopes must not be stored: their ids, each with the id of the job that has its key.
+    """The ids of the envelopes that must not be stored, each with the id of the job that has its key.
 
-    The keys of the others are taken. A job whose own id is already known is not a duplicate: the call is repeated.
+    The other envelopes take their keys. An envelope whose own id is already known is not a duplicate, but a repeated
+    call.
     """
     asking = [(one, one.unique) for one in envelopes if one.unique is not None]
     stored = dict(rows.lock(sorted({unique.key for _, unique in asking})))

@@ -1,4 +1,4 @@
-"""Slots: never more holders than places, no place without a live lease, and no waiting job is forgotten."""
+"""Slots: never more holders than places, no place without a live lease, and no job that waits forever."""
 
 import pytest
 from msgspec.structs import replace
@@ -43,7 +43,7 @@ def enter(lab: Lab, lease: JobLease, *slots: Slot) -> Entered:
 
 
 def hold(lab: Lab, id: str, *slots: Slot, queue: str = DEFAULT_QUEUE) -> JobLease:
-    """Store a job, claim it and let it enter, which it must."""
+    """Store a job, claim it and let it enter, which must succeed."""
     lab.put(id, queue=queue)
     lease = lab.take(id, queue=queue)
     assert enter(lab, lease, *slots).outcome is ENTERED
@@ -51,7 +51,7 @@ def hold(lab: Lab, id: str, *slots: Slot, queue: str = DEFAULT_QUEUE) -> JobLeas
 
 
 def block(lab: Lab, *ids: str, slot: Slot = KEY, queue: str = DEFAULT_QUEUE, priority: int = 5) -> None:
-    """Store these jobs and let them find the slot full."""
+    """Store these jobs and claim them while the slot is full, so that they are blocked."""
     lab.put(*ids, queue=queue, priority=priority)
     leases = lab.claim(len(ids), queue=queue)
     assert sorted(lease.id for lease in leases) == sorted(ids)
@@ -66,7 +66,7 @@ def leave(lab: Lab, lease: JobLease, *slots: Slot) -> None:
 
 
 class SlotLaws:
-    """What `enter`, `leaves` and `repair` promise."""
+    """The guarantees of `enter`, `leaves` and `repair`."""
 
     def test_a_job_that_finds_its_slot_full_is_blocked_at_no_cost(self, lab: Lab) -> None:
         hold(lab, "first")
@@ -168,6 +168,18 @@ class SlotLaws:
         second = lab.take("second")
         assert enter(lab, second).outcome is ENTERED
         leave(lab, second)
+        lab.engine.resume("slow")
+        assert enter(lab, lab.take("paused", queue="slow")).outcome is ENTERED
+
+    def test_a_promoted_job_of_a_paused_queue_does_not_delay_a_new_one(self, lab: Lab) -> None:
+        first = hold(lab, "first")
+        block(lab, "paused", queue="slow")
+        lab.engine.pause("slow")
+        leave(lab, first)
+        block(lab, "newcomer")
+        newcomer = lab.take("newcomer")
+        assert enter(lab, newcomer).outcome is ENTERED
+        leave(lab, newcomer)
         lab.engine.resume("slow")
         assert enter(lab, lab.take("paused", queue="slow")).outcome is ENTERED
 

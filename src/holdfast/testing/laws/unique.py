@@ -1,4 +1,4 @@
-"""Unique jobs: at most one with a key in its scope; and rescheduling a job that has not started."""
+"""Unique jobs: at most one job per key while it is in scope. Also, rescheduling jobs that have not started."""
 
 from collections import Counter
 from functools import partial
@@ -51,7 +51,7 @@ def accept(lab: Lab, *envelopes: JobEnvelope) -> list[tuple[str, bool]]:
 
 
 class UniqueLaws:
-    """What unique keys and `reschedule` promise."""
+    """The guarantees of unique keys and `reschedule`."""
 
     def test_a_second_job_with_the_key_is_not_stored(self, lab: Lab) -> None:
         assert accept(lab, unique(lab, "a")) == [("a", True)]

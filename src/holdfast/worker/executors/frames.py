@@ -17,8 +17,8 @@ _size_at: Final = struct.Struct("<I").unpack_from
 
 
 class Delivery(Struct, frozen=True, array_like=True):
-    """One verified job for a child: the worker's number for it, its wire, the number of its failed attempts, the
-    number of its deliveries, which no other run of the job shares, and the fencing token of its slots, if it has any.
+    """One verified job for a child: the worker's number for it, its wire, the number of its failed attempts, the number
+    of its deliveries, which no other run of the job shares, and the fence number of its slots, if it has any.
     """
 
     number: int

@@ -116,13 +116,13 @@ class ProcessPool:
 
     @property
     def running(self) -> int:
-        """The number of running jobs, including those whose start has not been read yet."""
-        # The jobs that a child has, not those it has reported to be started: a child starts a job as soon as a slot is
-        # free, and the loop may read about it much later, if it has to wait for the processor.
+        """The number of running jobs, including those whose start has not been reported yet."""
+        # Counts the jobs that a child has, not those that it has reported as started: a child starts a job as soon as
+        # it has a free slot, and the loop may read the report much later if the CPU is busy.
         return sum(min(len(child.held), self.slots) for child in tuple(self.children))
 
     def flights(self) -> list[Flight]:
-        """The jobs that the children have reported to be started."""
+        """The jobs that the children have reported as started."""
         # Each copied in one step: other threads call this while the loop's thread changes them.
         return [flight for child in tuple(self.children) for flight in list(child.running.values())]
 

@@ -78,7 +78,7 @@ class StoredJob:
         self.cancel_request = None
 
     def view(self, now: int, blocked: Waiter | None = None) -> JobView:
-        """The job as users see it; `blocked` if it is blocked."""
+        """The job as users see it. `blocked` is the slot that it waits for, if it is blocked."""
         waiting = self.state is JobState.PENDING and self.due_us > now
         errors = (past.record.error.line for past in reversed(self.history) if past.record.error)
         last_error = None if self.state is JobState.COMPLETED else next(errors, None)
@@ -114,7 +114,7 @@ class StoredJob:
 
 @dataclass(slots=True)
 class StoredPlace:
-    """A place in a slot: of the claim with this owner token, or of a job that was promoted until an instant."""
+    """A place in a slot: held by the claim with this owner token, or reserved for a promoted job until `until_us`."""
 
     record: StoredJob
     owner_token: str | None
@@ -201,7 +201,7 @@ class MemoryStore:
         return record if is_held else None
 
     def is_taken(self, place: StoredPlace, now: int) -> bool:
-        """Whether a place still counts: its job is running under that claim, or its promotion has not expired."""
+        """Whether a place is still taken: its job is running under that claim, or its promotion has not expired."""
         if place.owner_token is None:
             return place.until_us > now
         record = place.record

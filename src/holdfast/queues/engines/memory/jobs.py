@@ -175,8 +175,8 @@ class MemoryJobs(Jobs):
             return [self._settle_one(settlement, duplicates, now) for settlement in settlements]
 
     def _check_enqueues(self, settlements: Sequence[Settlement], now: int) -> Mapping[str, str]:
-        """Raise before anything changes if a settlement that applies enqueues an id that other content has taken, or a
-        unique job that is rejected. Returns the ids of jobs that must not be stored.
+        """Raise, before anything changes, if a settlement that will be applied enqueues an id that belongs to a job
+        with different content, or a unique job that is rejected. Returns the ids of jobs that must not be stored.
         """
         carriers = [one for one in settlements if one.writes or one.enqueues]
         _, enqueues = extras_of([one for one in carriers if self._store.held(one.lease, now)])

@@ -345,7 +345,7 @@ class MysqlJobs(Jobs):
         def promote(session: Session) -> int:
             rows = MysqlSlots(session, self._connections)
             locked = LockedSlots(rows, names)
-            # Otherwise the same slots would be found again.
+            # Otherwise, the next call would find the same slots again.
             rows.delete_unused(names)
             return locked.promote()
 
@@ -367,7 +367,8 @@ class MysqlJobs(Jobs):
     def _settle(self, session: Session, settlements: Sequence[Settlement], now: int) -> list[bool]:
         """Settle in order; acknowledgements of one claim, which are nearly all, share one statement."""
         slots: LockedSlots | None = None
-        # Before any job is locked: a caller may hold a key for minutes, and leases can be renewed until it lets go.
+        # Before any job is locked: a caller may hold the lock of a key for minutes, and in the meantime, leases can
+        # still be renewed.
         if keys := {job.unique.key for one in settlements for job in one.enqueues if job.unique is not None}:
             MysqlUniques(session, self._connections).lock(sorted(keys))
         if names := left_slots(settlements):

@@ -105,7 +105,7 @@ REPLAY: Final = f"""
         finished_at = 0, expired = 0, ignore_expiry = ignore_expiry OR %(ignore_expiry)s,{PLACE}
     WHERE id = %(id)s AND state IN ({DEAD}, {CANCELLED}) AND (NOT expired OR %(ignore_expiry)s)"""
 
-# The names after another one, of a page of slots: each is one lookup in an index.
+# The names of a page of slots, after a given name. Each takes one lookup in an index.
 SLOT_NAMES: Final = """
     (SELECT slot FROM holdfast_places FORCE INDEX (PRIMARY) WHERE slot > %(after)s GROUP BY slot ORDER BY slot
      LIMIT %(limit)s)
@@ -133,7 +133,7 @@ UNUSED_KEYS: Final = f"""
     SELECT u.name FROM holdfast_uniques AS u LEFT JOIN holdfast_jobs AS j ON j.id = u.id
     WHERE {_KEY_IS_UNUSED} LIMIT %(limit)s"""
 LOCK_UNUSED_KEYS: Final = "SELECT name FROM holdfast_uniques FORCE INDEX (PRIMARY) WHERE name IN %(names)s FOR UPDATE"
-# After the lock: a job may have been stored with the key in the meantime.
+# Read after the lock, because a job may have been stored with the key in the meantime.
 STILL_UNUSED_KEYS: Final = f"""
     SELECT u.name FROM holdfast_uniques AS u FORCE INDEX (PRIMARY) LEFT JOIN holdfast_jobs AS j ON j.id = u.id
     WHERE u.name IN %(names)s AND {_KEY_IS_UNUSED}"""
@@ -146,7 +146,7 @@ UNUSED_PLACES: Final = f"""
         AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b FORCE INDEX (by_turn) WHERE b.slot = p.slot)
     LIMIT %(limit)s"""
 
-# A size that an operator has set stays.
+# A slot whose size an operator has set is retained.
 _SLOT_IS_IDLE: Final = """s.fence <= %(before)s AND s.size IS NULL
         AND NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = s.name)
         AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b FORCE INDEX (by_turn) WHERE b.slot = s.name)"""
@@ -226,7 +226,7 @@ class MysqlRecords(Records):
         return self._connections.run(read)
 
     def _slot_views(self, session: Session, names: Sequence[bytes]) -> list[SlotView]:
-        """Those of these slots that jobs hold or wait for."""
+        """The slots among these that jobs hold or wait for."""
         views: list[SlotView] = []
         for some in pieces(names):
             holders = session.rows(self._sql(HOLDERS), (some,))
@@ -311,8 +311,8 @@ class MysqlRecords(Records):
         return keys + places + slots
 
     def _delete_by_name(self, find: str, lock: str, check: str, delete: str, *, limit: int) -> int:
-        """Find rows without locking any; then lock them, and delete those that are still unused. One that is locked is
-        in use.
+        """Find rows without locking them, then lock them and delete those that are still unused. A row that is already
+        locked is in use.
         """
 
         def times(session: Session) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """Slots and unique keys in MySQL or MariaDB: lock the rows of slots or keys by name, then read everything else.
 
-Under READ COMMITTED each statement sees what was committed before it began, so whatever is read after the lock is
+Under READ COMMITTED, each statement sees all that was committed before it began, so everything read after the lock is
 current. A caller's transaction may have an older snapshot: there, unique keys and jobs are read with their rows locked,
-or on a connection of our own. A job that another transaction has locked is not promoted, and is tried again by
-`repair`: a caller may hold that lock for minutes, and a worker that waited for it would lose its leases.
+or on our own connection. A job that another transaction has locked is not promoted until `repair` retries it: a caller
+may hold that lock for minutes, and a worker that waited for it would lose its leases.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +24,14 @@ from holdfast.queues.engines.tables.states import BLOCKED, FAILED, FORGOTTEN, PR
 from holdfast.values import Cell, JobLease, JobState
 
 NOT_STARTED: Final = frozenset((WAITING, FAILED, BLOCKED))
-# How many (slot, queue) pairs are read in one statement: each takes a query of its own in it.
+# How many (slot, queue) pairs are read in one statement, which contains one query for each pair.
 PAIRS_AT_ONCE: Final = 50
 
 LOCK_SLOTS: Final = "INSERT INTO holdfast_slots (name, fence) VALUES (%s, 0) ON DUPLICATE KEY UPDATE name = name"
 LOCKED_SLOTS: Final = f"""
     SELECT name, fence, size, {CLOCK} FROM holdfast_slots FORCE INDEX (PRIMARY) WHERE name IN %s FOR UPDATE"""
 
-# A promotion that ends later than any can was damaged, or the clock was set back.
+# If a promotion would expire later than is possible, its row is damaged or the clock was set back.
 IS_TAKEN: Final = f"""j.seq IS NOT NULL AND (
         p.owner_token IS NULL AND p.until > {CLOCK} AND p.until <= {CLOCK} + {duration_us(PROMOTION_S)}
         OR j.owner_token = p.owner_token AND j.state = {PROCESSING} AND j.lease_until > {CLOCK})"""
@@ -47,14 +47,14 @@ TAKE: Final = """
         since = VALUES(since), until = VALUES(until)"""
 STORE_FENCES: Final = """
     INSERT INTO holdfast_slots (name, fence) VALUES (%s, %s) ON DUPLICATE KEY UPDATE fence = VALUES(fence)"""
-# With a hint, so that it never scans a small table, and waits for the places in other slots.
+# The hint prevents a scan of a small table, which would wait for the locks on places in other slots.
 FREE: Final = "DELETE p FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE (p.slot, p.seq) IN %s"
 
 BLOCK: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET state = {BLOCKED}, owner_token = '', lease_until = 0,{PLACE}
     WHERE seq IN %s AND state = {PROCESSING}"""
 TURNS: Final = "SELECT seq, priority, due_at, id FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s"
-# A job has at most one row: one that is already there is from an earlier time at which it was blocked.
+# A job has at most one row. If there already is one, it is left over from when the job was blocked earlier.
 WAIT: Final = """
     INSERT INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
     VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
@@ -70,7 +70,7 @@ BEST: Final = """
 
 LOCK_BLOCKED: Final = f"""
     SELECT seq, state = {BLOCKED} FROM holdfast_jobs FORCE INDEX (PRIMARY) WHERE seq IN %s FOR UPDATE"""
-# After the lock, so that the rows of the locked jobs are as they will stay.
+# Read after the lock, so that the rows of the locked jobs can no longer change.
 WAITS: Final = """
     SELECT b.seq, b.slot, j.seq IS NOT NULL FROM holdfast_blocked AS b FORCE INDEX (PRIMARY)
     LEFT JOIN holdfast_jobs AS j ON j.seq = b.seq WHERE b.seq IN %s"""
@@ -78,7 +78,7 @@ PROMOTE: Final = f"""
     UPDATE holdfast_jobs FORCE INDEX (PRIMARY) SET state = {WAITING},{PLACE} WHERE seq IN %s"""
 STOP_WAITING: Final = "DELETE b FROM holdfast_blocked AS b FORCE INDEX (PRIMARY) WHERE b.seq IN %s"
 
-# The slots that jobs wait for and that have no place, or one that no longer counts.
+# The slots that jobs wait for although they have no place, or a place that is no longer valid.
 NEGLECTED: Final = f"""
     SELECT w.slot FROM (SELECT slot FROM holdfast_blocked FORCE INDEX (by_turn) GROUP BY slot) AS w
     WHERE NOT EXISTS (SELECT 1 FROM holdfast_places AS p FORCE INDEX (PRIMARY) WHERE p.slot = w.slot)
@@ -99,7 +99,7 @@ LOCK_JOBS: Final = "SELECT seq, state FROM holdfast_jobs FORCE INDEX (PRIMARY) W
 
 
 class MysqlSlots(SlotRows):
-    """The slots in a MySQL or MariaDB database, in an open transaction of our own."""
+    """The slots in a MySQL or MariaDB database, in our own open transaction."""
 
     def __init__(self, session: Session, connections: MysqlConnections) -> None:
         self._session = session
@@ -130,7 +130,7 @@ class MysqlSlots(SlotRows):
         return self._parted(names)[0]
 
     def _parted(self, names: Sequence[str]) -> tuple[list[Place], list[Place]]:
-        """The places that are taken in these slots, and those that no longer count."""
+        """The places that are taken in these slots, and those that are no longer valid."""
         taken: list[Place] = []
         others: list[Place] = []
         for slot, seq, queue, token, fence, is_taken in self._rows(PLACES, names):
@@ -157,7 +157,7 @@ class MysqlSlots(SlotRows):
             self._session.run(self._sql(FREE), (some,))
 
     def delete_unused(self, names: Sequence[str]) -> int:
-        """Delete the places in these slots, which are locked, that no longer count. Returns how many."""
+        """Delete the places that are no longer valid in these slots, which are locked. Returns how many."""
         _, unused = self._parted(names)
         self.free([(one.slot, one.number) for one in unused])
         return len(unused)
@@ -252,12 +252,12 @@ class MysqlUniques(UniqueRows):
 def lock_unstarted(
     session: MysqlStatements, connections: MysqlConnections, ids: Sequence[str]
 ) -> dict[str, tuple[int, int, int]]:
-    """Lock those of these jobs that have not started. Returns the number, the state and the time at which it finished
-    of every known job.
+    """Lock the jobs among these that have not started. Returns the number, state and finishing time of every known job.
 
-    A running job is not locked, because a caller's transaction may last for minutes. With REPEATABLE READ it would also
-    keep the lock of a row that a condition excludes, so the jobs are read first and then locked by number. A caller's
-    snapshot may be old, but only there are the jobs that it has stored itself.
+    A running job is not locked, because a caller's transaction may last for minutes. With REPEATABLE READ, the
+    transaction would also retain locks on rows that a condition excludes, so the jobs are read first and then locked by
+    number. A caller's snapshot may be old, but it is the only one that contains the jobs that the caller has stored
+    itself.
     """
 
     def read(session: MysqlStatements) -> dict[int, Row]:

@@ -172,7 +172,7 @@ def write_cells(session: MysqlStatements, sql: Callable[[str], str], writes: Seq
 
 
 def live_cells(session: Session, sql: Callable[[str], str], names: Sequence[CellName]) -> dict[CellName, Cell]:
-    """Those of these cells that exist and have not expired."""
+    """The cells among these that exist and have not expired."""
     return {
         (kind, key.decode()): cell_of((kind, key.decode()), StoredCell(*stored), now)
         for kind, keys in _by_kind(names)

@@ -103,7 +103,7 @@ INSERT: Final = f"""
 
 INSERT_AND_ANNOUNCE: Final = INSERT.replace("SELECT id FROM new", "SELECT id, pg_notify(:channel, queue) FROM new")
 
-# A row in `blocked` stays, and is stale: it could be locked only before the job.
+# A row in `blocked` remains as a stale row, because it would have to be locked before the job.
 RESCHEDULE: Final = f"""
     WITH {NOW_IS}, {_GIVEN}, chosen AS MATERIALIZED (
         SELECT o.seq, given.*,{_DUE} AS due_at
@@ -368,8 +368,8 @@ class PostgresJobs(Jobs):
         writes: Sequence[Write],
         announce: Callable[[PostgresStatements, Iterable[str]], None],
     ) -> list[Accepted]:
-        """Apply the writes, then insert the jobs, in the open transaction. Keys come first: they lock jobs, and all
-        transactions lock jobs before cells.
+        """Apply the writes, then insert the jobs, in the open transaction. Unique keys come first: checking them locks
+        jobs, and all transactions lock jobs before cells.
         """
         others = self._duplicates(connection, envelopes)
         if writes:
@@ -384,7 +384,7 @@ class PostgresJobs(Jobs):
         ]
 
     def _duplicates(self, connection: PostgresStatements, envelopes: Sequence[JobEnvelope]) -> dict[str, str]:
-        """The envelopes that must not be stored, by their ids, each with the id of the job that has its key."""
+        """The ids of the envelopes that must not be stored, each with the id of the job that has its key."""
         if all(one.unique is None for one in envelopes):
             return {}
         self._known(connection, envelopes)  # before any key is taken: a known id must belong to the same job
@@ -553,8 +553,8 @@ class PostgresJobs(Jobs):
     def _exchange(
         self, settlements: Sequence[Settlement], claim: dict[str, Any] | None
     ) -> tuple[list[bool], list[Row]]:
-        """Send everything before reading the first reply, unless a settlement leaves slots or carries writes or jobs:
-        then it must be known first whether the settlement was applied.
+        """Send everything before reading the first reply, unless a settlement leaves slots or carries writes or jobs.
+        In that case, the engine must first know whether the settlement was applied.
         """
         left = left_slots(settlements)
         carries = any(extras_of(settlements)) or bool(left)

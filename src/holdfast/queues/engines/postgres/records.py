@@ -109,7 +109,7 @@ _IS_USED: Final = f"""
     EXISTS (SELECT 1 FROM holdfast.places AS p WHERE p.slot = names.slot AND {IS_TAKEN})
     OR EXISTS (SELECT 1 FROM holdfast.blocked AS b {_WAITS} WHERE b.slot = names.slot)"""
 
-# From one slot to the next, however many jobs hold it or wait for it.
+# Steps from one slot to the next, no matter how many jobs hold it or wait for it.
 USED_SLOTS: Final = f"""
     WITH RECURSIVE {NOW_IS}, names (slot) AS (
         SELECT least((SELECT min(p.slot) FROM holdfast.places AS p WHERE p.slot > :after),
@@ -142,8 +142,8 @@ FIRST_WAITING: Final = f"""
     ) AS waiting
     ORDER BY names.place, waiting.lane, waiting.due_at, waiting.id"""
 
-# Each kind of unused row is found and locked first. Whether it is still unused is decided in the next statement: it may
-# have been used while this one was waiting, or between the snapshot and the lock.
+# Unused rows of each kind are found and locked first. The next statement checks whether they are still unused: a row
+# may have been used while the first statement was waiting, or between its snapshot and the lock.
 _IS_OVER: Final = f"""
     u.until <= {NOW} AND NOT EXISTS (
         SELECT 1 FROM holdfast.jobs AS j JOIN holdfast.open_jobs AS o ON o.seq = j.seq WHERE j.id = u.id)"""
@@ -348,7 +348,7 @@ class PostgresRecords(Records):
         return self._connections.transact(self._delete_unused)
 
     def _delete_unused(self, connection: Connection) -> int:
-        """Keys first, then places, then slots, whose places are gone by then: together up to `PRUNE_BATCH`."""
+        """Delete up to `PRUNE_BATCH` rows in all: keys, then places, then slots, whose places are gone by then."""
         keys = self._lock_unused(connection, LOCK_KEYS_OVER, 0)
         if keys:
             connection.execute(self._sql(DELETE_KEYS), {"keys": [key for (key,) in keys]})

@@ -1,9 +1,9 @@
 """Slots and unique keys in PostgreSQL: the rows on which `contract/slots.py` and `contract/uniques.py` decide.
 
-A transaction locks the rows of its slots or keys in the order of their bytes. Whatever it reads afterwards is read in
-new statements, which see what others committed while it waited. All transactions lock slots, then leased jobs, then
-blocked jobs, then cells. Blocked jobs that are locked are passed over: a caller that enqueues in its own transaction
-may hold them for minutes.
+A transaction locks the rows of its slots or keys in byte order. Everything else is read afterwards, in new statements,
+which see what other transactions committed while it waited. All transactions lock slots, then leased jobs, then blocked
+jobs, then cells. Blocked jobs that are already locked are skipped: a caller that enqueues in its own transaction may
+hold these locks for minutes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ CREATE_SLOTS: Final = """
     SELECT name, 0 FROM unnest(:names::text[]) AS given (name) ORDER BY name COLLATE "C"
     ON CONFLICT (name) DO NOTHING"""
 
-# The clock is read for each row, after it was locked: the last one is later than every wait.
+# The clock is read for each row after it was locked, so the last reading is later than every wait.
 LOCK_SLOTS: Final = f"""
     WITH locked AS MATERIALIZED (
         SELECT name, fence, size FROM holdfast.slots WHERE name = ANY (:names::text[]) ORDER BY name FOR UPDATE
@@ -43,14 +43,14 @@ LIVE_CELLS: Final = """
     JOIN holdfast.cells AS c ON c.kind = given.kind AND c.key = given.key
     WHERE c.expires_at IS NULL OR c.expires_at > :now"""
 
-# No promotion lasts longer than this one would: it is damaged, or the server's clock was set back.
+# If a promotion would expire later than is possible, its row is damaged or the server's clock was set back.
 _IS_TAKEN: Final = f"""
     CASE WHEN p.owner_token IS NULL
          THEN coalesce(p.until > {{now}} AND p.until <= {{now}} + {duration_us(PROMOTION_S)}, false)
          ELSE EXISTS (SELECT 1 FROM holdfast.open_jobs AS o
                       WHERE o.seq = p.seq AND o.owner_token = p.owner_token AND o.lease_until > {{now}}) END"""
 IS_TAKEN: Final = _IS_TAKEN.format(now=NOW)
-"""Whether a place `p` counts, by the clock of the statement."""
+"""Whether a place `p` is taken, by the clock of the statement."""
 
 PLACES: Final = f"""
     SELECT p.slot, p.seq, p.queue, p.owner_token, p.fence, {_IS_TAKEN.format(now=":now::bigint")}
@@ -71,7 +71,7 @@ FREE: Final = """
     DELETE FROM holdfast.places
     WHERE (slot, seq) IN (SELECT * FROM unnest(:slots::text[], :seqs::bigint[]))"""
 
-# A job has one row: it may replace one that is stale.
+# A job has one row, which may replace a stale one.
 BLOCK: Final = f"""
     WITH ended AS (
         UPDATE holdfast.open_jobs AS o SET state = {BLOCKED}, owner_token = NULL
@@ -104,8 +104,8 @@ BEST: Final = """
     ) AS best
     ORDER BY given.place, best.lane, best.due_at, best.id"""
 
-# A row is deleted with its slot: a job that has since been blocked on another one still waits for that. The row of a
-# job that another transaction has locked stays, and so does the job: it will be promoted later.
+# A row is deleted only if its slot matches: a job that has since been blocked on another slot still waits for that one.
+# If another transaction has locked a job, the job and its row are left alone; it will be promoted later.
 PROMOTE: Final = f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM unnest(:seqs::bigint[], :slots::text[]) AS given (seq, slot)
@@ -131,7 +131,7 @@ PROMOTE: Final = f"""
     )
     SELECT gone.seq, gone.queue, promoted.seq IS NOT NULL FROM gone LEFT JOIN promoted ON promoted.seq = gone.seq"""
 
-# Only a read, without locks. One index entry for each queue that waits for a slot, however many jobs wait in it.
+# Only reads, without locks: one index entry for each slot and queue, no matter how many jobs wait in it.
 FREE_PLACES: Final = f"""
     WITH RECURSIVE {NOW_IS}, pairs AS (
         (SELECT slot, queue FROM holdfast.blocked ORDER BY slot, queue LIMIT 1)
@@ -169,9 +169,10 @@ LOCK_KEYS: Final = f"""
 LOCK_UNSTARTED: Final = f"""
     SELECT seq FROM holdfast.open_jobs
     WHERE seq = ANY (ARRAY(SELECT seq FROM holdfast.jobs WHERE id = ANY (:ids::text[]))) AND state <> {PROCESSING}
-    ORDER BY seq FOR UPDATE"""
+    ORDER BY seq FOR UPDATE SKIP LOCKED"""
 
-# A job that was running a moment ago may just have been released. It is not locked, so it counts as running.
+# A job that was locked is being claimed, and one that was running a moment ago may have been released since: we have
+# locked neither, so both count as running.
 STATES_OF: Final = f"""
     SELECT j.id, CASE WHEN o.seq IS NULL THEN e.state WHEN o.seq = ANY (:locked::bigint[]) THEN o.state
                       ELSE {PROCESSING} END
@@ -224,7 +225,7 @@ class PostgresSlots(SlotRows):
         ]
 
     def take(self, places: Sequence[Place]) -> None:
-        # Each once: a message may name a slot twice.
+        # A message may name a slot twice, but each place is stored once.
         chosen = {(one.slot, one.number): one for one in places}.values()
         last = {one.slot: one.fence for one in places}
         query = {
@@ -274,7 +275,7 @@ class PostgresSlots(SlotRows):
         }
         rows = self._rows(PROMOTE, query)
         self._passed |= {one.number for one in waiters} - {seq for seq, _, _ in rows}
-        # At once, even if the workers were just woken: no other job may come that wakes them again.
+        # Announced at once, even if the workers were woken just now: there may be no other job that wakes them again.
         self._announcements.announce_now(self._connection, {queue for _, queue, is_promoted in rows if is_promoted})
         return {seq for seq, _, is_promoted in rows if is_promoted}
 
@@ -314,7 +315,7 @@ class PostgresUniques(UniqueRows):
 def _lock(
     connection: PostgresStatements, sql: Callable[[str], bytes], statements: tuple[str, str], query: dict[str, Any]
 ) -> Sequence[Row]:
-    """Create the rows that are missing, lock them all in order and return them. A row may be deleted in between."""
+    """Create the missing rows, lock all rows in order and return them. A row may be deleted in between."""
     create, lock = statements
     [names] = query.values()
     while True:

@@ -159,7 +159,7 @@ class RedisRecords(Records):
         return sum(self._delete_unused(what) for what in ("uniques", "places", "slots"))
 
     def _delete_unused(self, what: str) -> int:
-        """Delete all of these, in batches, so that no other call waits long for the server."""
+        """Delete all unused rows of this kind, in batches, so that no other call waits long for the server."""
         total, position = 0, b""
         while position is not None:
             deleted, position = self._connections.run(

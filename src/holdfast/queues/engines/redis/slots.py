@@ -1,6 +1,6 @@
-"""Slots and unique keys on a Redis server: what the scripts take and return.
+"""Slots and unique keys on a Redis server: the arguments and replies of the scripts.
 
-A script cannot ask this process, so the decisions of `contract/slots.py` and `contract/uniques.py` are written again in
+A script cannot call this process, so the decisions of `contract/slots.py` and `contract/uniques.py` are repeated in
 `lua/slots.lua`, `lua/enter.lua` and `lua/uniques.lua`, with the same names and in the same order.
 """
 

@@ -81,7 +81,7 @@ from holdfast.values import (
 # How long a wait relies on the last poll: after this, it checks for due times that moved and commits it missed.
 LOOK_EVERY_S: Final = 1.0
 
-# How many slots one transaction repairs at most.
+# The maximum number of slots that one transaction repairs.
 SLOTS_AT_ONCE: Final = 100
 
 # A data version is meaningful only on the connection that read it.

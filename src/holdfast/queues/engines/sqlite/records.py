@@ -92,7 +92,7 @@ COUNT_WAITING_IN: Final = f"""
 COUNT_LEASED: Final = f"""
     SELECT queue, {PROCESSING}, false, count(*) FROM holdfast_jobs
     WHERE state = {PROCESSING} AND (:queue IS NULL OR queue = :queue) GROUP BY 1"""
-# In this order: no index of jobs finds the blocked ones.
+# The order of the join matters: no index of jobs finds the blocked ones.
 COUNT_BLOCKED: Final = f"""
     SELECT j.queue, {BLOCKED}, false, count(*) FROM holdfast_blocked AS b CROSS JOIN holdfast_jobs AS j ON j.seq = b.seq
     WHERE j.state = {BLOCKED} AND (:queue IS NULL OR j.queue = :queue) GROUP BY 1"""
@@ -127,7 +127,7 @@ ATTEMPTS: Final = """
 
 OUTPUTS: Final = "SELECT delivery, start, text FROM holdfast_live_output WHERE seq = ?"
 
-# One slot after the other: thousands of jobs that wait for it are not read.
+# Steps from slot to slot, without reading the thousands of jobs that may wait for one.
 USED_SLOTS: Final = f"""
     WITH RECURSIVE known (slot) AS (
         SELECT min(slot) FROM (
@@ -181,7 +181,7 @@ UNUSED_PLACES: Final = f"SELECT p.slot, p.seq FROM holdfast_places AS p WHERE {_
 DELETE_UNUSED_PLACE: Final = f"""
     DELETE FROM holdfast_places AS p WHERE p.slot = :name AND p.seq = :seq AND {_IS_UNUSED_PLACE}"""
 
-_IS_UNUSED_SLOT: Final = """CAST(s.fence AS INTEGER) <= :idle
+_IS_UNUSED_SLOT: Final = """CAST(s.fence AS INTEGER) <= :idle AND s.size IS NULL
         AND NOT EXISTS (SELECT 1 FROM holdfast_places AS p WHERE p.slot = s.name)
         AND NOT EXISTS (SELECT 1 FROM holdfast_blocked AS b WHERE b.slot = s.name)"""
 
@@ -196,7 +196,7 @@ _UNUSED: Final = (
 )
 
 CANCEL_WAITING: Final = f"""
-    UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, finished_at = :now
+    UPDATE holdfast_jobs SET state = {CANCELLED}, cancel_reason = :reason, cancel_request = NULL, finished_at = :now
     WHERE id = :id AND state IN ({WAITING}, {FAILED}, {BLOCKED})
     RETURNING seq"""
 # A second request without a reason leaves the first reason as it is.
@@ -400,7 +400,7 @@ class SqliteRecords(Records):
         return self._file.transact(drop) if self._file.rows(OLD_TOMBSTONES, (self._clock.now_us(), 1)) else 0
 
     def delete_unused(self) -> int:
-        """Read before locking: rows that are in use can be many, and writers must not wait until they are read."""
+        """Read before locking: there can be many rows in use, and writers must not wait while they are read."""
         deleted = 0
         for unused, statement in _UNUSED:
             query = {**_instants(self._clock.now_us()), "limit": PRUNE_BATCH - deleted}

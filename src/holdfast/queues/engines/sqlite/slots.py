@@ -1,7 +1,7 @@
 """Slots and unique keys in an SQLite file, in the open transaction of a verb.
 
 There is one writer at a time: the transaction that reads these rows has already locked all of them, and all jobs. So a
-slot or a key has no row before there is something to store in it.
+slot or a key needs no row until there is something to store in it.
 """
 
 import sqlite3
@@ -20,7 +20,8 @@ from holdfast.queues.engines.tables.rows import MANY, NEVER, Row, repaired, text
 from holdfast.queues.engines.tables.states import BLOCKED, FORGOTTEN, PROCESSING, STATES, WAITING
 from holdfast.values import Cell, JobLease, JobState
 
-# Whether a row `p` counts. A promotion that would last longer than any can is damaged, or the clock was set back.
+# Whether a place `p` is taken. If a promotion would expire later than is possible, its row is damaged or the clock was
+# set back.
 IS_TAKEN: Final = f"""(
         p.owner_token IS NULL AND p.until > :now AND p.until <= :now + {duration_us(PROMOTION_S)}
         OR EXISTS (SELECT 1 FROM holdfast_jobs AS held
@@ -63,18 +64,18 @@ BLOCK: Final = f"""
     WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = {PROCESSING}
     RETURNING seq"""
 
-# A job that was blocked before may have left a row.
+# If the job was blocked before, it may have left a row.
 STORE_WAITER: Final = """
     INSERT OR REPLACE INTO holdfast_blocked (seq, slot, queue, lane, due_at, id, size, since)
     SELECT seq, ?, queue, 9 - priority, due_at, id, ?, ? FROM holdfast_jobs WHERE seq = ?"""
 
-# When a blocked job is cancelled or rescheduled. Otherwise a promotion would have to skip the row.
+# Used when a blocked job is cancelled or rescheduled. Otherwise, a promotion would have to skip the row.
 STOP_WAITING: Final = "DELETE FROM holdfast_blocked WHERE seq = ?"
 
 DELETE_WAITERS: Final = "DELETE FROM holdfast_blocked WHERE seq IN (SELECT value FROM json_each(?))"
 
-# One queue after the other: thousands of waiting jobs are not read. Texts sort after numbers and before blobs, so this
-# skips queues that are not texts.
+# Steps from queue to queue, without reading thousands of waiting jobs. Text sorts after numbers and before blobs, so
+# this skips queues that are not text.
 QUEUES: Final = """
     WITH RECURSIVE waiting (slot, queue) AS (
         SELECT value, (SELECT min(b.queue) FROM holdfast_blocked AS b
@@ -170,7 +171,7 @@ class SqliteSlots(SlotRows):
         self._connection.executemany(self._sql(FREE), places)
 
     def free_dead(self, names: Sequence[str]) -> None:
-        """Delete the places in these slots that do not count, so that `TO_REPAIR` does not find them again."""
+        """Delete the places in these slots that are no longer valid, so that `TO_REPAIR` does not find them again."""
         self._connection.execute(self._sql(FREE_DEAD), {"slots": as_json(names), "now": self.now_us})
 
     def block(self, waiters: Sequence[Waiter]) -> None:
@@ -194,7 +195,7 @@ class SqliteSlots(SlotRows):
         return promoted
 
     def _change(self, statement: str, numbers: Sequence[JobNumber]) -> set[JobNumber]:
-        """Change these jobs and return those that were. A damaged record is dead-lettered; the others go on."""
+        """Change these jobs and return those that were changed. A damaged record is dead-lettered instead."""
         try:
             return {seq for (seq,) in self._rows(statement, seqs=as_json(numbers))}
         except sqlite3.IntegrityError as problem:
@@ -216,7 +217,7 @@ class SqliteUniques(UniqueRows):
         self.now_us = now_us
 
     def lock(self, keys: Sequence[str]) -> Mapping[str, UniqueRow]:
-        """One by one, because a key may contain characters that a list in JSON cannot."""
+        """Keys are read one by one, because a key may contain characters that a JSON list cannot."""
         rows = {key: self._connection.execute(self._sql(UNIQUE), (key,)).fetchone() for key in keys}
         return {
             key: UniqueRow(key) if row is None else UniqueRow(*repaired(row, _UNIQUE))._replace(key=key)

@@ -104,7 +104,7 @@ class SqliteTransaction(HandlersTransaction):
         return self.connection.in_transaction
 
     def _commit(self, ack: Ack) -> bool:
-        # The handler may have changed how rows and texts are read.
+        # The handler may have changed how the connection returns rows and text.
         self.connection.row_factory = None
         self.connection.text_factory = str
         [is_held] = self._settle(self.connection, [ack], self._clock.now_us())

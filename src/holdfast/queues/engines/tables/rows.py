@@ -280,7 +280,7 @@ def text(stored: Any) -> str:
 def view(row: Row, now: int) -> JobView:
     """A job as people see it, from a row: number, id, queue, state, job, message, attempts, crashes, deliveries, when
     it was accepted, is due, finished, its lease expires, dead reason, cancel reason, cancellation request, last error,
-    progress (done, total, message, time), and for a blocked job its slot and since when it is blocked.
+    progress (done, total, message, time), and for a blocked job its slot and the time at which it was blocked.
     """
     stored, row = row, repaired(row, _VIEW)
     state, due_at, finished_at, lease_until, blocked_since = row[3], row[10], row[11], row[12], row[22]

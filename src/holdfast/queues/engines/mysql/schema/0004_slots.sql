@@ -1,15 +1,15 @@
--- Slots, which are semaphores of running jobs, and the keys of unique jobs.
+-- Slots, which are semaphores held by running jobs, and the keys of unique jobs.
 
--- Each row is the lock of a slot. `fence` is the last number that was given to a job that entered, and `size` the number
--- of places that an operator has set, if any.
+-- Each row is the lock of a slot. `fence` is the last fence number assigned, and `size` is the number of places that an
+-- operator has set, if any.
 CREATE TABLE IF NOT EXISTS holdfast_slots (
     name  VARBINARY(1024) NOT NULL PRIMARY KEY,
     fence BIGINT          NOT NULL,
     size  INT
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- The places that are taken. A row with a token counts while its job is leased by that claim. A row without one is a
--- promotion, and counts until `until`: the job was waiting, and may enter before others.
+-- The places that are taken. A row with a token is valid while its job is leased by that claim. A row without one is a
+-- promotion and is valid until `until`: the job was waiting, and can enter before others.
 CREATE TABLE IF NOT EXISTS holdfast_places (
     slot        VARBINARY(1024) NOT NULL,
     seq         BIGINT          NOT NULL,
@@ -22,8 +22,8 @@ CREATE TABLE IF NOT EXISTS holdfast_places (
     KEY by_job (seq)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- The jobs that wait for a slot. A row counts while its job is blocked. `lane` is the order of the priority, the most
--- urgent first, and `size` the number of places in the job's message.
+-- The jobs that wait for a slot. A row is valid while its job is blocked. `lane` is 9 minus the priority, and `size` is
+-- the number of places according to the job's message.
 CREATE TABLE IF NOT EXISTS holdfast_blocked (
     seq    BIGINT          NOT NULL PRIMARY KEY,
     slot   VARBINARY(1024) NOT NULL,
@@ -36,8 +36,8 @@ CREATE TABLE IF NOT EXISTS holdfast_blocked (
     KEY by_turn (slot, queue, lane, due_at, id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
 
--- The job that was last stored with a unique key, and until when it is the only one, if for a period. A caller inserts
--- a row without a job if there is none, to have a row that it can lock.
+-- The job that was last stored with a unique key, and the end of its period, or 0. If a key has no row, a caller
+-- inserts one without a job, so that there is a row to lock.
 CREATE TABLE IF NOT EXISTS holdfast_uniques (
     name  VARBINARY(1024) NOT NULL PRIMARY KEY,
     id    VARBINARY(255)  NOT NULL,

@@ -1,15 +1,15 @@
 -- Slots, which are semaphores held by running jobs, and unique keys. A transaction that decides about a slot locks its
 -- row first and reads the other tables afterwards.
 
--- `fence` is the last one that was given out. If `size` is null, the size in a job's message counts.
+-- `fence` is the last fence number assigned. If `size` is null, the size in a job's message applies.
 CREATE TABLE holdfast.slots (
     fence bigint  NOT NULL,
     size  integer,
     name  text    COLLATE "C" PRIMARY KEY
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
--- Places that are taken. A row with a token counts while its job is processing under that token with an unexpired
--- lease. A row without one is a promotion, and counts until `until`.
+-- Places that are taken. A row with a token is valid while its job is processing under that token with an unexpired
+-- lease. A row without one is a promotion and is valid until `until`.
 CREATE TABLE holdfast.places (
     seq         bigint NOT NULL,
     fence       bigint NOT NULL,
@@ -23,8 +23,8 @@ CREATE TABLE holdfast.places (
 
 CREATE INDEX places_by_job ON holdfast.places (seq);
 
--- The slot for which each blocked job waits. A row whose job is not blocked is stale. `lane` is the order of priority,
--- and `size` is the size of the slot in the job's message.
+-- The slot that each blocked job waits for. A row whose job is not blocked is stale. `lane` is 9 minus the priority,
+-- and `size` is the size of the slot according to the job's message.
 CREATE TABLE holdfast.blocked (
     seq    bigint   PRIMARY KEY,
     due_at bigint   NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE holdfast.blocked (
 
 CREATE INDEX blocked_by_turn ON holdfast.blocked (slot, queue, lane, due_at, id);
 
--- The job that was last stored with each unique key, or '', and until when it is the only one if that is a period.
+-- The job that was last stored with each unique key, or '', and the end of its period, or 0.
 CREATE TABLE holdfast.uniques (
     until bigint NOT NULL,
     key   text   COLLATE "C" PRIMARY KEY,

@@ -79,7 +79,7 @@ local function settle_and_carry(at, crash_limit)
   local _, cells = plan(writes)
   store(cells)
   if #applied > 0 then
-    -- Once more, now that the jobs are settled: a job may enqueue the next one with its own key.
+    -- Checked again now that the jobs are settled: a job may enqueue the next one with its own key.
     local duplicates, taken = find_duplicates(asking_for(applied, place_of, false))
     uniques.store(taken)
     new = without(duplicates, new, place_of)

@@ -3,7 +3,7 @@
 local what, from, limit, retained = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local deleted = 0
 
--- Keys whose job is final or deleted, and whose period is over.
+-- Keys whose job is final or deleted, and whose period has expired.
 local function delete_uniques()
   local cursor, stored = unpack(call('HSCAN', base .. 'uniques', from == '' and '0' or from, 'COUNT', limit))
   for at = 1, #stored, 2 do
@@ -30,7 +30,7 @@ local function delete_places()
   return #names == limit and names[limit]
 end
 
--- Slots that were not used for a while. Those in use are skipped, and the next page begins after them.
+-- Slots that have not been used for a while. Those in use are skipped, and the next page begins after them.
 local function delete_slots()
   local skipped = tonumber(from) or 0
   local idle = call('ZRANGEBYSCORE', base .. 'slots', '-inf', now - retained, 'LIMIT', skipped, limit)

@@ -1,6 +1,6 @@
 -- Let each claimed job take all of its slots, or block it on the first one that is full. ARGV, packed, for each entry:
--- id, claim, queue, and its slots: name, size, and kind and key of the cell that makes an entry needless, if any.
--- Returns the time, the answer to each entry (outcome, fence, cell), and the ids of dead-lettered jobs.
+-- id, claim, queue, and its slots: name, size, and the kind and key of the cell that makes the entry unnecessary, if
+-- any. Returns the time, the answer to each entry (outcome, fence, cell), and the ids of dead-lettered jobs.
 local entries = cmsgpack.unpack(ARGV[1])
 
 function rows.lock(names)
@@ -38,7 +38,7 @@ local function cell_of(slot, done)
   return slot[3] and done[slot[3] .. ' ' .. slot[4]]
 end
 
--- Whether there is no place for this job. Places of promoted jobs are free only for a job that was promoted.
+-- Whether there is no place for this job. Only a promoted job can take places reserved for promoted jobs.
 function locked._is_full(slot, number, is_promoted)
   local name, size = slot[1], slot[2]
   local others = 0
@@ -50,7 +50,7 @@ function locked._is_full(slot, number, is_promoted)
   return others >= size
 end
 
--- Take a place in every slot. Returns the fence, which is greater than the last one of each slot.
+-- Take a place in every slot. Returns the fence number, which is greater than the last one of each slot.
 function locked._take(entry, changes)
   local number, token, queue, slots = unpack(entry)
   local fence = now
@@ -72,7 +72,7 @@ function locked._enter(entry, done, changes)
   for _, slot in ipairs(slots) do
     local place = taken[slot[1]][number]
     is_repeated = is_repeated and place and place.owner_token == token
-    -- Promoted in one slot, it need not wait for jobs that were promoted in another: those may be waiting for it.
+    -- A job that was promoted in one slot does not wait for jobs promoted in another, which may be waiting for it.
     is_promoted = is_promoted or place
     fence = math.max(fence, place and place.fence or 0)
   end
@@ -84,7 +84,7 @@ function locked._enter(entry, done, changes)
     end
   end
   if is_repeated then
-    -- The entry is repeated, because its answer was lost.
+    -- The entry was repeated because its answer was lost.
     return { 'entered', fence }
   end
   if #spared == 0 and not full then
@@ -130,6 +130,10 @@ function locked.enter(entries)
   end
   for name in pairs(changes.finished) do
     changed[name] = true
+  end
+  -- Also where jobs were blocked: a place may be reserved for a job of another queue, which is perhaps paused.
+  for _, waiter in ipairs(changes.blocked) do
+    changed[waiter.slot] = true
   end
   locked._promote(changed, changes.finished)
   return answers

@@ -39,7 +39,7 @@ for _, id in ipairs(ARGV) do
       index('leased:' .. queue, instant, string.sub(owner, 1, 16), 'LT')
       index('renewed:' .. queue, instant, id)
     elseif state == BLOCKED then
-      -- All of its indexes: the damage of one may have emptied the others.
+      -- Restore all of its indexes, because damage to one may have emptied the others.
       local slot, _, since = blocked_on(field)
       if slot then
         start_waiting(slot, queue, id, member_of(id, priority, due), since)

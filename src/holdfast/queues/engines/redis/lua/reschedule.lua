@@ -1,5 +1,5 @@
--- Give each job that has not started a new message, queue, priority and due time. ARGV: jobs. Returns for each 1, or 0
--- if it has started or is not known.
+-- Give each job that has not started a new message, queue, priority and due time. ARGV: jobs. Returns 1 for each job,
+-- or 0 if it has started or is unknown.
 local count, place_of = read_jobs(1)
 local answers = {}
 local immediate = now - count

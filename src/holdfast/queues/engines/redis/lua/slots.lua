@@ -1,13 +1,14 @@
--- Slots: the decisions of `contract/slots.py`, written again on the keys of this server. Functions have the names they
--- have there, and decide in the same order: `rows` are the rows of slots, `locked` is `LockedSlots`. A script is alone
--- on the server, so there is no slot to lock; and no size is stored that could replace the one in a message.
+-- Slots: the decisions of `contract/slots.py`, repeated on the keys of this server. Functions have the same names and
+-- decide in the same order as there: `rows` are the rows of slots, `locked` is `LockedSlots`. Scripts run one at a
+-- time, so no slot has to be locked. No size is stored that could override the one in a message.
 --
--- No function fails because of a damaged key. An index of the wrong type is set aside where it is met, and what is
--- stored in the others is compared with the record of the job, which is the truth.
+-- No function fails because of a damaged key. An index of the wrong type is set aside where it is found. Values in the
+-- others are compared with the record of the job, which is authoritative.
 local PROMOTION_US, PROMOTE_AT_ONCE, MAX_PROMOTIONS = 5000000, 16, 1000
 
 local rows, locked = {}, {}
--- By name: the last fence of each slot, the places that are taken (by job), and jobs whose place no longer counts.
+-- By name: the last fence number of each slot, the places that are taken (by job), and jobs whose place is no longer
+-- valid.
 local fences, taken, gone = {}, {}, {}
 
 -- The reply of a command that reads an index, which is a list.
@@ -20,8 +21,8 @@ local function found_in(command, name, ...)
   return reply
 end
 
--- A place is stored as fence, since when and until when it is taken (nothing if it is held), and the rest: the claim
--- (16 bytes) if it is held, and the queue.
+-- A place is stored as its fence number, when it was taken, until when it is reserved (empty if it is held), and the
+-- rest: the claim (16 bytes) if it is held, and the queue.
 local function read_place(slot, number, stored)
   local fence, since, expires, rest = string.match(stored, '^(%d+) (%d+) (%d*) (.*)$')
   if not fence then
@@ -36,7 +37,7 @@ local function read_place(slot, number, stored)
   return place
 end
 
--- A promotion cannot last longer than it does when it is given: the clock was set back, or the row is damaged.
+-- If a promotion would expire later than is possible, the clock was set back or the row is damaged.
 local function is_taken(place)
   if place.owner_token then
     return held_until(place.owner_token, state_field(place.number))
@@ -44,7 +45,7 @@ local function is_taken(place)
   return place.expires > now and place.expires <= now + PROMOTION_US
 end
 
--- The place of a blocked job among those of its slot and queue: by priority, due time and id.
+-- The position of a blocked job among those of its slot and queue: by priority, due time and id.
 local function member_of(id, priority, due)
   return 9 - rank(priority) .. string.format('%016.0f', time_of(due)) .. id
 end
@@ -117,7 +118,7 @@ function rows.free(places)
   end
 end
 
--- A job may be asked about twice in a batch: it is blocked once.
+-- A job may appear twice in a batch, but is blocked once.
 function rows.block(waiters)
   for _, one in ipairs(waiters) do
     local id, queue, token = one.number, one.queue, one.owner_token
@@ -219,8 +220,8 @@ function locked._read(names)
   end
 end
 
--- Promote the best jobs of each queue: a paused queue must not keep the others waiting. All jobs that wait for a slot
--- whose work is finished are promoted, since none of them has to run.
+-- Promote the best jobs of each queue, because a paused queue must not hold up the others. If the work of a slot is
+-- finished, all jobs that wait for it are promoted, since none of them has to run.
 function locked._promote(names, finished)
   local chosen_names = sorted(names)
   local crowds = rows.queues(chosen_names)
@@ -242,7 +243,7 @@ function locked._promote(names, finished)
         stale[waiter.crowd] = true
       end
     end
-    -- Those from which all that were found were chosen: there may be more places, or stale rows in front.
+    -- Continue where every job found was chosen, because there may be more places, and where rows were stale.
     for _, crowd in ipairs(crowds) do
       if number[crowd] == PROMOTE_AT_ONCE or stale[crowd] then
         rest[#rest + 1] = crowd
@@ -250,7 +251,7 @@ function locked._promote(names, finished)
     end
     crowds, touched = rest, touched + #chosen
   end
-  -- Until its waiters were promoted, a place that no longer counts shows `repair` that there is a free one.
+  -- Until waiting jobs are promoted, a place that is no longer valid tells `repair` that a place is free.
   for _, name in ipairs(#crowds == 0 and chosen_names or {}) do
     for _, id in ipairs(gone[name]) do
       if not taken[name][id] then

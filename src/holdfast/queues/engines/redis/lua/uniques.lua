@@ -1,5 +1,5 @@
--- Unique keys: the decisions of `contract/uniques.py`, written again on the hash `uniques`. Functions have the names
--- they have there, and decide in the same order. A script is alone on the server, so there is nothing to lock.
+-- Unique keys: the decisions of `contract/uniques.py`, repeated on the hash `uniques`. Functions have the same names
+-- and decide in the same order as there. Scripts run one at a time, so nothing has to be locked.
 local WAITING_SCOPE, PERIOD_SCOPE = 'waiting', 'period'
 local STARTED = { [PROCESSING] = true, [COMPLETED] = true, [DEAD] = true, [CANCELLED] = true }
 
@@ -44,10 +44,10 @@ local function is_in_scope(row, scope, state)
   return not FINISHED[state] -- open
 end
 
--- Which jobs must not be stored: their ids, each with the id of the job that has its key; and the rows of the keys that
--- the others take, which the caller stores. Of jobs that ask: id, key, scope, period, whether to refuse the call.
--- `states` has the states of jobs that this call is about to change. If the call is refused, returns instead nothing,
--- and the key and the job that has it.
+-- Returns the ids of the jobs that must not be stored, each with the id of the job that has its key, and the rows of
+-- the keys that the others take, which the caller stores. If the call is refused, returns nil, the key and the job that
+-- has it. Arguments: for each job, its id, key, scope, period, and whether to refuse the call; and `states`, the states
+-- of jobs that this call is about to change.
 local function find_duplicates(asking, states)
   local keys, taken, duplicates = {}, {}, {}
   for place, one in ipairs(asking) do

@@ -1,14 +1,14 @@
 -- Slots, which running jobs hold and blocked jobs wait for, and the keys of unique jobs.
 
--- The last fence that was given out, and the size that an operator has set, if any.
+-- The last fence number assigned, and the size that an operator has set, if any.
 CREATE TABLE holdfast_slots (
     name  TEXT PRIMARY KEY,
     fence INTEGER NOT NULL,
     size  INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- A place counts while its job is processing under `owner_token` and the lease has not expired. Without a token, the
--- job was promoted, and its place counts before `until`.
+-- A place is valid while its job is processing under `owner_token` and the lease has not expired. Without a token, the
+-- job was promoted, and its place is valid until `until`.
 CREATE TABLE holdfast_places (
     slot        TEXT    NOT NULL,
     seq         INTEGER NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE holdfast_places (
 
 CREATE INDEX holdfast_places_by_job ON holdfast_places (seq);
 
--- The slot that a job waits for, with the order in which jobs are promoted. A row counts while its job is blocked.
+-- The slot that a job waits for, with the order in which jobs are promoted. A row is valid while its job is blocked.
 CREATE TABLE holdfast_blocked (
     seq    INTEGER PRIMARY KEY,
     slot   TEXT    NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE holdfast_blocked (
 
 CREATE INDEX holdfast_blocked_by_turn ON holdfast_blocked (slot, queue, lane, due_at, id);
 
--- The job that was last stored with a key, and until when it is the only one, if for a period.
+-- The job that was last stored with a key, and the end of its period, or 0.
 CREATE TABLE holdfast_uniques (
     key   TEXT PRIMARY KEY,
     id    TEXT    NOT NULL,
