@@ -1,5 +1,7 @@
 """Leases while children run: held as long as it takes, given up in time, and what an engine that is away changes."""
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import BackendUnavailable
@@ -122,9 +124,11 @@ def test_renewals_that_fail_for_less_than_a_lease_cost_a_fenced_job_nothing(floo
     assert floor.outcomes(id) == [Outcome.SUCCEEDED]
 
 
-def test_a_fenced_job_is_killed_when_its_lease_was_taken(floor: Floor) -> None:
+@pytest.mark.parametrize("options", [{"fence": True}, {"concurrency_key": "a"}, {"single_instance": True}])
+def test_a_fenced_job_is_killed_when_its_lease_was_taken(floor: Floor, options: Any) -> None:
+    """A job that holds a key is fenced as well: the next one with that key may start."""
     floor.open(lease_s=LEASE_S)
-    id = floor.put("deaf", fence=True)
+    id = floor.put("deaf", **options)
     worker = floor.start(reap_interval_s=3600.0)
     pid = floor.noted("start", id).pid
     with floor.stranger() as connection:
