@@ -140,6 +140,13 @@ class UniqueLaws:
         assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["after-x"]
         assert accept(lab, unique(lab, "b")) == [("after-x", False)]
 
+    def test_a_finished_job_can_enqueue_the_next_one_with_its_own_key(self, lab: Lab) -> None:
+        accept(lab, unique(lab, "a", on_conflict=REJECT))
+        end = Ack(lease=lab.take("a"), enqueues=(unique(lab, "b", on_conflict=REJECT),))
+        assert lab.engine.settle([end]) == [True]
+        assert lab.ids(JobFilter(states=(JobState.PENDING,))) == ["b"]
+        assert accept(lab, unique(lab, "c")) == [("b", False)]
+
     def test_a_settlement_whose_unique_job_is_rejected_changes_nothing(self, lab: Lab) -> None:
         accept(lab, unique(lab, "a", delay=60))
         lease = hold(lab, "x")

@@ -181,8 +181,12 @@ class MemoryJobs(Jobs):
         carriers = [one for one in settlements if one.writes or one.enqueues]
         _, enqueues = extras_of([one for one in carriers if self._store.held(one.lease, now)])
         self._fresh(enqueues, now)
-        is_unique = any(one.unique is not None for one in enqueues)
-        return find_duplicates(enqueues, MemoryUniques(self._store, now)) if is_unique else {}
+        if not any(one.unique is not None for one in enqueues):
+            return {}
+        # A job may enqueue the next one with its own key: it is judged in the state that its settlement gives it.
+        held = [one for one in settlements if self._store.held(one.lease, now)]
+        settled = {one.lease.id: effect_of(one).state for one in held}
+        return find_duplicates(enqueues, MemoryUniques(self._store, now, settled))
 
     def _settle_one(self, settlement: Settlement, duplicates: Mapping[str, str], now: int) -> bool:
         lease, effect = settlement.lease, effect_of(settlement)

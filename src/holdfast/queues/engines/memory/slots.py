@@ -92,10 +92,11 @@ class MemorySlots(SlotRows):
 
 
 class MemoryUniques(UniqueRows):
-    """The unique keys in a `MemoryStore`."""
+    """The unique keys in a `MemoryStore`. `settled` are the states that jobs are about to have."""
 
-    def __init__(self, store: MemoryStore, now_us: int) -> None:
+    def __init__(self, store: MemoryStore, now_us: int, settled: Mapping[str, JobState] | None = None) -> None:
         self._store = store
+        self._settled = settled or {}
         self.now_us = now_us
 
     def lock(self, keys: Sequence[str]) -> Mapping[str, UniqueRow]:
@@ -106,6 +107,7 @@ class MemoryUniques(UniqueRows):
         return {
             **{one: None for one, tombstone in tombstones.items() if tombstone.until_us > self.now_us},
             **{one: self._store.records[one].state for one in ids if one in self._store.records},
+            **{one: self._settled[one] for one in ids if one in self._settled},
         }
 
     def store(self, rows: Sequence[UniqueRow]) -> None:
