@@ -1,12 +1,15 @@
 """How soon a job runs again after its worker was killed, and whether a living worker is ever robbed. Linux only.
 
-    .venv/bin/python benchmarks/takeover.py [sqlite|postgres|mysql|redis|all ...] [--kills 100] [--stops 100]
+    .venv/bin/python benchmarks/takeover.py [sqlite|postgres|mysql|redis|all ...]
+                                             [--kills 100] [--stops 100] [--cuts 100]
 
 kills     A worker in the middle of a job is killed with SIGKILL, while another worker on the same host is idle: the
           time from the kill until the job starts again. Each death is followed by a new worker.
 lease     The same without a common directory, so that only the lease decides: with a lease of `--lease` seconds.
 stops     A worker in the middle of a job stands still (SIGSTOP) for half a second, while the other one probes it: how
           many of these jobs were started again. Wanted: none.
+cuts      The server closes all connections of a worker in the middle of a job, while the other one probes it for half a
+          second: how many of these jobs were started again. Wanted: none. SQLite has no connections, so it is skipped.
 """
 
 import argparse
@@ -22,10 +25,11 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.faults.cutting import cut
 from tests.faults.processes import Program, until
 from tests.faults.yard import Entry, Yard
 from tests.servers.places import SERVERS, place_on
-from tests.servers.running import started
+from tests.servers.running import Server, started
 
 from measuring import machine, say
 
@@ -77,12 +81,20 @@ class Couple:
         self.finish(start)
         return len(self._yard.entries("start", start.id)) > 1
 
+    def cut_one(self, server: Server) -> bool:
+        """Cut the connections of a worker with a job; whether the job was started again."""
+        victim, start = self.busy()
+        cut(victim.pid, server)
+        time.sleep(STOP_S)
+        self.finish(start)
+        return len(self._yard.entries("start", start.id)) > 1
+
     def finish(self, start: Entry) -> None:
         self._yard.open_gate(start)
         until(lambda: self._yard.state(start.id).is_final, "the job to finish")
 
 
-def measure(engine: str, kills: int, leases: int, stops: int, lease_s: int) -> None:
+def measure(engine: str, kills: int, leases: int, stops: int, cuts: int, lease_s: int) -> None:
     with ExitStack() as stack:
         server = None
         if engine != "sqlite":
@@ -93,7 +105,10 @@ def measure(engine: str, kills: int, leases: int, stops: int, lease_s: int) -> N
         couple = Couple(yard, LONG_S, share=True)
         report(engine, "kills", [couple.kill_one() for _ in range(kills)])
         robbed = sum(couple.stop_one() for _ in range(stops))
-        print(f"{engine:<9} stops  {robbed} of {stops} jobs were started again")
+        print(f"{engine:<9} stops  {robbed} of {stops} jobs were started again", flush=True)
+        if server is not None:
+            robbed = sum(couple.cut_one(server) for _ in range(cuts))
+            print(f"{engine:<9} cuts   {robbed} of {cuts} jobs were started again", flush=True)
         for worker in couple.workers:
             worker.kill()
         if leases:
@@ -116,11 +131,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--leases", type=int, default=3, help="deaths without a common directory")
     parser.add_argument("--stops", type=int, default=100)
+    parser.add_argument("--cuts", type=int, default=100, help="lost connections; not on sqlite")
     parser.add_argument("--lease", type=int, default=60, help="seconds, without a common directory")
     options = parser.parse_args()
     say(machine(Path.cwd()))
     for engine in ENGINES if "all" in options.engines else options.engines:
-        measure(engine, options.kills, options.leases, options.stops, options.lease)
+        measure(engine, options.kills, options.leases, options.stops, options.cuts, options.lease)
 
 
 if __name__ == "__main__":

@@ -74,9 +74,7 @@ def test_a_stopped_worker_is_not_robbed(yard: Yard, who: str) -> None:
     with stopped(sleeper.pid):
         if who == "worker and child":
             stop(first.pid)
-        for _ in range(8):
-            [id] = yard.put("slow")
-            yard.wait_for_entry("end", id, by=other)
+        yard.complete_slow_jobs(8, by=other)
         assert yard.state(first.id) is JobState.PROCESSING
         os.kill(first.pid, signal.SIGCONT)
     yard.open_gate(first)
@@ -93,9 +91,7 @@ def test_a_worker_is_not_dead_while_one_of_its_processes_lives(yard: Yard) -> No
     with stopped(kin.guardian):
         stop(first.pid)
         dead.kill()
-        for _ in range(4):
-            [id] = yard.put("slow")
-            yard.wait_for_entry("end", id, by=other)
+        yard.complete_slow_jobs(4, by=other)
         assert (yard.state(first.id), lives(first.pid)) == (JobState.PROCESSING, True)
     second = yard.wait_for_entry("start", first.id, by=other)
     assert not lives(first.pid)
@@ -109,9 +105,7 @@ def test_a_worker_without_a_common_directory_is_left_to_its_lease(yard: Yard) ->
     yard.wait_for_entry("start", id, by=dead)
     other = yard.worker(lease_s=LEASE_S)
     dead.kill()
-    for _ in range(8):
-        [brief] = yard.put("slow")
-        yard.wait_for_entry("end", brief, by=other)
+    yard.complete_slow_jobs(8, by=other)
     assert yard.state(id) is JobState.PROCESSING
 
 
@@ -126,9 +120,7 @@ def test_a_file_put_back_for_a_living_worker_does_not_rob_it(yard: Yard) -> None
     text = file.read_bytes()
     file.unlink()
     file.write_bytes(text)
-    for _ in range(4):
-        [id] = yard.put("slow")
-        yard.wait_for_entry("end", id, by=other)
+    yard.complete_slow_jobs(4, by=other)
     assert yard.state(first.id) is JobState.PROCESSING
 
 

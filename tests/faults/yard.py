@@ -1,6 +1,8 @@
 """`Yard`: a place for jobs, workers that can be killed, and their ledger."""
 
+import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, Unpack
 
 from holdfast.app import Holdfast
@@ -79,16 +81,22 @@ class Yard:
         """Start a process that enqueues this job until its stdin is closed, whatever happens to the engine."""
         return self.programs.module("tests.faults.app", job, "endless")
 
-    def worker(self, *options: str, lease_s: int = 60, **settings: str) -> Program:
+    def worker(self, *options: str, lease_s: int = 60, under: Sequence[str] = (), **settings: str) -> Program:
         """Start a worker; it is at work when this returns, or has been."""
-        worker = self.starting(*options, lease_s=lease_s, **settings)
+        worker = self.starting(*options, lease_s=lease_s, under=under, **settings)
         worker.wait_for("handlers ")
         return worker
 
-    def starting(self, *options: str, lease_s: int = 60, **settings: str) -> Program:
-        """Start a worker, without waiting for it."""
-        arguments = ("worker", "start", "tests.faults.app:hf", *options)
-        return self.programs.holdfast(*arguments, HOLDFAST_LEASE=str(lease_s), **settings)
+    def starting(self, *options: str, lease_s: int = 60, under: Sequence[str] = (), **settings: str) -> Program:
+        """Start a worker, without waiting for it. `under` is the program that runs it, such as `setpriv`."""
+        arguments = ("-m", "holdfast", "worker", "start", "tests.faults.app:hf", *options)
+        return self.programs.start(*under, sys.executable, *arguments, HOLDFAST_LEASE=str(lease_s), **settings)
+
+    def complete_slow_jobs(self, number: int, by: Program) -> None:
+        """Let this worker complete so many jobs one after the other: it probes other workers at the same time."""
+        for _ in range(number):
+            [id] = self.put("slow")
+            self.wait_for_entry("end", id, by=by)
 
     def ledger(self) -> list[Entry]:
         """The ledger so far, oldest entry first."""

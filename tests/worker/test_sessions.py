@@ -36,6 +36,36 @@ else:
 sys.stdin.read()
 """
 
+# Runs in a new PID namespace, where it alone decides which process gets which id. A holder with a child is killed, and
+# an unrelated process gets its id; then the child is killed as well. Prints whether the holder is dead after each step.
+REUSER = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from holdfast.queues.contract import new_session
+from holdfast.worker.sessions import SessionFile
+directory, database, program = sys.argv[1:]
+ours = SessionFile(Path(directory), new_session())
+ours.publish(database)
+session = new_session()
+words = [sys.executable, "-c", program, directory, session.hex(), database, "child"]
+holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child = int(holder.stdout.readline())
+holder.kill()
+holder.wait()
+Path("/proc/sys/kernel/ns_last_pid").write_text(str(holder.pid - 1))
+other = os.fork()
+if other == 0:
+    signal.pause()
+assert other == holder.pid, f"{other} instead of {holder.pid}"
+print(ours.dead_neighbours() == [session], flush=True)
+os.kill(child, signal.SIGKILL)
+while os.waitpid(-1, 0)[0] != child:  # it is ours now: this is process 1
+    pass
+print(os.path.exists(f"/proc/{holder.pid}"), ours.dead_neighbours() == [session], flush=True)
+os.kill(other, signal.SIGKILL)
+"""
+IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
 
 class Holder:
     """A process that holds a session."""
@@ -115,6 +145,20 @@ def test_a_stopped_worker_is_alive(ours: SessionFile, hold: Callable[..., Holder
     holder = hold()
     stop(holder.process.pid)
     assert ours.dead_neighbours() == []
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(
+        [*IN_NAMESPACE, "sh", "-c", "echo 100 >/proc/sys/kernel/ns_last_pid"], capture_output=True, check=False
+    ).returncode
+    != 0,
+    reason="needs root, unshare and ns_last_pid: it gives a process the id of a dead one",
+)
+def test_a_process_with_the_id_of_a_dead_worker_changes_nothing(directory: Path) -> None:
+    words = [sys.executable, "-c", REUSER, str(directory), DATABASE, HOLDER]
+    done = subprocess.run([*IN_NAMESPACE, *words], capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["False", "True", "True"], "")
 
 
 def test_workers_of_another_database_are_not_judged(
