@@ -103,6 +103,8 @@ class MariadbServer(Server):
 
     def _place(self) -> list[str]:
         place = [f"--basedir={self._home}", f"--datadir={self.directory / 'data'}"]
+        # A server that starts deletes the temporary tables that it finds there, even those of another server.
+        place.append(f"--tmpdir={self.directory}")
         messages = self._home / "share/mysql"
         return [*place, f"--lc-messages-dir={messages}", *(["--user=root"] if os.geteuid() == 0 else [])]
 
