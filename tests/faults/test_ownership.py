@@ -36,15 +36,13 @@ def overlaps(entries: Sequence[Entry], ids: Sequence[str]) -> list[tuple[str, st
 def test_jobs_with_one_key_never_overlap(yard: Yard) -> None:
     by_key = {key: yard.put("brief", 8, concurrency_key=key) for key in ("a", "b")}
     alone = yard.put("brief", 8, single_instance=True)
-    plain = yard.put("brief", 8)
+    yard.put("brief", 8)
     for _ in range(2):
         yard.worker("--count", "2")
     until(lambda: yard.are_done(32), "all jobs to be completed")
     for ids in (*by_key.values(), alone):
         assert overlaps(yard.ledger(), ids) == []
-        assert max(yard.history(id).job.deliveries for id in ids) <= 2
     assert set(yard.ends().values()) == {1}
-    assert {yard.history(id).job.deliveries for id in plain} == {1}
     assert yard.hf.backend().slots() == []
 
 
@@ -124,7 +122,8 @@ def test_a_worker_killed_at_any_step_leaves_no_key_behind(yard: Yard, step: str)
     until(lambda: yard.are_done(3), "every job to be completed")
     outcomes = [yard.outcomes(id) for id in ids]
     assert all(one[-1] is Outcome.SUCCEEDED and set(one[:-1]) <= {Outcome.CRASHED} for one in outcomes)
-    assert outcomes[0] == [Outcome.SUCCEEDED] if step == "after settle" else [Outcome.CRASHED, Outcome.SUCCEEDED]
+    crashes = [] if step == "after settle" else [Outcome.CRASHED]
+    assert outcomes[0] == [*crashes, Outcome.SUCCEEDED]
     assert yard.hf.backend().slots() == []
 
 
