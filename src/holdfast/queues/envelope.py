@@ -172,6 +172,11 @@ def _checked(job_id: str) -> str:
     return check_id(job_id)
 
 
+def scoped_key(handler: str, key: str) -> str:
+    """A key that belongs to a handler. The name of a handler has no slash, so keys of two handlers never coincide."""
+    return f"{handler}/{key}"
+
+
 def _unique(definition: "JobDefinition") -> Unique:
     """The unique key of a job, which belongs to its handler, and its scope."""
     key, scope = definition.unique, definition.unique_for
@@ -182,7 +187,7 @@ def _unique(definition: "JobDefinition") -> Unique:
         arguments = msgspec.json.encode(msgspec.json.decode(definition.payload), order="sorted")
         key = hashlib.blake2b(arguments, digest_size=16).hexdigest()
     return Unique(
-        key=f"{definition.handler}:{key}",
+        key=scoped_key(definition.handler, key),
         scope=scope if isinstance(scope, UniqueScope) else UniqueScope.PERIOD,
         period=0.0 if isinstance(scope, UniqueScope) else scope,
         on_conflict=definition.on_conflict,

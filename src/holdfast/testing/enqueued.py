@@ -16,6 +16,7 @@ from holdfast.definition.backoff import as_backoff
 from holdfast.definition.definition import as_unique_scope, check_id, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.handlers import FunctionHandler, Handler
+from holdfast.queues.envelope import scoped_key
 from holdfast.spelling import did_you_mean
 from holdfast.values import DEFAULT_PRIORITY, DEFAULT_QUEUE, Backoff, JobEnvelope, JobTraits, UniqueScope, traits_of
 
@@ -114,7 +115,7 @@ def _uniqueness(envelope: JobEnvelope) -> dict[str, Any]:
     if unique is None:
         return {}
     return {
-        "unique": unique.key.removeprefix(f"{envelope.job}:"),
+        "unique": unique.key.removeprefix(scoped_key(envelope.job, "")),
         "unique_for": unique.period if unique.scope is UniqueScope.PERIOD else str(unique.scope),
         "on_conflict": str(unique.on_conflict),
     }

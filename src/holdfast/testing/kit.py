@@ -274,12 +274,12 @@ class JobKit:
         """Hold a key inside the block, as a job in another worker would: jobs with this key are blocked.
 
         The key starts with its kind, as in `holdfast lock list`: `key:customer-7`, `instance:report` or
-        `idempotency:charge:order-7`.
+        `idempotency:charge/order-7`.
         """
         kind, _, name = key.partition(":")
         if kind not in ("key", "instance", IDEMPOTENCY) or not name:
             raise DefinitionError(
-                f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER:KEY, as "
+                f"{key!r} is not a key; write key:NAME, instance:NAME or idempotency:HANDLER/KEY, as "
                 "holdfast lock list shows it"
             )
         with self._stage.engine.held(key):

@@ -675,7 +675,7 @@ def test_a_rejected_job_names_the_one_that_has_the_key(kit: JobKit, app: Holdfas
     def rebuild() -> None: ...
 
     first = rebuild.enqueue()
-    with pytest.raises(UniqueConflict, match=f"job '{first.id}' already has the unique key 'rebuild:index'"):
+    with pytest.raises(UniqueConflict, match=f"job '{first.id}' already has the unique key 'rebuild/index'"):
         rebuild.enqueue()
     many = app.dispatch_many(
         [rebuild.options(unique=key, on_conflict="ignore").define() for key in ("index", "x", "x")]
