@@ -5,6 +5,7 @@ A definition has no id, so it can be shared and enqueued many times.
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
@@ -175,6 +176,14 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         ):
             if is_alone:
                 raise DefinitionError(f"{option} has no effect without {needed}; set {needed} as well")
+
+    def with_encoded(self, payload: msgspec.Raw) -> "JobDefinition":
+        """This definition with a payload that is already encoded. The options are not checked again, because every call
+        of a job would pay for that.
+        """
+        definition = copy(self)
+        msgspec.structs.force_setattr(definition, "payload", payload)
+        return definition
 
     def with_payload(self, payload: object) -> "JobDefinition":
         return msgspec.structs.replace(self, payload=encode_payload(payload))
