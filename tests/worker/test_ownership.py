@@ -35,7 +35,7 @@ def test_a_duplicate_of_a_running_job_waits_for_it_and_is_skipped(floor: Floor) 
     floor.noted("start", first)
     floor.noted("start", other)
     view = floor.reached(second, JobState.BLOCKED)
-    assert (view.blocked_on, view.attempts) == ("idempotency:gated:k", 0)
+    assert (view.blocked_on, view.attempts) == ("idempotency:gated/k", 0)
     floor.open_gate("open")
     floor.reached(second, JobState.COMPLETED)
     assert floor.outcomes(second) == [Outcome.SKIPPED]
@@ -49,6 +49,20 @@ def test_a_duplicate_of_a_running_job_waits_for_it_and_is_skipped(floor: Floor) 
     assert (worker.tally[WorkerStatus.ACKED], worker.tally[WorkerStatus.SKIPPED_IDEMPOTENT]) == (2, 1)
     assert worker.tally[WorkerStatus.BLOCKED] >= 1
     assert floor.starts() == {first: 1, other: 1}
+
+
+@every_engine
+def test_a_timeout_frees_the_key_only_when_the_process_is_gone(floor: Floor) -> None:
+    """The first job hears nothing of its timeout, so its process is killed."""
+    first = floor.put("stuck", timeout=0.2, max_retries=0, concurrency_key="k")
+    second = floor.put("witness", concurrency_key="k")
+    worker = floor.start(processes=2)
+    floor.noted("start", first)
+    floor.reached(second, JobState.COMPLETED)
+    worker.stop()
+    worker.ended()
+    assert floor.outcomes(first) == [Outcome.TIMEOUT]
+    assert [entry.words for entry in floor.ledger("end") if entry.id == second] == [("0",)]
 
 
 @every_engine
