@@ -92,7 +92,10 @@ class BackoffStrategy(StrEnum):
 
 
 class Backoff(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The delay before each retry. With `delays`, exactly those; the last one is repeated."""
+    """The delay before each retry. With `delays`, exactly those; the last one is repeated.
+
+    `max` and `jitter` apply to linear and exponential delays, `multiplier` to exponential ones only.
+    """
 
     strategy: BackoffStrategy = BackoffStrategy.EXPONENTIAL
     base: float = 2.0

@@ -143,7 +143,10 @@ def test_a_second_job_with_a_unique_key_is_answered_with_the_first(terminal: Ter
     ("fields", "why"),
     [
         ({"on_conflict": "explode", "unique": "k"}, "'explode' is not one of ignore, reject, replace"),
-        ({"unique_for": "10x", "unique": "k"}, "field 'unique_for'"),
+        (
+            {"unique_for": "10x", "unique": "k"},
+            "unique_for must be 'open', 'waiting' or a duration such as '10m', not '10x'",
+        ),
         ({"unique_for": "10m"}, "unique_for has no effect without unique"),
         ({"unique": 7}, "field 'unique'"),
         ({"concurrency": 0, "concurrency_key": "k"}, "concurrency must be between 1 and 1000000, not 0"),

@@ -144,6 +144,22 @@ def test_a_burst_ends_when_nothing_is_due(shop: Terminal) -> None:
     assert {job["id"]: job["state"] for job in shop.jobs()} == {"later": "scheduled", "now": "failed"}
 
 
+@pytest.mark.parametrize("backoff", ["fixed:10m", "10m", "exponential:10m,max=2h,jitter=0"])
+def test_a_first_delay_above_the_default_cap_is_not_cut(shop: Terminal, backoff: str) -> None:
+    shop("enqueue", "--job", "fail", "text=no", "--backoff", backoff)
+    assert "retrying in 10 m" in shop("worker", "start", "shop", "--burst").out
+
+
+def test_the_reference_s_delays_can_be_set(shop: Terminal) -> None:
+    for name, value in (("backoff-base", "5"), ("backoff-multiplier", "2"), ("backoff-jitter", "0")):
+        assert shop("config", "set", name, value).code == 0
+    shop("enqueue", "--job", "fail", "text=no")
+    assert "retrying in 5 s" in shop("worker", "start", "shop", "--burst").out
+    assert shop("config", "set", "backoff", "20m,1h").code == 0
+    shop("enqueue", "--job", "fail", "text=no")
+    assert "retrying in 20 m" in shop("worker", "start", "shop", "--burst").out
+
+
 def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
     for number in range(4):
         shop("enqueue", f'{{"id": "job{number}", "job": "add", "payload": {{"a": {number}}}}}')

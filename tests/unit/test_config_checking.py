@@ -178,13 +178,58 @@ def test_an_option_of_a_server_that_cannot_be_is_told(folder: Path) -> None:
             "backoff-base = 400 in /holdfast.toml:1 conflicts with backoff-max = 300: every delay is limited to 300s "
             "-> use a longer backoff-max or a shorter backoff-base",
         ),
+        (
+            'backoff = "linear"\nbackoff-base = 400\n',
+            "backoff-base",
+            "backoff-base = 400 in /holdfast.toml:2 conflicts with backoff-max = 300: every delay is limited to 300s "
+            "-> use a longer backoff-max or a shorter backoff-base",
+        ),
+        (
+            'backoff = "fixed"\nbackoff-max = 60\n',
+            "backoff-max",
+            "backoff-max = 60 in /holdfast.toml:2 has no effect with backoff = fixed -> "
+            "remove it, or set backoff to linear or exponential",
+        ),
+        (
+            'backoff = "linear"\nbackoff-multiplier = 2\n',
+            "backoff-multiplier",
+            "backoff-multiplier = 2 in /holdfast.toml:2 has no effect with backoff = linear -> "
+            "remove it, or set backoff to exponential",
+        ),
+        (
+            'backoff = ["1s", "5s"]\nbackoff-jitter = 0.5\n',
+            "backoff-jitter",
+            "backoff-jitter = 0.5 in /holdfast.toml:2 has no effect with backoff = 1s,5s -> "
+            "remove it, or set backoff to linear or exponential",
+        ),
+        (
+            "backoff-multiplier = 1\n",
+            "backoff-multiplier",
+            "backoff-multiplier = 1 in /holdfast.toml:1 makes every delay equal to backoff-base -> "
+            "use a greater multiplier:  holdfast config set backoff-multiplier 2",
+        ),
+        (
+            "backoff-base = 0.5\n",
+            "backoff-base",
+            "backoff-base = 0.5 in /holdfast.toml:1 is also the multiplier, because backoff-multiplier is not set, so "
+            "the delays do not grow -> use a greater multiplier:  holdfast config set backoff-multiplier 2",
+        ),
     ],
 )
 def test_what_is_hardly_meant_is_a_warning(folder: Path, text: str, key: str, message: str) -> None:
     assert said(folder, text) == [(True, key, message)]
 
 
-@pytest.mark.parametrize("text", ["lease = 15\n", 'backoff-base = 400\nbackoff = "none"\n', "lease = 3\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lease = 15\n",
+        'backoff-base = 400\nbackoff = "fixed"\n',
+        "backoff-base = 5\nbackoff-multiplier = 2\n",
+        'backoff = "exponential:10m,max=1h"\n',
+        "lease = 3\n",
+    ],
+)
 def test_what_nobody_has_set_or_would_notice_is_no_warning(folder: Path, text: str) -> None:
     assert said(folder, text) == []
 

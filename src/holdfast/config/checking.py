@@ -13,6 +13,7 @@ from holdfast import plugins
 from holdfast.config.keys import BACKEND_PREFIX, ENVIRONMENT_PREFIX, KEYS, OTHER_VARIABLES, Key
 from holdfast.config.project import OUR_TABLE, OWN_FILE, SHARED_FILE, table_in, text_of
 from holdfast.config.reading import Found, Origin, Place, Problem, Reading
+from holdfast.definition.backoff import PARAMETERS, strategies_with
 from holdfast.errors import ConfigError
 from holdfast.queues.addresses import embedded_file, kind_of, missing_above
 from holdfast.queues.engines.kinds import Home
@@ -226,8 +227,17 @@ def _leases(reading: Reading) -> Iterator[Problem]:
 
 
 def _backoff(reading: Reading) -> Iterator[Problem]:
+    backoff: str = reading.of(KEYS["backoff"]).value
+    used = PARAMETERS[BackoffStrategy(backoff)] if backoff in list(BackoffStrategy) else ()
+    for name in PARAMETERS[BackoffStrategy.EXPONENTIAL]:
+        found = reading.found.get(f"backoff-{name}")
+        if found is not None and name not in used:
+            advice = f"remove it, or set backoff to {' or '.join(strategies_with(name))}"
+            yield _warning(f"backoff-{name}", found, f"has no effect with backoff = {backoff}", advice)
     base, most = reading.of(KEYS["backoff-base"]), reading.of(KEYS["backoff-max"])
-    if 0 < most.value < base.value and reading.of(KEYS["backoff"]).value != BackoffStrategy.NONE:
+    if "multiplier" in used:
+        yield from _growth(reading, base)
+    if "max" in used and 0 < most.value < base.value:
         key, found = ("backoff-max", most) if "backoff-max" in reading.found else ("backoff-base", base)
         other = f"backoff-base = {base.value:g}" if key == "backoff-max" else f"backoff-max = {most.value:g}"
         yield _warning(
@@ -236,6 +246,17 @@ def _backoff(reading: Reading) -> Iterator[Problem]:
             f"conflicts with {other}: every delay is limited to {most.value:g}s",
             "use a longer backoff-max or a shorter backoff-base",
         )
+
+
+def _growth(reading: Reading, base: Found) -> Iterator[Problem]:
+    """An exponential backoff that does not grow."""
+    multiplier = reading.of(KEYS["backoff-multiplier"])
+    advice = "use a greater multiplier:  holdfast config set backoff-multiplier 2"
+    if multiplier.value == 1:
+        yield _warning("backoff-multiplier", multiplier, "makes every delay equal to backoff-base", advice)
+    elif multiplier.value is None and base.value <= 1:
+        what = "is also the multiplier, because backoff-multiplier is not set, so the delays do not grow"
+        yield _warning("backoff-base", base, what, advice)
 
 
 def _overruled(reading: Reading, environment: Mapping[str, str]) -> Iterator[Problem]:

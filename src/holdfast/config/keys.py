@@ -17,7 +17,7 @@ DEFAULT_BACKEND: Final = "default"
 _DAY: Final = 86400
 
 Kind: TypeAlias = Literal[
-    "url", "text", "name", "path", "count", "number", "span", "flag", "choice", "words", "lists", "texts", "urls"
+    "url", "text", "name", "path", "count", "number", "span", "flag", "backoff", "words", "lists", "texts", "urls"
 ]
 _TABLES: Final = frozenset({"lists", "texts", "urls"})
 
@@ -39,6 +39,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     idempotency_ttl: float = 86400.0
     backoff: str = BackoffStrategy.EXPONENTIAL
     backoff_base: float = 2.0
+    backoff_multiplier: float | None = None
     backoff_max: float = 300.0
     backoff_jitter: float = 0.15
     lease: float = 60.0
@@ -159,18 +160,30 @@ KEYS: Final = {
         ),
         Key(
             name="backoff",
-            kind="choice",
+            kind="backoff",
             choices=tuple(strategy.value for strategy in BackoffStrategy),
-            meaning="how the delay between attempts grows: none, fixed, linear or exponential",
+            meaning="delays between attempts: none, fixed, linear or exponential, or a full backoff such as 1s,5s,1m",
+        ),
+        Key(name="backoff-base", kind="number", high=_DAY, meaning="first delay in seconds"),
+        Key(
+            name="backoff-multiplier",
+            kind="number",
+            low=1,
+            high=100,
+            meaning="growth of an exponential backoff with each retry; default: backoff-base",
         ),
         Key(
-            name="backoff-base",
-            kind="number",
-            high=_DAY,
-            meaning="first delay in seconds, and the multiplier of an exponential backoff",
+            name="backoff-max",
+            kind="span",
+            high=366 * _DAY,
+            meaning="maximum delay of a linear or exponential backoff; 0 = no limit",
         ),
-        Key(name="backoff-max", kind="span", high=366 * _DAY, meaning="maximum delay between two attempts"),
-        Key(name="backoff-jitter", kind="number", high=1, meaning="random variation of a delay; 0.15 means ±15%"),
+        Key(
+            name="backoff-jitter",
+            kind="number",
+            high=1,
+            meaning="random variation of a linear or exponential backoff; 0.15 means ±15%",
+        ),
         Key(
             name="lease",
             kind="span",

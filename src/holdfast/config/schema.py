@@ -11,6 +11,7 @@ from holdfast.values import INSTALLATION_PATTERN
 # The draft that language servers for TOML support best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _WORDS: Final = {"type": "array", "items": {"type": "string"}}
+_DURATION_TEXT: Final = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
 
 
 def settings_schema() -> dict[str, Any]:
@@ -55,11 +56,13 @@ def _values(key: Key) -> dict[str, Any]:
         case "number":
             return {"type": "number", **bounds}
         case "span":
-            return {"anyOf": [{"type": "number", **bounds}, {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}]}
+            return {"anyOf": [{"type": "number", **bounds}, _DURATION_TEXT]}
         case "flag":
             return {"type": "boolean"}
-        case "choice":
-            return {"type": "string", "enum": list(key.choices)}
+        case "backoff":
+            number = {"type": "number", "minimum": 0}
+            delays = {"type": "array", "items": {"anyOf": [number, _DURATION_TEXT]}, "minItems": 1}
+            return {"anyOf": [{"enum": list(key.choices)}, {"type": "string", "pattern": "[0-9]"}, number, delays]}
         case "words":
             return _WORDS
         case "lists":

@@ -6,14 +6,15 @@ A definition has no id, so it can be shared and enqueued many times.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 from msgspec import Meta
 
 from holdfast.codec import encode_payload
-from holdfast.definition.backoff import BackoffLike, as_backoff
+from holdfast.definition.backoff import BackoffLike, as_backoff, contradiction_in
+from holdfast.definition.durations import Duration, in_seconds
 from holdfast.errors import DefinitionError
 from holdfast.plaintext import CONTROLS, FORMATTING, abridged
 from holdfast.spelling import closest
@@ -75,22 +76,20 @@ class JobOptions(TypedDict, total=False):
         ),
     ]
     timeout: Annotated[
-        float | timedelta,
+        Duration,
         Option("Time limit for one attempt; default: the setting timeout; 0 = no limit.", ("--timeout", "-t")),
     ]
-    delay: Annotated[float | timedelta, Option("Wait at least this long before the first run.")]
+    delay: Annotated[Duration, Option("Wait at least this long before the first run.")]
     run_at: Annotated[
         datetime, Option("Run no earlier than this: 14:30, tomorrow 9:00, …", ("--run-at", "--at"), "WHEN")
     ]
-    expires: Annotated[
-        float | timedelta | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")
-    ]
+    expires: Annotated[Duration | datetime, Option("Do not start the job after this time or duration.", metavar="WHEN")]
     fence: Annotated[bool, Option("Kill the run if its worker cannot prove that it still holds the lease.")]
     idempotency_key: Annotated[
         str, Option("Run the job only if no job with this handler and key has completed.", metavar="KEY")
     ]
     idempotency_ttl: Annotated[
-        float | timedelta, Option("How long the completed key is remembered; default: the setting idempotency-ttl.")
+        Duration, Option("How long the completed key is remembered; default: the setting idempotency-ttl.")
     ]
     single_instance: Annotated[
         bool, Option("Run at most one job with this name at a time; without a name, one per handler.")
@@ -106,7 +105,7 @@ class JobOptions(TypedDict, total=False):
         Option("Enqueue only if no job of this handler has this key. In JSON, true = its arguments.", metavar="KEY"),
     ]
     unique_for: Annotated[
-        str | float | timedelta,
+        Duration,
         Option("How long the unique key stays taken: open, waiting, or a duration; default: open.", metavar="SCOPE"),
     ]
     on_conflict: Annotated[
@@ -133,10 +132,7 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
     on_conflict: OnConflict = OnConflict.IGNORE
 
     def __post_init__(self) -> None:
-        if not _handler_key.fullmatch(self.handler):
-            raise DefinitionError(
-                f"{self.handler!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
-            )
+        _check_handler(self.handler)
         check_queue(self.queue)
         _check_number("priority", self.priority, 0, 9, whole=True)
         _check_number("max_retries", self.max_retries, 0, MAX_RETRIES, whole=True)
@@ -212,8 +208,8 @@ class JobDefinition(JobTraits, frozen=True, kw_only=True):
         if "on_conflict" in fields:
             fields["on_conflict"] = _as_on_conflict(fields["on_conflict"])
         for option in ("timeout", "delay", "expires_in", "idempotency_ttl"):
-            if option in fields:
-                fields[option] = in_seconds(fields[option])
+            if fields.get(option) is not None:
+                fields[option] = in_seconds(option.removesuffix("_in"), fields[option])
         return msgspec.structs.replace(self, **fields)
 
     def with_added_meta(self, meta: Mapping[str, object]) -> "JobDefinition":
@@ -251,6 +247,17 @@ def check_options(options: Collection[str], *others: str) -> None:
             near = _ELSEWHERE.get(name) or closest(name, known)
             guess = f" did you mean '{near}'?" if near else ""
             raise DefinitionError(f"'{name}' is not a job option;{guess} known options: {', '.join(known)}")
+
+
+def _check_handler(key: str) -> None:
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - users may pass anything
+        name = getattr(key, "__name__", None)
+        advice = f"; to enqueue a job made with @hf.job, write  {name}.define(...)" if name is not None else ""
+        raise DefinitionError(f"a handler key must be a string, like 'mail.send', not {abridged(repr(key))}{advice}")
+    if not _handler_key.fullmatch(key):
+        raise DefinitionError(
+            f"{key!r} is not a valid handler key; use up to 200 letters, digits, '_', '.', ':' and '-'"
+        )
 
 
 def check_queue(queue: str) -> str:
@@ -296,28 +303,28 @@ def check_id(job_id: str) -> str:
 
 
 def check_backoff(backoff: Backoff) -> Backoff:
-    """The backoff, if every number in it is in range."""
+    """The backoff, if every number in it is in range and has an effect."""
     _check_number("backoff base", backoff.base, 0, MAX_DURATION_S)
     _check_number("backoff multiplier", backoff.multiplier, 1, 100)
     _check_number("backoff max", backoff.max, 0, MAX_DURATION_S)
     _check_number("backoff jitter", backoff.jitter, 0, 1)
     for delay in backoff.delays:
         _check_number("backoff delay", delay, 0, MAX_DURATION_S)
+    if (contradiction := contradiction_in(backoff)) is not None:
+        raise DefinitionError(contradiction)
     return backoff
 
 
-def in_seconds(duration: float | timedelta | None) -> float | None:
-    """A duration in seconds."""
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
-
-
-def as_unique_scope(scope: str | float | timedelta) -> UniqueScope | float:
+def as_unique_scope(scope: Duration) -> UniqueScope | float:
     """The scope of a unique job: `open`, `waiting`, or a duration in seconds."""
     if isinstance(scope, str) and scope in (UniqueScope.OPEN, UniqueScope.WAITING):
         return UniqueScope(scope)
-    if isinstance(scope, bool) or not isinstance(scope, int | float | timedelta):
-        raise DefinitionError(f"unique_for must be 'open', 'waiting' or a duration in seconds, not {scope!r}")
-    return scope.total_seconds() if isinstance(scope, timedelta) else scope
+    try:
+        return in_seconds("unique_for", scope)
+    except DefinitionError:
+        raise DefinitionError(
+            f"unique_for must be 'open', 'waiting' or a duration such as '10m', not {scope!r}"
+        ) from None
 
 
 def _as_on_conflict(action: str) -> OnConflict:

@@ -237,7 +237,7 @@ def test_a_deferred_task_waits_for_its_time() -> None:
         ({"priority": 101}, "priority"),
         ({"run_after": datetime(2030, 1, 1)}, "aware"),
         ({"max_retries": -1}, r"tasks\.add: max_retries must be between"),
-        ({"timeout": "soon"}, "timeout must be a number"),
+        ({"timeout": "soon"}, "timeout 'soon': must be a number of seconds"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_written(options: dict[str, Any], message: str) -> None:
