@@ -153,6 +153,32 @@ def test_it_stops_after_as_many_jobs_as_it_was_given(shop: Terminal) -> None:
     assert shop("worker", "start", "shop", "--max-jobs", "-1").code == 2
 
 
+@pytest.mark.parametrize("command", [("worker", "start", "shop"), ("queue", "work", "--app", "shop", "--burst")])
+def test_the_limit_of_jobs_counts_only_those_that_ran(
+    shop: Terminal, monkeypatch: pytest.MonkeyPatch, command: Sequence[str]
+) -> None:
+    shop("enqueue", "--id", "first", "--idempotency-key", "k", "--job", "add", "a:=1")
+    shop("worker", "start", "shop", "--burst")
+    monkeypatch.setenv("HOLDFAST_ALLOWED_COMMANDS", "true")
+    shop("enqueue", "--id", "forbidden", "--priority", "9", "--", "true")
+    monkeypatch.delenv("HOLDFAST_ALLOWED_COMMANDS")
+    shop("enqueue", "--id", "unknown", "--priority", "9", "--job", "nowhere")
+    shop("enqueue", "--id", "expired", "--priority", "9", "--expires", "0", "--job", "add", "a:=1")
+    shop("enqueue", "--id", "spared", "--priority", "9", "--idempotency-key", "k", "--job", "add", "a:=1")
+    for number in range(3):
+        shop("enqueue", "--id", f"job{number}", "--job", "add", "a:=1")
+    answer = shop(*command, "--max-jobs", "1", "--json")
+    assert answer.code == 0
+    ends = {result["job_id"]: result["status"] for result in map(json.loads, answer.out.splitlines())}
+    assert ends == {
+        "forbidden": "rejected",
+        "unknown": "released",
+        "expired": "cancelled",
+        "spared": "skipped-idempotent",
+        "job0": "acked",
+    }
+
+
 @pytest.mark.parametrize("queues", [("--queue", "a, b"), ("-q", "a", "-q", "b")])
 def test_it_works_the_queues_it_was_given_in_turn(shop: Terminal, queues: Sequence[str]) -> None:
     for number, queue in enumerate(["a", "a", "b", "c"]):

@@ -146,7 +146,7 @@ _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
         type=click.IntRange(min=0),
         default=0,
         metavar="N",
-        help="Exit after N attempts, counting each retry; default: 0 = no limit.",
+        help="Exit after N runs, counting each retry; default: 0 = no limit.",
     ),
     click.option(
         "--max-jobs-per-child",
