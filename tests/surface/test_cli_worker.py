@@ -331,6 +331,23 @@ def test_a_worker_that_allows_nothing_says_so(terminal: Terminal) -> None:
     )
 
 
+def test_a_worker_without_signatures_warns_loudly_at_start(terminal: Terminal) -> None:
+    warning = "CRITICAL signatures are not verified (verify = false): anyone who can write to the"
+    assert "signatures" not in terminal.program("worker", "start", "--burst").err
+    terminal.config.write_text("verify = false\nallow-unsigned = true\n")
+    answer = terminal.program("worker", "start", "--burst", "--quiet", "--log-level", "error")
+    assert answer.code == 0
+    assert warning in answer.err
+    logged = terminal.program("worker", "start", "--burst", HOLDFAST_LOG_FORMAT="json")
+    [record] = [json.loads(line) for line in logged.err.splitlines() if line.startswith("{")]
+    assert (record["level"], record["logger"]) == ("CRITICAL", "holdfast.worker")
+    checks = terminal("health", "--json").json["checks"]
+    assert [check["warning"] for check in checks if check["name"] == "signatures"] == [True]
+    assert "⚠ signatures not verified: anyone who can write to the database" in terminal("health").out
+    for words in (("doctor",), ("config", "check")):
+        assert "disables signatures" in terminal(*words).out
+
+
 def test_a_command_this_worker_does_not_allow_is_dead_and_says_how_to_allow_it(terminal: Terminal) -> None:
     terminal("config", "set", "allowed-commands", "rm")
     terminal("enqueue", "--id", "job1", "--", "rm", "-rf", "/")
