@@ -421,7 +421,7 @@ def test_a_signal_lets_the_running_job_finish_and_begins_no_other(
     begun, go = next(gates)
     process = start_waiting_job(terminal, begun)
     process.send_signal(number)
-    remarks_until(process, "stopping: waiting up to 30 s for 1 running job (press Ctrl-C again to stop now)")
+    remarks_until(process, "stopping: finishing 1 running job; press Ctrl-C again to requeue it")
     go.write_text("at last\n")
     answer = ended(process)
     assert answer.code == 0
@@ -438,7 +438,7 @@ def test_a_second_signal_gives_the_running_job_back(terminal: Terminal, gates: I
     process.send_signal(signal.SIGTERM)
     answer = ended(process)
     assert answer.code == 0
-    assert "releasing running jobs" in answer.err
+    assert "stopping the running jobs and requeueing them" in answer.err
     assert "stopped · 0 done · 1 requeued · nothing lost" in answer.err
     job = terminal.job("job1")
     assert (job["state"], job["attempts"], job["crashes"]) == ("pending", 0, 0)

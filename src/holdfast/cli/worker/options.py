@@ -130,8 +130,8 @@ size_options: Final = (
 grace_option: Final = click.option(
     "--grace",
     type=Span(),
-    default=30.0,
-    help="Grace period for running jobs at shutdown; default: 30s; 0 = no limit.",
+    default=0.0,
+    help="Grace period for running jobs at shutdown; default: 0 = no limit.",
 )
 # In the order of the help.
 _OPTIONS: Final[tuple[Callable[[Any], Any], ...]] = (
