@@ -106,11 +106,18 @@ def load_settings(
 
 
 def read_settings(
-    project: Project, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None
+    project: Project,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    text: str | None = None,
 ) -> Reading:
-    """The settings from all places, with every problem instead of the first."""
+    """The settings from all places, with every problem instead of the first.
+
+    `text` takes the place of the text of the configuration file.
+    """
     reader = _SettingsReader()
-    reader.read_file(project.config_file)
+    reader.read_file(project.config_file, text)
     reader.read_environment(os.environ if environment is None else environment)
     reader.read_flags(flags or {})
     reader.compare()
@@ -124,9 +131,9 @@ class _SettingsReader:
         self.found: dict[str, Found] = {}
         self.problems: list[Problem] = []
 
-    def read_file(self, path: Path) -> None:
+    def read_file(self, path: Path, text: str | None = None) -> None:
         try:
-            text = text_of(path)
+            text = text_of(path) if text is None else text
             table = table_in(path, text)
         except ConfigError as problem:
             self._note(str(problem), None, Origin(place=Place.FILE, name=str(path)))
