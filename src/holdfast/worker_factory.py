@@ -16,7 +16,7 @@ from holdfast.job import AnyJob
 from holdfast.queues.contract import Engine
 from holdfast.queues.signing import Signer, Unsigned
 from holdfast.state.facts import COMMAND_FACTS, Facts
-from holdfast.values import DEFAULT_QUEUE, Progress, WorkerResult
+from holdfast.values import Progress, WorkerResult
 
 if TYPE_CHECKING:
     from holdfast.execution.runtime import JobRuntime, OnEnded
@@ -99,18 +99,18 @@ class WorkerFactory:
     def loop(
         self,
         worker: "QueueWorker",
-        queues: Sequence[str] = (DEFAULT_QUEUE,),
+        queues: Sequence[str] = (),
         *,
         burst: bool = False,
         max_jobs: int = 0,
         on_result: Callable[[WorkerResult], None] | None = None,
     ) -> "WorkerLoop":
-        """A loop in which a worker processes one job after another; `run()` it."""
+        """A loop in which a worker processes one job after another; `run()` it. Default: the default queue."""
         from holdfast.worker import WorkerLoop
 
         return WorkerLoop(
             worker,
-            queues,
+            queues or (self._settings.default_queue,),
             poll_interval_s=self._settings.poll_interval,
             reap_interval_s=min(self._settings.reap_interval, self._settings.lease / 2),
             burst=burst,

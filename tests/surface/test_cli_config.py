@@ -98,7 +98,7 @@ def test_what_is_set_is_used(terminal: Terminal) -> None:
         ("backoff", "expnential", "backoff = 'expnential': did you mean 'exponential'? choose one of none"),
         ("verify", "perhaps", "verify = 'perhaps': must be true or false"),
         ("max-retires", "5", "there is no setting 'max-retires'; did you mean 'max-retries'?"),
-        ("colour", "red", "there is no setting 'colour'; known keys: url, app, max-retries"),
+        ("colour", "red", "there is no setting 'colour'; known keys: url, app, default-queue"),
     ],
 )
 def test_a_wrong_value_is_refused_by_key_value_and_range_and_not_written(

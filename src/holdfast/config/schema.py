@@ -6,11 +6,12 @@ import msgspec
 
 from holdfast.config.keys import KEYS, Key
 from holdfast.units import DURATION_PATTERN
-from holdfast.values import INSTALLATION_PATTERN
+from holdfast.values import INSTALLATION_PATTERN, QUEUE_PATTERN
 
 # The draft that language servers for TOML support best.
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _WORDS: Final = {"type": "array", "items": {"type": "string"}}
+_QUEUE: Final = {"type": "string", "pattern": f"^{QUEUE_PATTERN}$"}
 
 
 def settings_schema() -> dict[str, Any]:
@@ -48,6 +49,8 @@ def _values(key: Key) -> dict[str, Any]:
     match key.kind:
         case "url" | "text" | "path":
             return {"type": "string"}
+        case "queue":
+            return _QUEUE
         case "name":
             return {"type": "string", "pattern": f"^{INSTALLATION_PATTERN}$"}
         case "count":
@@ -62,6 +65,8 @@ def _values(key: Key) -> dict[str, Any]:
             return {"type": "string", "enum": list(key.choices)}
         case "words":
             return _WORDS
+        case "queues":
+            return {"type": "array", "items": _QUEUE}
         case "lists":
             return {"type": "object", "additionalProperties": _WORDS}
         case "texts" | "urls":

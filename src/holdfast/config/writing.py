@@ -37,7 +37,7 @@ def write_setting(path: Path, name: str, raw: str, *, judge: Callable[[Key, str]
             f"[{f'{OUR_TABLE}.' if path.name == SHARED_FILE else ''}{key.name}], add a line like  {_LINES[key.name]}"
         )
     value = check_value(key, raw)
-    written: Any = list(cast("tuple[str, ...]", value)) if key.kind == "words" else value
+    written: Any = list(cast("tuple[str, ...]", value)) if key.kind in ("words", "queues") else value
 
     def put(table: Any, names: list[str]) -> None:
         # The key may already be in the file with underscores: change that line instead of adding a second one.

@@ -76,7 +76,7 @@ class StartChoices(Struct, frozen=True, kw_only=True):
         from holdfast.worker.options import WorkerOptions
 
         return WorkerOptions(
-            queues=self.queues,
+            queues=self.queues or {settings.default_queue: 1},
             processes=self.count,
             concurrency=self.concurrency,
             burst=self.burst,
@@ -109,7 +109,7 @@ queue_option: Final = click.option(
     multiple=True,
     callback=merged_queues,
     metavar="A,B",
-    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: the queue 'default'.",
+    help="Queues to process; a:3,b:1 serves a three times as often as b. Repeatable; default: setting default-queue.",
 )
 size_options: Final = (
     click.option(
